@@ -1,0 +1,63 @@
+# Tenure: every target sets up what it needs, into .venv in this checkout.
+# PYTHON chooses the interpreter the environment is made from:  make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+CODE   := $(wildcard src tests tools bench examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench clauses docs clean
+
+help: ## Explain the targets (this text)
+	@echo "Tenure: a durable run orchestrator. Targets:"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Each target makes .venv first when it is missing or out of date."
+
+setup: $(STAMP) ## Make .venv with the pinned packages and tenure itself
+
+demo: $(STAMP) ## Run a few hundred runs on embedded SQLite and watch them finish
+	$(BIN)/tenure demo
+
+test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to install)
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## Check format, lint, strict types, layers and the tidy rules
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+format: $(STAMP) ## Rewrite the code in the project's format and fix what lint can fix
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(STAMP) ## Measure the figures against this machine's own floor
+	$(BIN)/python -m bench
+
+clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
+	$(BIN)/python tools/clauses.py
+
+# Every generator of documentation is listed here; the tests check that their output is fresh.
+docs: $(STAMP) ## Regenerate the generated documentation
+	$(BIN)/tenure lifecycle docs
+	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Tenure needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)." >&2; \
+	  echo "Name another one:  make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "==> Making $(VENV) with $$($(PYTHON) --version)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "==> Installing tenure and its pinned packages"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e '.[dev]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,1 @@
+"""Tenure: a durable run orchestrator for Python."""
