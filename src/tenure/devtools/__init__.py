@@ -1,0 +1,1 @@
+"""Helpers for developing Tenure itself: the tests, the bench and the demo use them, the product never does."""
