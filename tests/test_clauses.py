@@ -1,0 +1,74 @@
+"""The suite's own rules: the clause table, the marker's check, the guard of async tests."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools.clauses import ROOT, load_clauses
+
+RunInCopy = Callable[[str, str], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_in_copy(tmp_path: Path) -> RunInCopy:
+    """Run a command in a small copy of the project whose only test file is the given one."""
+    for name in ("tools/clauses.py", "tests/conftest.py", "docs/spec/clauses.toml", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+
+    def run(command: str, tests: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "tests" / "test_planted.py").write_text(f"import asyncio, pytest\n{tests}")
+        return subprocess.run(
+            [sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def test_every_clause_names_a_section_of_a_document_that_exists() -> None:
+    assert len(load_clauses()) == (ROOT / "docs/spec/clauses.toml").read_text().count('\nseed = "')
+    for line in (ROOT / "docs/spec/clauses.toml").read_text().splitlines():
+        if line.startswith("seed = "):
+            assert (ROOT / "docs/spec/seeds" / line.split('"')[1]).is_file(), line
+
+
+def test_only_tests_that_will_run_prove_a_clause(run_in_copy: RunInCopy) -> None:
+    done = run_in_copy(
+        "tools/clauses.py",
+        '@pytest.mark.clause("GWI-01", "GWI-02")\n@pytest.mark.parametrize("n", [1, 2])\ndef test_a(n): ...\n'
+        '@pytest.mark.clause("GWI-02")\ndef test_b(): ...\n'
+        '@pytest.mark.skip\n@pytest.mark.clause("GWI-03")\ndef test_c(): ...\n'
+        '@pytest.mark.skipif(True, reason="never")\n@pytest.mark.clause("GWI-04")\ndef test_d(): ...\n'
+        '@pytest.mark.xfail\n@pytest.mark.clause("GWI-05")\ndef test_e(): ...\n',
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "GWI-01  tests/test_planted.py::test_a"
+    assert lines[1] == "GWI-02  tests/test_planted.py::test_a  (+1 more)"
+    assert lines[2] == "GWI-03  -"
+    assert lines[-1] == f"clauses proven: 2/{len(load_clauses())}"
+
+
+@pytest.mark.parametrize(("command", "status"), [("tools/clauses.py", 1), ("-m pytest", 4)])
+def test_a_clause_that_does_not_exist_stops_the_run(
+    run_in_copy: RunInCopy, command: str, status: int
+) -> None:
+    done = run_in_copy(command, '@pytest.mark.clause("GWI-99")\ndef test_a(): ...\n')
+    assert done.returncode == status
+    assert "test_a names the clause 'GWI-99', which is not in docs/spec/clauses.toml" in done.stderr
+    assert "clauses proven" not in done.stdout
+
+
+def test_an_async_test_is_awaited_and_guarded(run_in_copy: RunInCopy) -> None:
+    done = run_in_copy(
+        "-m pytest",
+        "async def test_passes(tmp_path): await asyncio.sleep(0); assert tmp_path.exists()\n"
+        "async def test_fails(): await asyncio.sleep(0); assert False\n"
+        "@pytest.mark.guard_seconds(0.05)\nasync def test_hangs(): await asyncio.sleep(30)\n",
+    )
+    assert "2 failed, 1 passed" in done.stdout
+    assert "still running after 0.05 seconds" in done.stdout

@@ -1,0 +1,299 @@
+"""Rules about the code itself that a linter cannot know. Each failure names the file and line."""
+
+import ast
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenure.errors import CODES
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "tenure"
+
+MODULE_LINES_MAX = 500
+LONG_MODULES: dict[str, str] = {}
+"""Modules that may pass the limit: path -> why there is no seam."""
+
+WALL_CLOCK_HOMES = ("src/tenure/clock.py", "src/tenure/store/clock.py", "src/tenure/store/sqlite/clock.py")
+WALL_CLOCK_CALLS = {
+    "time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today",
+}  # fmt: skip
+KERNEL_FORBIDDEN = {
+    "apsw", "asyncio", "asyncpg", "logging", "os", "pathlib", "secrets", "socket", "sqlite3", "structlog",
+    "subprocess", "threading", "time", "uuid",
+}  # fmt: skip
+
+# The brackets keep these patterns from matching themselves.
+OUTSIDE_WORLD = re.compile(
+    r"(?<![\w.])/(?:roo[t]|wor[k]|hom[e]/\w+)(?![\w-])"  # a machine's folders
+    r"|\.\./share[d]|\bfile:///(?!path)"
+    r"|\b(?:extra-)?index-ur[l]\b|\bfind-link[s]\b|/simpl[e]/"  # where somebody's packages came from
+    r"|\b(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}\b"  # private networks
+)
+UNFINISHED = re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b")
+EXCUSE = re.compile(r"#\s*(?:noqa|type:\s*ignore|ruff:\s*noqa|mypy:)")
+EXCUSE_WITH_REASON = re.compile(
+    r"#\s*(?:noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|type: ignore\[[\w-]+(?:, ?[\w-]+)*\])\s+(?:#|-)\s*\w.{7,}"
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def code_files() -> list[Path]:
+    return [path for name in ("src", "tests", "tools", "bench", "examples") for path in modules(ROOT / name)]
+
+
+def parsed(folder: Path) -> Iterator[tuple[str, ast.Module]]:
+    for path in modules(folder):
+        yield relative(path), ast.parse(path.read_text())
+
+
+def project_files() -> list[Path]:
+    """What git would carry: tracked files and new ones that are not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def matches(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    found = []
+    for path in paths:
+        try:
+            lines = path.read_text().splitlines()
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{relative(path)}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if pattern.search(line)
+        ]
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of an attribute chain, as far as it is made of names."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_a_module_that_passes_500_lines_is_looking_for_its_seam() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in modules(SRC)}
+    assert [
+        f"{path}: {n} lines"
+        for path, n in lengths.items()
+        if n > MODULE_LINES_MAX and path not in LONG_MODULES
+    ] == []
+    assert [path for path in LONG_MODULES if lengths.get(path, 0) <= MODULE_LINES_MAX] == [], (
+        "no longer needed"
+    )
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [path for path, tree in parsed(SRC) if not ast.get_docstring(tree)] == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    documents = [
+        path for path in project_files() if path.suffix == ".md" and "docs/spec" not in relative(path)
+    ]
+    sql = [path for path in project_files() if path.suffix in (".sql", ".toml", ".yml")]
+    assert matches(UNFINISHED, [*code_files(), *documents, *sql]) == []
+
+
+def test_only_the_command_line_prints() -> None:
+    assert [
+        f"{path}:{node.lineno}"
+        for path, tree in parsed(SRC)
+        if not path.startswith("src/tenure/cli/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and dotted(node.func) == "print"
+    ] == []
+
+
+def wall_clock_reads(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ".".join(dotted(node).split(".")[-2:]) in WALL_CLOCK_CALLS:
+            yield node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            if names & {"time.time", "time.time_ns"}:
+                yield node.lineno
+
+
+def test_only_the_clock_reads_the_wall_clock() -> None:
+    assert [
+        f"{path}:{line}"
+        for path, tree in parsed(SRC)
+        if path not in WALL_CLOCK_HOMES
+        for line in wall_clock_reads(tree)
+    ] == []  # fmt: skip
+
+
+def impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """What would make a kernel module depend on anything but its arguments."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
+                yield node.lineno, "is asynchronous"
+            case ast.Import(names=names):
+                for alias in names:
+                    if alias.name.split(".")[0] in KERNEL_FORBIDDEN:
+                        yield node.lineno, f"imports {alias.name}"
+            case ast.ImportFrom(module=str(module)):
+                if module.split(".")[0] in KERNEL_FORBIDDEN:
+                    yield node.lineno, f"imports {module}"
+                if module == "random" and [alias.name for alias in node.names] != ["Random"]:
+                    yield node.lineno, "uses the shared random generator; take a Random as an argument"
+            case ast.Attribute(value=ast.Name(id="random"), attr=attr) if attr != "Random":
+                yield node.lineno, "uses the shared random generator; take a Random as an argument"
+            case ast.Call(func=ast.Name(id="open" | "input")):
+                yield node.lineno, "does I/O"
+            case _:
+                pass
+
+
+def test_the_kernel_is_pure() -> None:
+    assert [
+        f"{path}:{line} {what}" for path, tree in parsed(SRC / "kernel") for line, what in impurities(tree)
+    ] == []  # fmt: skip
+
+
+def test_every_exception_to_a_check_names_its_code_and_its_reason() -> None:
+    unexplained = []
+    for path in code_files():
+        with tokenize.open(path) as file:
+            comments = [
+                token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT
+            ]
+        unexplained += [
+            f"{relative(path)}:{token.start[0]}: {token.string}"
+            for token in comments
+            if EXCUSE.search(token.string) and not EXCUSE_WITH_REASON.search(token.string)
+        ]
+    assert unexplained == [], "write `# noqa: B008 - why` or `# type: ignore[code]  # why`"
+
+
+def test_nothing_points_outside_the_repository() -> None:
+    assert matches(OUTSIDE_WORLD, project_files()) == []
+
+
+# ------------------------------------------------------------------------------------------- queries
+
+STATE_COLUMNS = {"state", "status", "outcome", "fence", "version"}
+DIALECTS = ("sqlite", "postgres")
+UPDATE = re.compile(
+    r"\bupdate\s+(?:only\s+)?(?P<table>[a-z_]+)(?:\s+(?:as\s+)?(?!set\b)\w+)?\s+set\s+", re.IGNORECASE
+)
+UPSERT = re.compile(
+    r"\binsert\s+into\s+(?P<table>[a-z_]+)\b(?:(?!\binsert\s+into\b).)*?\bdo\s+update\s+set\s+",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def queries(text: str) -> dict[str, str]:
+    """The `-- name: x` blocks of a query file, without their comments."""
+    blocks = re.split(r"^--\s*name:\s*(\w+).*$", text, flags=re.MULTILINE)
+    named = list(zip(blocks[1::2], blocks[2::2], strict=True))
+    names = [name for name, _ in named]
+    assert len(names) == len(set(names)), f"defined twice: {sorted({n for n in names if names.count(n) > 1})}"
+    return {name: re.sub(r"--.*$", "", body, flags=re.MULTILINE) for name, body in named}
+
+
+def read_queries(dialect: str) -> dict[str, str]:
+    path = SRC / "store" / dialect / "queries.sql"
+    return queries(path.read_text()) if path.exists() else {}
+
+
+def assigned_columns(set_clause: str) -> set[str]:
+    """The columns a SET clause writes: names before `=` (alone or as a tuple), outside of parentheses."""
+    depth, flat = 0, []
+    for token in re.findall(r"'(?:[^']|'')*'|\w+|[^\w\s]", set_clause):
+        if depth == 0 and (token == ";" or token.lower() in {"from", "where", "returning"}):
+            break
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if depth < 0:
+            break
+        flat.append((depth, token.lower()))
+    columns: set[str] = set()
+    pending: list[str] = []
+    is_target = True
+    for depth, token in flat:
+        if is_target and token == "=" and depth == 0:
+            columns |= set(pending)
+            is_target = False
+        elif token == "," and depth == 0:
+            pending, is_target = [], True
+        elif is_target and token.isidentifier():
+            pending.append(token)
+    return columns
+
+
+def state_writers(blocks: dict[str, str]) -> dict[str, list[str]]:
+    """Table -> the queries that change a state column of its existing rows."""
+    writers: dict[str, list[str]] = {}
+    for name, body in blocks.items():
+        for pattern in (UPDATE, UPSERT):
+            for found in pattern.finditer(body):
+                if assigned_columns(body[found.end() :]) & STATE_COLUMNS:
+                    writers.setdefault(found["table"].lower(), []).append(name)
+    return writers
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_state_columns_are_written_by_one_statement_per_table(dialect: str) -> None:
+    assert {
+        table: names for table, names in state_writers(read_queries(dialect)).items() if len(names) > 1
+    } == {}
+
+
+def test_no_statement_that_changes_rows_hides_in_python() -> None:
+    hidden = re.compile(r"\bupdate\s+[a-z_]+\s+set\b|\binsert\s+into\s+[a-z_]+\b", re.IGNORECASE)
+    assert [
+        f"{path}:{node.lineno}"
+        for path, tree in parsed(SRC)
+        if not path.startswith("src/tenure/devtools/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and hidden.search(node.value)
+    ] == [], "statements live in queries.sql, where the one-writer rule can see them"
+
+
+def test_both_dialects_define_the_same_queries() -> None:
+    sqlite, postgres = (read_queries(dialect).keys() for dialect in DIALECTS)
+    assert sorted(sqlite - postgres) == [], "only in sqlite"
+    assert sorted(postgres - sqlite) == [], "only in postgres"
+
+
+def test_the_check_of_queries_sees_a_second_writer() -> None:
+    text = """
+        -- name: save_runs  the one writer
+        update runs as r set state = n.state, (version, wake_at) = (n.version, least(a, b)) from n where r.id = n.id;
+        -- name: beat  touches no state
+        update leases set expires_at = (select max(state) from x where y = 1) where fence = $1;
+        -- name: cheat
+        insert into runs (id, state) values (1, 'x') on conflict (id) do update set note = 'a, state =', state = 'x';
+        -- name: add
+        insert into steps (id, state) values ($1, $2) on conflict do nothing;
+    """
+    blocks = queries("\n".join(line.strip() for line in text.splitlines()))
+    assert list(blocks) == ["save_runs", "beat", "cheat", "add"]
+    assert state_writers(blocks) == {"runs": ["save_runs", "cheat"]}
+
+
+# -------------------------------------------------------------------------------------------- errors
+
+
+def test_every_error_code_has_its_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "errors").glob("*.md")} - {"README"}
+    assert sorted(CODES.keys() - pages) == [], "codes without a page: run `make docs`"
+    assert sorted(pages - CODES.keys()) == [], "pages without a code"
