@@ -1,0 +1,341 @@
+"""A profile: one document's vocabulary, tables, timing and failure rules, as data on the one kernel.
+
+Laws:
+1. A profile is text that is read strictly: an unknown key, a missing word or a figure that cannot be
+   is refused with PROFILE_INVALID, and every problem found is named with its place.
+2. A profile never changes what the kernel does; it chooses words, figures and one of two recoveries.
+   `refinement.py` proves that its words move only along its own table.
+3. A word is fixed, or depends on how the last attempt ended, or keeps the one shown before.
+4. Two lost heartbeats never cost a lease: an interval over a third of it is HEARTBEAT_TOO_SLOW.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.kernel.machine import ORCHESTRATOR, PERSON, REPORTER, RUNNER, Machine
+from tenure.kernel.machines import ATTEMPT, LEASE, RUN, STEP
+from tenure.kernel.retry import ALWAYS, Backoff, Rule, classify
+
+Entity = Literal["run", "step", "attempt", "lease"]
+ENTITIES: tuple[Entity, ...] = get_args(Entity)
+MACHINE_OF: dict[Entity, Machine] = {"run": RUN, "step": STEP, "attempt": ATTEMPT, "lease": LEASE}
+OWNERS = (ORCHESTRATOR, RUNNER, REPORTER, PERSON)
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What every part of a profile file has in common: immutable, and no key that is not known."""
+
+
+Words = str | tuple[str, ...]
+
+
+def _several(words: Words) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else words
+
+
+class _Arrow(_Data, frozen=True):
+    """Words to words: every pair of the two sides is one edge."""
+
+    source: Words = msgspec.field(name="from")
+    target: Words = msgspec.field(name="to")
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Each edge this line stands for."""
+        for source in _several(self.source):
+            for target in _several(self.target):
+                yield source, target
+
+
+class Row(_Arrow, frozen=True, kw_only=True):
+    """One line of the document's own transition table."""
+
+    owner: str = ""
+    """Who makes the transition, in the document's words; empty where it does not say."""
+    trigger: str = ""
+
+
+class Beyond(_Arrow, frozen=True, kw_only=True):
+    """An edge that is shown although the document does not have it."""
+
+    reason: str
+    owner: str = ""
+
+
+class Beside(_Arrow, frozen=True, kw_only=True):
+    """An edge of the document that no change of state makes, and what makes it instead.
+
+    Either `moves`, taken one after another, lead from the one word to the other (through words in
+    between, or to the word of the next object), or a `command` records a fact beside the state.
+    """
+
+    how: str
+    moves: tuple[str, ...] = ()
+    command: str = ""
+    owner: str = ""
+    trigger: str = ""
+
+
+class Word(_Data, frozen=True):
+    """A word that is not fixed: by how the attempt ended, else the last one shown."""
+
+    keep: bool = False
+    by_attempt: dict[str, str] = {}
+
+
+class Vocabulary(_Data, frozen=True):
+    """What one kind of object is called under a profile, and how its words may change."""
+
+    source: str = ""
+    """Where in the document this is from."""
+    kernel: str = ""
+    """Why the kernel's own words and table are shown: the document has none for this object."""
+    states: tuple[str, ...] = ()
+    terminal: tuple[str, ...] = ()
+    words: dict[str, str | Word] = {}
+    edges: tuple[Row, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    beyond: tuple[Beyond, ...] = ()
+
+    def document(self) -> dict[tuple[str, str], Row]:
+        """The document's table as edges; those made beside the state are not among them."""
+        return {pair: row for row in self.edges for pair in row.pairs()}
+
+
+class Timing(_Data, frozen=True, kw_only=True):
+    """Defaults of a run under this profile; None means no limit."""
+
+    retries: int
+    backoff: Backoff
+    jitter: float = 0.2
+    lease_seconds: float
+    heartbeat_seconds: float
+    step_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    planning_seconds: float
+    cancel_grace_seconds: float
+    approval_seconds: float | None = None
+    external_seconds: float | None = None
+
+    @property
+    def attempts_max(self) -> int:
+        """Tries a step has: the first one and its retries."""
+        return 1 + self.retries
+
+    def check_heartbeat(self) -> None:
+        """Refuse an interval that one lost heartbeat could turn into a lost lease."""
+        if self.heartbeat_seconds > self.lease_seconds / 3:
+            raise TenureError(
+                "HEARTBEAT_TOO_SLOW",
+                f"a heartbeat every {self.heartbeat_seconds:g} s is too slow for a lease of {self.lease_seconds:g} s;"
+                f" it may be at most {self.lease_seconds / 3:g} s",
+                (Detail("timing.heartbeat_seconds", "over a third of timing.lease_seconds"),),
+            )
+
+
+class Profile(_Data, frozen=True, kw_only=True):
+    """One lifecycle as its document words it."""
+
+    name: str
+    title: str
+    document: str
+    """The document this profile follows, by its title."""
+    recovery: Literal["requeue", "resume_or_fail"]
+    optional_steps: bool
+    strict_sequence: bool = False
+    reported_word: str | None = None
+    """What a finished run shows once its outcome has been reported; None where reporting has no word."""
+    owners: dict[str, str] = {}
+    """The document's names of the owners -> the kernel's."""
+    default_retryable: bool
+    timing: Timing
+    rules: tuple[Rule, ...] = ()
+    run: Vocabulary
+    step: Vocabulary
+    attempt: Vocabulary
+    lease: Vocabulary
+
+    def vocabulary(self, entity: str) -> Vocabulary:
+        """The words and tables of run, step, attempt or lease."""
+        match entity:
+            case "run":
+                return self.run
+            case "step":
+                return self.step
+            case "attempt":
+                return self.attempt
+            case "lease":
+                return self.lease
+            case _:
+                raise TenureError("INVALID_INPUT", f"a profile has no words for '{entity}'")
+
+    def word(
+        self, entity: str, state: str, attempt_outcome: str | None = None, last: str | None = None
+    ) -> str:
+        """The word for a state; `last` is the word shown before, for states that keep it.
+
+        An object that has shown nothing yet shows its first word.
+        """
+        words = self.vocabulary(entity).words
+        given = words.get(state)
+        if isinstance(given, str):
+            return given
+        if given is None:
+            raise TenureError("INVALID_INPUT", f"'{state}' is not a state of a {entity}")
+        if attempt_outcome is not None and attempt_outcome in given.by_attempt:
+            return given.by_attempt[attempt_outcome]
+        return last if last is not None else str(next(iter(words.values())))
+
+    def retryable(self, code: str) -> bool:
+        """Whether a failure with this code may be tried again."""
+        return classify((*ALWAYS, *self.rules), self.default_retryable, code)
+
+
+# --------------------------------------------------------------------------------------------- parsing
+
+
+def parse(text: str) -> Profile:
+    """Read a profile from TOML; whatever is wrong with it is refused, all problems at once."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise _invalid([Detail("", f"not TOML: {e}")]) from e
+    try:
+        profile = msgspec.convert(raw, Profile)
+    except msgspec.ValidationError as e:
+        problem, _, place = str(e).partition(" - at ")
+        raise _invalid([Detail(place.strip("`").removeprefix("$").removeprefix("."), problem)]) from e
+    if problems := list(_problems(profile)):
+        raise _invalid(problems, profile.name)
+    profile.timing.check_heartbeat()
+    return _completed(profile)
+
+
+def _invalid(problems: list[Detail], name: str = "") -> TenureError:
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    where = f"{first.path}: " if first.path else ""
+    return TenureError(
+        "PROFILE_INVALID",
+        f"the profile{f' {name}' if name else ''} is malformed: {where}{first.problem}{more}",
+        tuple(problems),
+    )
+
+
+def _completed(profile: Profile) -> Profile:
+    """Put the kernel's words where the document has none, and every table of words in kernel order."""
+    full = {}
+    for entity in ENTITIES:
+        vocabulary, machine = profile.vocabulary(entity), MACHINE_OF[entity]
+        if vocabulary.kernel:
+            full[entity] = Vocabulary(
+                kernel=vocabulary.kernel,
+                states=machine.states,
+                terminal=tuple(s for s in machine.states if s in machine.terminal),
+                words={state: state for state in machine.states},
+                edges=tuple(Row(e.state, e.next, owner=e.owner, trigger=e.input) for e in machine.edges),
+            )
+        else:
+            full[entity] = msgspec.structs.replace(
+                vocabulary, words={state: vocabulary.words[state] for state in machine.states}
+            )
+    owners = {**{owner: owner for owner in OWNERS}, **profile.owners}
+    return msgspec.structs.replace(profile, owners=owners, **full)
+
+
+def _problems(profile: Profile) -> Iterator[Detail]:
+    if not _NAME.fullmatch(profile.name):
+        yield Detail("name", "a name is lower-case letters, digits and hyphens, and begins with a letter")
+    for key in ("title", "document"):
+        if not getattr(profile, key).strip():
+            yield Detail(key, "is empty")
+    for theirs, ours in profile.owners.items():
+        if ours not in OWNERS:
+            yield Detail(f"owners.{theirs}", f"'{ours}' is not one of {', '.join(OWNERS)}")
+    for i, rule in enumerate(profile.rules):
+        if not rule.pattern.strip():
+            yield Detail(f"rules[{i}].pattern", "is empty")
+    yield from _timing_problems(profile.timing)
+    for entity in ENTITIES:
+        yield from _vocabulary_problems(profile, entity)
+    if profile.reported_word is not None and profile.reported_word not in profile.run.states:
+        yield Detail("reported_word", f"'{profile.reported_word}' is not among run.states")
+
+
+def _timing_problems(timing: Timing) -> Iterator[Detail]:
+    if not 0 <= timing.retries <= 1000:
+        yield Detail("timing.retries", "is between 0 and 1000")
+    if not 0 <= timing.jitter <= 1:
+        yield Detail("timing.jitter", "is between 0 and 1")
+    for key in Timing.__struct_fields__:
+        value = getattr(timing, key)
+        if key.endswith("_seconds") and value is not None and not (math.isfinite(value) and value > 0):
+            yield Detail(f"timing.{key}", "is a number over 0")
+
+
+def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
+    vocabulary, machine = profile.vocabulary(entity), MACHINE_OF[entity]
+    if vocabulary.kernel:
+        if vocabulary != Vocabulary(kernel=vocabulary.kernel):
+            yield Detail(entity, "'kernel' shows the kernel's own words: no words or edges beside it")
+        return
+    states = vocabulary.states
+    if len(set(states)) != len(states):
+        yield Detail(f"{entity}.states", "lists a word twice")
+    for word in sorted(set(vocabulary.terminal) - set(states)):
+        yield Detail(f"{entity}.terminal", f"'{word}' is not among {entity}.states")
+    yield from _word_problems(vocabulary, entity, machine)
+    seen: set[tuple[str, str]] = set()
+    lines: list[tuple[str, Row | Beside | Beyond]] = [
+        *((f"{entity}.edges[{i}]", row) for i, row in enumerate(vocabulary.edges)),
+        *((f"{entity}.beside[{i}]", row) for i, row in enumerate(vocabulary.beside)),
+        *((f"{entity}.beyond[{i}]", row) for i, row in enumerate(vocabulary.beyond)),
+    ]
+    for path, line in lines:
+        for pair in line.pairs():
+            if pair in seen:
+                yield Detail(path, f"{pair[0]} -> {pair[1]} is listed twice")
+            seen.add(pair)
+            for word in sorted(set(pair) - set(states)):
+                yield Detail(path, f"'{word}' is not among {entity}.states")
+            if pair[0] in vocabulary.terminal:
+                yield Detail(path, f"'{pair[0]}' is terminal and has no way out")
+        if line.owner and line.owner not in {*profile.owners, *OWNERS}:
+            yield Detail(f"{path}.owner", f"'{line.owner}' is not among owners")
+        if isinstance(line, Beyond) and not line.reason.strip():
+            yield Detail(f"{path}.reason", "an edge beyond the document needs its reason")
+        if isinstance(line, Beside) and bool(line.moves) == bool(line.command):
+            yield Detail(path, "names either the 'moves' or the 'command' that makes it")
+
+
+def _word_problems(vocabulary: Vocabulary, entity: Entity, machine: Machine) -> Iterator[Detail]:
+    for state in machine.states:
+        if state not in vocabulary.words:
+            yield Detail(f"{entity}.words", f"no word for the kernel's state '{state}'")
+    for state, given in vocabulary.words.items():
+        path = f"{entity}.words.{state}"
+        if state not in machine.states:
+            yield Detail(path, f"the kernel's {entity} has no such state; it has {', '.join(machine.states)}")
+        if isinstance(given, str):
+            words = {given}
+        else:
+            words = set(given.by_attempt.values())
+            if not given.keep and not given.by_attempt:
+                yield Detail(path, "is a word, or { keep = true }, or { by_attempt = { outcome = word } }")
+            if state == machine.first:
+                yield Detail(path, "the first state has a fixed word: there is none before it to keep")
+            if given.by_attempt and entity != "step":
+                yield Detail(path, "only a step's word can depend on its attempt")
+            for outcome in sorted(set(given.by_attempt) - set(ATTEMPT.states)):
+                yield Detail(path, f"an attempt has no state '{outcome}'")
+        for word in sorted(words - set(vocabulary.states)):
+            yield Detail(path, f"'{word}' is not among {entity}.states")
