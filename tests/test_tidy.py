@@ -60,11 +60,18 @@ def parsed(folder: Path) -> Iterator[tuple[str, ast.Module]]:
 
 def project_files() -> list[Path]:
     """What git would carry: tracked files and new ones that are not ignored."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, check=True,
-    )  # fmt: skip
-    return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+    command = [
+        "git",
+        "-c",
+        f"safe.directory={ROOT}",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def matches(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
