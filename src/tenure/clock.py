@@ -1,0 +1,59 @@
+"""Time as an argument: whole microseconds since 1970, UTC.
+
+The store's clock decides every lease, timeout and expiry; this module is where the host's is read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+SECOND_US = 1_000_000
+
+
+class Clock(Protocol):
+    """Where a store without a clock of its own gets the time from."""
+
+    def now_us(self) -> int:
+        """Wall time in microseconds."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Time that never goes back, from an arbitrary start."""
+        ...
+
+
+class HostClock:
+    """The machine's clock."""
+
+    def now_us(self) -> int:
+        """Wall time in microseconds."""
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        """Time that never goes back."""
+        return time.monotonic_ns() // 1000
+
+
+class ManualClock:
+    """A clock that tests and the simulator move by hand."""
+
+    def __init__(self, now_us: int = 1_767_225_600 * SECOND_US) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        """The moment it was set to."""
+        return self._now_us
+
+    def monotonic_us(self) -> int:
+        """The same moment: time moves only by hand."""
+        return self._now_us
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass (or, for a clock that was stepped back, un-pass)."""
+        self._now_us += round(seconds * SECOND_US)
+
+
+def us(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return round(seconds * SECOND_US)

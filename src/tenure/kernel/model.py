@@ -1,0 +1,463 @@
+"""The rows of the kernel. A row's fields are its table's columns, in order.
+
+Laws:
+1. A row that has been handed out is never changed: the kernel copies it, changes the copy, and the
+   store saves the copy.
+2. Times are whole microseconds, UTC, by the store's clock.
+3. `beside` names, per table, the columns that are *not* history: what they hold may change without an
+   event. Every other column can be had again by folding a run's events.
+4. `wake_at` is the earliest moment at which time alone must change an entity; the kernel knows from the
+   state what that moment means.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class Row(msgspec.Struct, gc=False):
+    """A row of a table; `table` names it and `key` its primary key."""
+
+    table: ClassVar[str]
+    key: ClassVar[tuple[str, ...]]
+    beside: ClassVar[frozenset[str]] = frozenset()
+    """Columns that are not history."""
+
+
+class Run(Row, gc=False):
+    """A run: what every transition of it reads and writes."""
+
+    table: ClassVar[str] = "run"
+    key: ClassVar[tuple[str, ...]] = ("id",)
+    beside: ClassVar[frozenset[str]] = frozenset({"id", "version", "head", "event_at", "wake_at"})
+
+    # What it is, for good.
+    id: int
+    tenant: str
+    workspace: str
+    workflow: str
+    code_version: str
+    profile: str
+    repo: str | None
+    concurrency_key: str | None
+    rated: bool
+    """Whether the tenant's or the workflow's max_runs_per_min counts it."""
+    linked: bool
+    """Whether its end owes something to another run (a parent, a concurrency key, children)."""
+    timeout_us: int | None
+    created_at: int
+    # How it is.
+    status: str = "created"
+    version: int = 0
+    """The sequence number of its last event."""
+    head: bytes = b""
+    """The hash of its last event."""
+    event_at: int = 0
+    planned: bool = False
+    admitted_at: int | None = None
+    """When it may begin: its start was not delayed, its key was free, its tenant's rate allowed it."""
+    started_at: int | None = None
+    finished_at: int | None = None
+    duration_us: int | None = None
+    reason: str | None = None
+    """Why it ended as it did: an error code, or `done`."""
+    paused: bool = False
+    parked: str | None = None
+    """What no longer fits, when no worker's code does."""
+    cancel_at: int | None = None
+    """When cancellation was requested."""
+    deadline_at: int | None = None
+    human_since: int | None = None
+    """Since when it waits for a person: the deadline does not tick meanwhile."""
+    reported_at: int | None = None
+    sealed_at: int | None = None
+    wake_at: int | None = None
+    # Its steps, counted, so that its status is derived without reading them.
+    steps_total: int = 0
+    steps_open: int = 0
+    steps_ready: int = 0
+    steps_live: int = 0
+    """Leased, or canceling under a lease."""
+    steps_approval: int = 0
+    steps_external: int = 0
+    steps_retry: int = 0
+    steps_bad: int = 0
+    """Required steps that ended otherwise than succeeded."""
+    steps_done: int = 0
+    """What people see as steps completed: succeeded steps and finished checkpoints, the body apart."""
+    checkpoints: int = 0
+    waits_open: int = 0
+    inbox_total: int = 0
+    inbox_buffered: int = 0
+    children_open: int = 0
+    next_ref: int = 1
+    next_no: int = 1
+    output_ref: int | None = None
+    error_ref: int | None = None
+
+
+class RunSpec(Row, gc=False):
+    """What a run was asked to be; read seldom, and only its labels and metadata change."""
+
+    table: ClassVar[str] = "run_spec"
+    key: ClassVar[tuple[str, ...]] = ("run_id",)
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "labels", "metadata", "salt"})
+
+    run_id: int
+    tenant: str
+    source: str
+    """Which namespace its idempotency key lives in: api, github_webhook, slack, scheduler, child, cli."""
+    idempotency_key: str | None
+    request_hash: bytes
+    trigger_type: str
+    trigger_ref: str | None
+    requester: str
+    """The opaque id of whoever asked for it."""
+    priority: int
+    concurrency_mode: str
+    """queue or supersede."""
+    not_before: int | None
+    wall_clock: bool
+    """Whether its timeout also ticks while it waits for a person."""
+    input_ref: int | None
+    parent_id: int | None
+    parent_no: int | None
+    """The parent's wait that its end settles."""
+    resumed_from: int | None
+    resume_count: int
+    rerun_of: int | None
+    attempt_no: int
+    labels: str
+    metadata: str
+    salt: bytes
+
+
+class Step(Row, gc=False):
+    """A unit that is leased, or a gate that is not."""
+
+    table: ClassVar[str] = "step"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "idx")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "wake_at", "tenant", "workspace", "workflow"})
+
+    run_id: int
+    idx: int
+    name: str
+    """Its key in the workflow, stable over runs."""
+    kind: str
+    """work, body (of a code-first workflow), approval, wait."""
+    tool: str
+    queue: str
+    tenant: str
+    workspace: str
+    workflow: str
+    priority: int
+    required: bool
+    dependents: str
+    """Indexes of the steps that need this one, as `1,2,3`."""
+    max_attempts: int
+    timeout_us: int | None
+    lease_us: int
+    idempotency_key: str
+    input_ref: int | None
+    spec: str | None
+    """Of a gate: what is asked, as JSON. Of work: its own backoff, if it has one."""
+    created_at: int
+    state: str = "pending"
+    needs_left: int = 0
+    attempt: int = 0
+    """The number of its newest leased attempt; also the fence."""
+    charged: int = 0
+    """Claims that count against max_attempts since the last progress."""
+    claimable: bool = False
+    ready_at: int | None = None
+    cancel_by: int | None = None
+    wait_no: int | None = None
+    """Of a gate: the wait it opened."""
+    waits_on: str = ""
+    """Of a suspended step: the waits it suspended on."""
+    checkpoints: int = 0
+    unsafe: int = 0
+    """Checkpoints that can be neither skipped nor repeated."""
+    finished_at: int | None = None
+    reason: str | None = None
+    output_ref: int | None = None
+    error_ref: int | None = None
+    last_error: str | None = None
+    """The code of the newest failed try."""
+    eligible_at: int | None = None
+    """When the backoff ends."""
+    wake_at: int | None = None
+
+
+class Attempt(Row, gc=False):
+    """One try of a step, with its lease. The row is made by the claim; until then a ready step *is* its
+    queued attempt."""
+
+    table: ClassVar[str] = "attempt"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "n")
+    beside: ClassVar[frozenset[str]] = frozenset(
+        {"run_id", "idx", "n", "tenant", "workflow", "expires_at", "beat_at", "seq", "said", "answer", "progress"}
+    )
+
+    run_id: int
+    idx: int
+    n: int
+    tenant: str
+    workflow: str
+    owner: str
+    granted_at: int
+    timeout_at: int | None
+    state: str
+    lease: str
+    expires_at: int
+    beat_at: int
+    seq: int = 0
+    """The highest sequence number accepted from its runner."""
+    said: str = ""
+    """The type of that message."""
+    answer: bytes = b""
+    """What it was answered, for a repeat."""
+    progress: str = ""
+    ended_at: int | None = None
+    reason: str | None = None
+    cost: str | None = None
+
+
+class Checkpoint(Row, gc=False):
+    """A durable sub-result inside a step."""
+
+    table: ClassVar[str] = "checkpoint"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "name")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "name", "seq"})
+
+    run_id: int
+    idx: int
+    name: str
+    """Its key: scope path, step name, n-th call."""
+    no: int
+    """Its place in the order of recording."""
+    state: str
+    """started, done or failed."""
+    n: int
+    """The attempt that recorded it."""
+    seq: int
+    resumable: bool
+    idempotent: bool
+    arguments: bytes
+    """The digest of its arguments, checked at replay."""
+    at: int
+    tries: int = 1
+    next_at: int | None = None
+    output_ref: int | None = None
+    error: str | None = None
+    meta: str | None = None
+    """Agent, tokens, duration and cost, as JSON."""
+
+
+class Wait(Row, gc=False):
+    """Something a step waits for: an approval, an event, a time or a child."""
+
+    table: ClassVar[str] = "wait"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "wake_at"})
+
+    run_id: int
+    no: int
+    idx: int
+    kind: str
+    name: str
+    """The event's name, the approval's action, the child's id; its key at replay is `label`."""
+    label: str
+    gate: bool
+    fatal: bool
+    """Whether a refusal or an expiry fails the step instead of waking it."""
+    opened_at: int
+    expires_at: int | None
+    state: str = "open"
+    """open, settled or closed."""
+    outcome: str | None = None
+    """approved, rejected, received, elapsed, finished, expired, resumed."""
+    settled_at: int | None = None
+    result_ref: int | None = None
+    wake_at: int | None = None
+
+
+class Approval(Row, gc=False):
+    """The question behind an approval wait; it shares that wait's number."""
+
+    table: ClassVar[str] = "approval"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant"})
+
+    run_id: int
+    no: int
+    tenant: str
+    tier: str
+    people: int
+    requester: str
+    digest: bytes
+    """The digest of what is proposed; empty where nothing is bound."""
+    revision: int
+    requested_at: int
+    expires_at: int | None
+    question_ref: int | None
+    status: str = "requested"
+    votes: str = ""
+    """Who said yes to this revision, as `id id`; opaque ids have no blanks."""
+    decided_at: int | None = None
+    decided_by: str | None = None
+    reason_ref: int | None = None
+
+
+class Inbox(Row, gc=False):
+    """An event delivered to a run, until a wait takes it; afterwards its id is kept for deduplication."""
+
+    table: ClassVar[str] = "inbox"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no"})
+
+    run_id: int
+    no: int
+    name: str
+    event_id: str
+    source: str
+    payload_ref: int | None
+    received_at: int
+    wait_no: int | None = None
+
+
+class Child(Row, gc=False):
+    """A run that another one started."""
+
+    table: ClassVar[str] = "child"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "child_id")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "child_id"})
+
+    run_id: int
+    child_id: int
+    idx: int
+    on_close: str
+    """cancel, leave or wait: what the parent's end means to it."""
+    wait_no: int
+    state: str = "open"
+    outcome: str | None = None
+
+
+class Payload(Row, gc=False):
+    """Bytes of the user's, out of the history so that they can be erased."""
+
+    table: ClassVar[str] = "payload"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "ref")
+
+    run_id: int
+    ref: int
+    salt: bytes
+    body: bytes
+
+
+class Event(Row, gc=False):
+    """One line of a run's history, as the exact bytes that were hashed."""
+
+    table: ClassVar[str] = "event"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "seq")
+
+    run_id: int
+    seq: int
+    kind: str
+    at: int
+    actor: str
+    initiator: str
+    cause: str
+    body: bytes
+    hash: bytes
+
+
+class Outbox(Row, gc=False):
+    """Something a commit owes to another run; deleted in the commit that delivers it."""
+
+    table: ClassVar[str] = "outbox"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "seq", "part")
+
+    run_id: int
+    seq: int
+    part: int
+    topic: str
+    target_id: int | None
+    body: bytes
+    created_at: int
+
+
+class Stale(Row, gc=False):
+    """A message from a lease that had ended; recorded once per lease and type, and nothing else."""
+
+    table: ClassVar[str] = "stale"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "n", "said")
+
+    run_id: int
+    idx: int
+    n: int
+    said: str
+    seq: int
+    owner: str
+    at: int
+
+
+class Cap(Row, gc=False):
+    """Limits and weight of a tenant (scope ''), a workspace ('ws:NAME') or a workflow ('wf:NAME')."""
+
+    table: ClassVar[str] = "cap"
+    key: ClassVar[tuple[str, ...]] = ("tenant", "scope")
+
+    tenant: str
+    scope: str
+    weight: int = 1
+    max_concurrency: int | None = None
+    max_runs_per_min: int | None = None
+
+
+class Idempotency(Row, gc=False):
+    """The record of a request's key: what was answered, until it expires."""
+
+    table: ClassVar[str] = "idempotency"
+    key: ClassVar[tuple[str, ...]] = ("tenant", "source", "name")
+
+    tenant: str
+    source: str
+    name: str
+    run_id: int | None
+    status: str
+    request_hash: bytes
+    response: bytes | None
+    error: str | None
+    created_at: int
+    updated_at: int
+    expires_at: int
+    lock_expires_at: int | None
+    attempts: int = 1
+
+
+ROWS: dict[str, type[Row]] = {
+    r.table: r
+    for r in (
+        Run,
+        RunSpec,
+        Step,
+        Attempt,
+        Checkpoint,
+        Wait,
+        Approval,
+        Inbox,
+        Child,
+        Payload,
+        Event,
+        Outbox,
+        Stale,
+        Cap,
+        Idempotency,
+    )
+}
+
+CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
+CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})

@@ -1,0 +1,37 @@
+"""Every limit in one place, with its unit in its name."""
+
+from __future__ import annotations
+
+PAYLOAD_BYTES_MAX = 256 * 1024
+"""Inline payloads; larger ones belong in the artifact store."""
+METADATA_BYTES_MAX = 64 * 1024
+NAME_CHARS_MAX = 200
+"""Keys, queues, tenants, workers, event names."""
+STEPS_PER_RUN_MAX = 20_000
+CHECKPOINTS_PER_RUN_MAX = 10_000
+OPEN_WAITS_PER_RUN_MAX = 1_000
+EVENTS_BUFFERED_PER_RUN_MAX = 1_000
+"""Delivered events nobody has waited for yet."""
+EVENT_IDS_PER_RUN_MAX = 10_000
+"""Events a run remembers for deduplication."""
+CHILDREN_PER_RUN_MAX = 10_000
+CLAIM_STEPS_MAX = 500
+"""Steps one claim may take."""
+BATCH_COMMANDS_MAX = 512
+"""Commands in one commit."""
+QUEUE_COMMANDS_MAX = 10_000
+"""Commands waiting in one orchestrator before it says QUEUE_FULL."""
+COMMAND_SECONDS_MAX = 30.0
+"""How long a command may take before its caller is told COMMAND_DEADLINE."""
+SNAPSHOTS_CACHED_MAX = 20_000
+RUN_TIMEOUT_SECONDS_MAX = 366 * 86_400.0
+LEASE_SECONDS_MIN = 1.0
+LEASE_SECONDS_MAX = 86_400.0
+HEARTBEATS_PER_LEASE_MIN = 3
+"""Two lost heartbeats in a row must not cost a lease."""
+KEY_POLL_SECONDS = 5.0
+"""How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
+SWEEP_SECONDS = 1.0
+SWEEP_TIMERS_MAX = 500
+SNAPSHOT_CHECKPOINTS_MAX = 2_000
+"""Checkpoint keys kept in a cached snapshot before it is loaded anew."""
