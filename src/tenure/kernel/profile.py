@@ -74,13 +74,13 @@ class Beyond(_Arrow, frozen=True, kw_only=True):
 class Beside(_Arrow, frozen=True, kw_only=True):
     """An edge of the document that no change of state makes, and what makes it instead.
 
-    Either `moves`, taken one after another, lead from the one word to the other (through words in
-    between, or to the word of the next object), or a `command` records a fact beside the state.
+    `moves`, taken one after another, lead from the one word to the other (through words in between, or
+    to the word of the next object); or a `fact`, a column of the run's row, is what changes.
     """
 
     how: str
     moves: tuple[str, ...] = ()
-    command: str = ""
+    fact: str = ""
     owner: str = ""
     trigger: str = ""
 
@@ -307,14 +307,15 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
             seen.add(pair)
             for word in sorted(set(pair) - set(states)):
                 yield Detail(path, f"'{word}' is not among {entity}.states")
-            if pair[0] in vocabulary.terminal:
+            # Moves may lead from a finished object to its successor; nothing else leaves a terminal word.
+            if pair[0] in vocabulary.terminal and not (isinstance(line, Beside) and line.moves):
                 yield Detail(path, f"'{pair[0]}' is terminal and has no way out")
         if line.owner and line.owner not in {*profile.owners, *OWNERS}:
             yield Detail(f"{path}.owner", f"'{line.owner}' is not among owners")
         if isinstance(line, Beyond) and not line.reason.strip():
             yield Detail(f"{path}.reason", "an edge beyond the document needs its reason")
-        if isinstance(line, Beside) and bool(line.moves) == bool(line.command):
-            yield Detail(path, "names either the 'moves' or the 'command' that makes it")
+        if isinstance(line, Beside) and not line.moves and not line.fact:
+            yield Detail(path, "names the 'moves' or the 'fact' that makes it")
 
 
 def _word_problems(vocabulary: Vocabulary, entity: Entity, machine: Machine) -> Iterator[Detail]:
