@@ -1,0 +1,1 @@
+"""The command line: `tenure …`. It asks the layers below and prints; it decides nothing."""

@@ -1,0 +1,71 @@
+"""The `tenure` command.
+
+Laws:
+1. A refusal of Tenure's own is shown with its code, its places, what to do and where to read more, and
+   ends the program with 1; a wrong use of the command line ends it with 2.
+2. Every command lives in a module of its own with a `register(app)`; the list below is all there is.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+import typer
+
+from tenure.cli import lifecycle
+from tenure.cli.console import show_error
+from tenure.errors import TenureError
+
+MODULES = (lifecycle,)
+"""A new command is a module with `register(app: typer.Typer) -> None`, and its name here."""
+
+app = typer.Typer(
+    name="tenure",
+    help="Tenure carries runs through crashes, retries, approvals and cancellations, and proves what happened.",
+    epilog="""
+    First steps:
+
+    tenure lifecycle list -- which lifecycles a run can have
+
+    tenure lifecycle show delta-ci -- the words, tables, timing and failure rules of one
+
+    tenure lifecycle prove -- that each of them is a view of the same kernel
+
+    `tenure COMMAND --help` explains a command; docs/ARCHITECTURE.md explains the whole.
+    """,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"tenure {metadata.version('tenure')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    del version  # its callback has answered
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for module in MODULES:
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the installed `tenure`."""
+    try:
+        app()
+    except TenureError as error:
+        show_error(error)
+        sys.exit(1)
