@@ -1,0 +1,220 @@
+"""The proof passes for every profile, and it notices when a profile is changed."""
+
+from itertools import product
+
+import pytest
+from msgspec.structs import replace
+
+from tenure.kernel import profiles, refinement
+from tenure.kernel.machines import RUN_PATHS
+from tenure.kernel.profile import ENTITIES, MACHINE_OF, Beside, Beyond, Entity, Profile, Row, Vocabulary, Word
+from tenure.kernel.refinement import EntityProof, prove
+from tests.profiles.samples import PLAIN
+
+NAMES = profiles.names()
+TABLES = [(name, entity) for name in NAMES for entity in ENTITIES]
+OWN_TABLES = [(name, entity) for name, entity in TABLES if not profiles.get(name).vocabulary(entity).kernel]
+
+
+def changed(profile: Profile, entity: Entity, **parts: object) -> Profile:
+    vocabulary: Vocabulary = replace(profile.vocabulary(entity), **parts)
+    return replace(profile, **{entity: vocabulary})
+
+
+def with_word(profile: Profile, entity: Entity, state: str, word: str | Word) -> Profile:
+    return changed(profile, entity, words={**profile.vocabulary(entity).words, state: word})
+
+
+def proof_of(profile: Profile, entity: Entity) -> EntityProof:
+    return next(e for e in prove(profile).entities if e.entity == entity)
+
+
+def problems(profile: Profile, entity: Entity) -> str:
+    return "\n".join(proof_of(profile, entity).problems)
+
+
+def single(rows: tuple[Row, ...]) -> list[Row]:
+    """The table with one row per edge."""
+    return [replace(row, source=a, target=b) for row in rows for a, b in row.pairs()]
+
+
+# ---------------------------------------------------------------------------------------- it passes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_proof_passes(name: str) -> None:
+    assert prove(profiles.get(name)).problems == ()
+
+
+@pytest.mark.parametrize(("name", "entity"), TABLES)
+def test_every_edge_of_the_table_is_realised(name: str, entity: Entity) -> None:
+    proof = proof_of(profiles.get(name), entity)
+    assert proof.edges_realised == proof.edges_total > 0
+
+
+def test_how_many_edges_each_profile_shows_beyond_its_document() -> None:
+    """A change here is a change of what users see: look at the reasons in the profile."""
+    counts = {
+        (name, e.entity): len(e.beyond)
+        for name in NAMES
+        for e in prove(profiles.get(name)).entities
+        if e.beyond
+    }
+    assert counts == {
+        ("agent-runs", "run"): 2,
+        ("approval-runs", "run"): 1,
+        ("approval-runs", "step"): 4,
+        ("delta-ci", "run"): 3,
+        ("delta-ci", "step"): 10,
+        ("delta-ci", "attempt"): 7,
+        ("governed-runtime", "run"): 6,
+        ("governed-runtime", "step"): 7,
+    }
+
+
+def test_every_edge_of_every_machine_is_walked() -> None:
+    """Under the kernel's own words each change of word is an edge, so the walk shows what it covers."""
+    plain = profiles.load_text(PLAIN)
+    for entity in ENTITIES:
+        assert set(refinement.walk(plain, entity).changes) == set(MACHINE_OF[entity].pairs())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_lease_or_attempt_is_a_new_object(name: str) -> None:
+    profile = profiles.get(name)
+    for entity in ("attempt", "lease"):
+        first = profile.word(entity, MACHINE_OF[entity].first)
+        assert [pair for pair in refinement.walk(profile, entity).changes if pair[1] == first] == []
+
+
+# ------------------------------------------------------------------------- it notices every kind of change
+
+
+@pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
+def test_an_edge_of_the_document_that_is_dropped_is_missed(name: str, entity: Entity) -> None:
+    profile = profiles.get(name)
+    rows = single(profile.vocabulary(entity).edges)
+    for gone in rows:
+        fewer = changed(profile, entity, edges=tuple(row for row in rows if row is not gone))
+        assert f"{gone.source} -> {gone.target} is shown" in problems(fewer, entity)
+
+
+@pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
+def test_an_edge_beyond_that_is_not_listed_is_found(name: str, entity: Entity) -> None:
+    profile = profiles.get(name)
+    lines = [
+        replace(line, source=a, target=b)
+        for line in profile.vocabulary(entity).beyond
+        for a, b in line.pairs()
+    ]
+    for gone in lines:
+        fewer = changed(profile, entity, beyond=tuple(line for line in lines if line is not gone))
+        assert f"{gone.source} -> {gone.target} is shown" in problems(fewer, entity)
+
+
+@pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
+def test_an_edge_that_never_happens_is_a_stale_entry_in_either_list(name: str, entity: Entity) -> None:
+    profile = profiles.get(name)
+    vocabulary = profile.vocabulary(entity)
+    listed = {p for row in (*vocabulary.edges, *vocabulary.beside, *vocabulary.beyond) for p in row.pairs()}
+    bogus = [
+        pair for pair in product(vocabulary.states, repeat=2) if pair not in listed and pair[0] != pair[1]
+    ]
+    assert bogus
+    for a, b in bogus:
+        extra = changed(profile, entity, beyond=(*vocabulary.beyond, Beyond(a, b, reason="none")))
+        assert f"{a} -> {b} is listed beyond but never taken" in problems(extra, entity)
+        extra = changed(profile, entity, edges=(*vocabulary.edges, Row(a, b)))
+        assert f"{a} -> {b} of the document is never taken" in problems(extra, entity)
+
+
+@pytest.mark.parametrize(
+    ("name", "entity", "state", "word", "problem"),
+    [
+        ("git-with-intent", "run", "retry_wait", "pending", "running -> pending is shown"),
+        ("git-with-intent", "run", "waiting_external", "running", "running -> waiting_external of the document is never"),
+        ("approval-runs", "run", "waiting_approval", "RUNNING", "WAITING_APPROVAL is never shown"),
+        ("approval-runs", "run", "waiting_external", "SUCCEEDED", "SUCCEEDED is terminal but is shown while"),
+        ("governed-runtime", "step", "waiting_approval", "ready", "waiting_approval -> ready of the document is never"),
+        ("governed-runtime", "run", "canceled", "failed_terminal", "queued -> canceled of the document is never"),
+        ("delta-ci", "run", "canceling", "RUNNING", "QUEUED -> CANCEL_REQUESTED of the document is never"),
+        ("delta-ci", "step", "retry_wait", "FAILED", "TIMED_OUT -> QUEUED of the document is never"),
+        ("delta-ci", "attempt", "stale", "QUEUED", "LEASED -> QUEUED is shown"),
+        ("delta-ci", "lease", "released", "COMPLETED", "GRANTED -> COMPLETED is shown"),
+        ("agent-runs", "run", "queued", "requested", "requested -> queued of the document is never"),
+        ("agent-runs", "step", "leased", "running", "ready -> running is shown"),
+    ],
+)  # fmt: skip
+def test_another_word_is_noticed(name: str, entity: Entity, state: str, word: str, problem: str) -> None:
+    assert problem in problems(with_word(profiles.get(name), entity, state, word), entity)
+
+
+def test_a_word_that_keeps_the_last_one_is_followed_through_every_way_to_it() -> None:
+    profile = with_word(profiles.get("delta-ci"), "run", "canceling", Word(keep=True))
+    found = problems(profile, "run")
+    for word in ("CREATED", "PLANNING", "QUEUED", "RUNNING"):
+        assert f"{word} -> CANCELED is shown" in found
+
+
+def test_an_owner_other_than_the_documents_is_noticed() -> None:
+    profile = profiles.get("delta-ci")
+    rows = tuple(
+        replace(row, owner="Orchestrator") if (row.source, row.target) == ("RUNNING", "UPLOADING") else row
+        for row in profile.step.edges
+    )
+    found = problems(changed(profile, "step", edges=rows), "step")
+    assert found == "RUNNING -> UPLOADING belongs to orchestrator but is made by runner"
+
+
+def test_a_word_where_the_kernel_ends_but_the_document_does_not_is_noticed() -> None:
+    profile = changed(profiles.get("git-with-intent"), "run", terminal=("completed", "cancelled"))
+    assert "failed is where a failed run ends, but the document neither ends nor goes on there" in problems(
+        profile, "run"
+    )
+
+
+# ----------------------------------------------------------------------------------- beside the state
+
+
+def test_what_lies_beside_the_state_has_to_exist() -> None:
+    profile = profiles.get("delta-ci")
+    [line] = profile.run.beside
+    assert "the fact 'no_such_column', which a run does not have" in problems(
+        changed(profile, "run", beside=(replace(line, fact="no_such_column"),)), "run"
+    )
+    step = profiles.get("approval-runs")
+    [line] = step.step.beside
+    assert "the move 'teleport', which the kernel does not have" in problems(
+        changed(step, "step", beside=(replace(line, moves=("expire", "teleport")),)), "step"
+    )
+
+
+def test_moves_beside_the_state_have_to_lead_where_the_profile_says() -> None:
+    profile = profiles.get("approval-runs")
+    [line] = profile.step.beside
+    wrong = changed(profile, "step", beside=(replace(line, moves=("expire",)),))
+    assert problems(wrong, "step") == "RUNNING -> RUNNING is not what the moves expire lead to"
+    assert proof_of(wrong, "step").edges_realised == proof_of(wrong, "step").edges_total - 1
+
+
+def test_a_fact_has_to_lead_from_a_word_that_is_shown_to_one_that_is() -> None:
+    profile = replace(profiles.get("delta-ci"), reported_word=None)
+    assert "SUCCESS -> REPORTED leads to a word that is never shown" in problems(profile, "run")
+    assert "REPORTED is never shown" in problems(profile, "run")
+
+
+def test_what_a_change_of_state_makes_may_not_be_called_beside_it() -> None:
+    profile = profiles.get("agent-runs")
+    extra = Beside("running", "failed", how="", moves=("fail",))
+    rows = tuple(row for row in profile.run.edges if row.target != "failed")
+    found = problems(changed(profile, "run", edges=rows, beside=(*profile.run.beside, extra)), "run")
+    assert "running -> failed is listed beside the state but a change of state makes it" in found
+
+
+def test_the_kernels_run_paths_are_what_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {key: path for key, path in RUN_PATHS.items() if key[1] != "waiting_external"}
+    monkeypatch.setattr(refinement, "RUN_PATHS", fewer)
+    assert "waiting_external is never shown" in problems(profiles.get("git-with-intent"), "run")
+    assert "no change of status shows the run's edge running -await_external-> waiting_external" in (
+        refinement.kernel_problems()
+    )
