@@ -54,7 +54,7 @@ class Machine:
 
     def _check(self) -> None:
         leaving = {e.state for e in self.edges}
-        if bad := self.terminal & leaving:
+        if bad := set(self.terminal) & leaving:
             raise BrokenMachine(f"{self.name}: terminal states with a way out: {sorted(bad)}")
         if bad := set(self.states) - leaving - self.terminal:
             raise BrokenMachine(f"{self.name}: dead ends: {sorted(bad)}")
@@ -62,7 +62,7 @@ class Machine:
             raise BrokenMachine(f"{self.name}: unreachable states: {sorted(bad)}")
         if bad := set(self.states) - self._reach(set(self.terminal), forward=False):
             raise BrokenMachine(f"{self.name}: states that can never end: {sorted(bad)}")
-        if bad := self.terminal - set(self.states):
+        if bad := set(self.terminal) - set(self.states):
             raise BrokenMachine(f"{self.name}: terminal states no edge leads to: {sorted(bad)}")
 
     def _reach(self, seen: set[str], *, forward: bool) -> set[str]:
