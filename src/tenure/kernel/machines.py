@@ -199,7 +199,9 @@ _UPLOAD = Inputs("upload", "upload")
 _LIVE = (_LEASED, _STARTING, _RUNNING, _UPLOADING)
 _WAITING = tuple(Joint(w, "suspended", "released") for w in ("waiting_approval", "waiting_external"))
 _GATES = tuple(Joint(w) for w in ("waiting_approval", "waiting_external"))
-_BACKOFFS = tuple(Joint("retry_wait", a, lease) for a, lease in (("failed", "completed"), ("timed_out", "revoked")))
+_BACKOFFS = tuple(
+    Joint("retry_wait", a, lease) for a, lease in (("failed", "completed"), ("timed_out", "revoked"))
+)
 _CANCEL = Inputs("cancel", "cancel")
 _CANCELED = Inputs("canceled", "canceled")
 
@@ -319,7 +321,13 @@ def _run_path(old: str, new: str) -> tuple[Edge, ...] | None:
     direct = [e for e in RUN.edges if e.state == old and e.next == new]
     if direct:
         return (direct[0],)
-    via = "canceling" if new == "canceled" else "plan_failed" if new == "failed" and old == "planning" else "running"
+    via = (
+        "canceling"
+        if new == "canceled"
+        else "plan_failed"
+        if new == "failed" and old == "planning"
+        else "running"
+    )
     first = [e for e in RUN.edges if e.state == old and e.next == via]
     second = [e for e in RUN.edges if e.state == via and e.next == new]
     return (first[0], second[0]) if first and second else None

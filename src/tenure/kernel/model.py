@@ -68,6 +68,7 @@ class Run(Row, gc=False):
     """What no longer fits, when no worker's code does."""
     cancel_at: int | None = None
     """When cancellation was requested."""
+    cancel_reason: str | None = None
     deadline_at: int | None = None
     human_since: int | None = None
     """Since when it waits for a person: the deadline does not tick meanwhile."""
@@ -139,7 +140,9 @@ class Step(Row, gc=False):
 
     table: ClassVar[str] = "step"
     key: ClassVar[tuple[str, ...]] = ("run_id", "idx")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "wake_at", "tenant", "workspace", "workflow"})
+    beside: ClassVar[frozenset[str]] = frozenset(
+        {"run_id", "idx", "wake_at", "tenant", "workspace", "workflow"}
+    )
 
     run_id: int
     idx: int
@@ -198,7 +201,19 @@ class Attempt(Row, gc=False):
     table: ClassVar[str] = "attempt"
     key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "n")
     beside: ClassVar[frozenset[str]] = frozenset(
-        {"run_id", "idx", "n", "tenant", "workflow", "expires_at", "beat_at", "seq", "said", "answer", "progress"}
+        {
+            "run_id",
+            "idx",
+            "n",
+            "tenant",
+            "workflow",
+            "expires_at",
+            "beat_at",
+            "seq",
+            "said",
+            "answer",
+            "progress",
+        }
     )
 
     run_id: int

@@ -98,11 +98,12 @@ class Timer(msgspec.Struct, gc=False):
 
 
 class BeatKey(msgspec.Struct, gc=False):
-    """A lease whose heartbeat was written."""
+    """A lease whose heartbeat was written, and its attempt's state: `canceling` tells the runner to stop."""
 
     run_id: int
     idx: int
     n: int
+    state: str
 
 
 class Moment(msgspec.Struct, gc=False):
@@ -158,6 +159,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_step_checkpoints": Checkpoint,  # (run_id, idx) -> all of a step, in order of `no`
     "load_open_waits": Wait,  # (run_id)
     "load_waits": Wait,  # (run_id, no)
+    "load_labeled_waits": Wait,  # (run_id, idx, label)
     "load_approvals": Approval,  # (run_id, no)
     "load_buffered": Inbox,  # (run_id, name) -> those no wait has taken, in order of `no`
     "load_inbox_ids": Inbox,  # (run_id, event_id)
@@ -176,7 +178,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "beat": BeatKey,  # (run_id, idx, n, seq, expires_at, progress) ; now -> see below
 }
 """Queries used inside a transaction. `beat` writes `beat_at = now, expires_at, seq, progress` where the lease
-is active, its expiry is after `now`, its seq is lower and the new expiry is not earlier; it answers the keys it wrote.
+is active, its expiry is after `now`, its seq is lower and the new expiry is not earlier; it answers the keys it wrote, with the attempt's state.
 (PG locks those rows in key order first.)"""
 
 READS: dict[str, Answer] = {
@@ -310,6 +312,11 @@ class Store(Protocol):
 
     async def tell_work(self) -> None:
         """Tell other processes that work became ready; coalesced, after the commit, best effort."""
+        ...
+
+    def estimate_us(self) -> int | None:
+        """The store's time without asking it, if it is known well enough (by the last commit and a clock that
+        never goes back); a save made on an estimate says so and is checked against the real time."""
         ...
 
     def shift(self, offset_us: int) -> None:

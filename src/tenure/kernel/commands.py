@@ -1,0 +1,394 @@
+"""Everything that can be asked of a run. A command changes one run; who asks, and why, comes with it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"]
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    """Who caused a change, by opaque id: never a name."""
+
+    actor: str = "system"
+    initiator: Initiator = "system"
+    cause: str = ""
+    """The id of the request, message or event behind it."""
+
+
+SYSTEM = Context("system", "system")
+TIMER = Context("system:sweeper", "timeout")
+
+
+class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What all commands have in common."""
+
+    context: Context = SYSTEM
+
+
+class RunCommand(Command, frozen=True, gc=False, kw_only=True):
+    """A command about a run that exists."""
+
+    run_id: int
+    tenant: str | None = None
+    """Whose run it must be; another tenant's looks exactly like none. None only inside the system."""
+
+
+# ------------------------------------------------------------------------------------------ creation
+
+
+class ApprovalSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A question to people."""
+
+    action: str = "approve"
+    tier: Literal["low", "med", "high"] = "low"
+    people: int = 1
+    within_seconds: float | None = None
+    digest: str = ""
+    """Hex digest of what is proposed; empty where the question binds nothing."""
+
+
+class WaitSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """An external event (by name) or, without a name, just time."""
+
+    event: str = ""
+    source: str = ""
+    within_seconds: float | None = None
+
+
+class BackoffSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A step's own delays instead of its profile's."""
+
+    seconds: tuple[float, ...]
+    jitter: float = 0.2
+
+
+class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """One step of a plan."""
+
+    name: str
+    kind: Literal["work", "body", "approval", "wait"] = "work"
+    tool: str = ""
+    needs: tuple[str, ...] | None = None
+    """Names of the steps it needs; None: the one before it. An empty tuple: nothing."""
+    required: bool = True
+    queue: str = "default"
+    retries: int | None = None
+    backoff: BackoffSpec | None = None
+    timeout_seconds: float | None = None
+    lease_seconds: float | None = None
+    idempotency_key: str = ""
+    """Stable for the step and its external target; made from run and step where it is left out."""
+    input: bytes | None = None
+    approval: ApprovalSpec | None = None
+    wait: WaitSpec | None = None
+
+
+BODY = StepSpec(name="main", kind="body")
+
+
+class Trigger(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What set a run off."""
+
+    type: Literal["ui", "cli", "webhook", "scheduled", "api", "child"] = "api"
+    ref: str | None = None
+    repo: str | None = None
+
+
+class ClaimBy(msgspec.Struct, frozen=True, gc=False):
+    """Who takes a lease, and how."""
+
+    worker: str
+    ack: bool = True
+    """In-process workers acknowledge in the same commit; remote ones send an AckLease."""
+
+
+class Reused(msgspec.Struct, frozen=True, gc=False):
+    """A resumable checkpoint of another run."""
+
+    name: str
+    arguments: bytes
+    output: bytes | None
+    idempotent: bool
+    meta: str | None
+
+
+class CreateRun(Command, frozen=True, gc=False, kw_only=True):
+    """Start a run: with its plan (a static one), or in planning until PlanReady or PlanFailed."""
+
+    run_id: int
+    tenant: str
+    workspace: str = "default"
+    workflow: str
+    code_version: str = "1"
+    profile: str = "agent-runs"
+    plan: tuple[StepSpec, ...] | None = (BODY,)
+    input: bytes | None = None
+    trigger: Trigger = Trigger()
+    source: str = "api"
+    idempotency_key: str | None = None
+    request_hash: bytes = b""
+    priority: int = 0
+    concurrency_key: str | None = None
+    concurrency_mode: Literal["queue", "supersede"] = "queue"
+    not_before: int | None = None
+    timeout_seconds: float | None = None
+    wall_clock: bool = False
+    labels: str = "{}"
+    metadata: str = "{}"
+    over_rate: Literal["refuse", "delay"] = "refuse"
+    """What max_runs_per_min means: an API call is refused, everything else starts later."""
+    parent_id: int | None = None
+    parent_no: int | None = None
+    resumed_from: int | None = None
+    resume_count: int = 0
+    rerun_of: int | None = None
+    attempt_no: int = 1
+    reuse: tuple[Reused, ...] = ()
+    """Checkpoints of the run this one resumes, given to its first step."""
+    eager: ClaimBy | None = None
+    """A worker of this process with a free slot: takes the first step in the same commit where nothing
+    (a cap, a key, a delay) speaks against it."""
+
+
+class PlanReady(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The planner's answer."""
+
+    plan: tuple[StepSpec, ...]
+
+
+class PlanFailed(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The planner gave up."""
+
+    code: str = "PLAN_FAILED"
+    message: bytes = b""
+
+
+class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
+    """More planned steps for a run that is under way; they may need steps that exist."""
+
+    plan: tuple[StepSpec, ...]
+
+
+class Admit(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Look again whether a run that was held back may begin."""
+
+    gate_tenant: str
+    """Whose lock the transaction takes first."""
+
+
+# -------------------------------------------------------------------------------------------- leases
+
+
+class ClaimStep(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Take the lease of one ready step."""
+
+    idx: int
+    by: ClaimBy
+
+
+class LeaseMessage(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A message from whoever holds a lease. `seq` grows over a lease's messages; a repeat is answered alike."""
+
+    idx: int
+    n: int
+    seq: int
+
+
+class AckLease(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """The runner has the lease and prepares."""
+
+
+class Heartbeat(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """Still working; the first one, or `running`, says that the work has begun."""
+
+    progress: str = ""
+
+
+class Uploading(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """The work is done, its logs and artifacts are on the way."""
+
+
+class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """A sub-result inside the step."""
+
+    name: str
+    state: Literal["started", "done", "failed"] = "done"
+    output: bytes | None = None
+    error: str | None = None
+    arguments: bytes = b""
+    resumable: bool = True
+    idempotent: bool = True
+    tries: int = 1
+    next_at: int | None = None
+    meta: str | None = None
+
+
+class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """The step succeeded."""
+
+    output: bytes | None = None
+    cost: str | None = None
+
+
+class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """The step failed; without `retryable` the profile's rules classify the code."""
+
+    code: str = "STEP_FAILED"
+    message: bytes = b""
+    retryable: bool | None = None
+    cost: str | None = None
+
+
+class Release(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """Give the step back unworked (a worker shuts down); the charge is given back too."""
+
+
+class Park(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """This worker's code does not fit the run; `why` names the first step that differs."""
+
+    why: str
+
+
+class CancelAck(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """The work was stopped as requested."""
+
+
+class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A run this one starts."""
+
+    run_id: int
+    workflow: str
+    code_version: str = "1"
+    profile: str | None = None
+    input: bytes | None = None
+    plan: tuple[StepSpec, ...] = (BODY,)
+    on_close: Literal["cancel", "leave", "wait"] = "cancel"
+
+
+class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """Wait for something while the lease goes on. Exactly one of the four is given."""
+
+    label: str
+    """Its key at replay; opening the same label again answers with the same wait."""
+    approval: ApprovalSpec | None = None
+    question: bytes | None = None
+    event: WaitSpec | None = None
+    until: int | None = None
+    child: StartChild | None = None
+    fatal: bool = False
+    """A refusal or expiry fails the step and cannot be caught (governed actions)."""
+
+
+class Suspend(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """Let go of the lease until one of these waits settles; if one has, the answer is "go on"."""
+
+    waits: tuple[int, ...]
+
+
+# ------------------------------------------------------------------------------- people and the world
+
+
+class DecideApproval(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A person's answer. `approver` is opaque; who may answer at all is checked before."""
+
+    no: int
+    approver: str
+    approve: bool
+    revision: int | None = None
+    digest: str = ""
+    reason: bytes | None = None
+
+
+class ReviseApproval(RunCommand, frozen=True, gc=False, kw_only=True):
+    """What is proposed has changed: votes so far do not count for it."""
+
+    no: int
+    digest: str
+    question: bytes | None = None
+
+
+class DeliverEvent(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Something happened outside. It may arrive before anybody waits for it."""
+
+    name: str
+    event_id: str
+    source: str = ""
+    payload: bytes | None = None
+
+
+class RequestCancel(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Cancel the run; `reason` is a code such as superseded or user."""
+
+    reason: str = "RUN_CANCELED"
+
+
+class CancelStep(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Cancel one step by hand, in two phases like a run."""
+
+    name: str
+
+
+class RevokeLease(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Take a lease away; the step goes back to the queue while tries are left."""
+
+    idx: int
+    n: int
+
+
+class Pause(RunCommand, frozen=True, gc=False, kw_only=True):
+    """No new lease until Unpause; deadlines go on."""
+
+
+class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Leases may be given again; a parked run is tried again too."""
+
+
+class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Resume a run that waits for an event or a time, by hand; never an approval."""
+
+
+class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The world has been told how the run ended."""
+
+
+class Seal(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The finished run's history is sealed; from now on it may be deleted."""
+
+
+class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Labels and metadata, also of a finished run."""
+
+    labels: str | None = None
+    metadata: str | None = None
+
+
+class DeleteRun(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Retention: remove a finished, sealed run and everything beneath it."""
+
+
+# ------------------------------------------------------------------------------------------- internal
+
+
+class Tick(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A moment has come: the run's, one step's or one wait's; the kernel knows what it means."""
+
+    entity: Literal["run", "step", "wait"]
+    at: int = 0
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """The outbox row behind an internal command: deleted in the commit that carries it out."""
+
+    run_id: int
+    seq: int
+    part: int
+
+
+class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A child has ended; settles the parent's wait for it."""
+
+    child_id: int
+    outcome: str

@@ -1,0 +1,70 @@
+"""The one place where anything is decided: (snapshot, command, now, chance) -> Decision.
+
+Laws:
+1. Pure: no I/O, no clock, no randomness of its own, no logging, no async.
+2. A refusal raises a TenureError and changes nothing; another tenant's run looks exactly like none.
+3. Whatever a decision looks at and was not loaded is asked for with `Need`, and decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.decide import closing, facts, leases, plans, ticks, waits
+from tenure.kernel.draft import Chance, Decision, Draft
+from tenure.kernel.snapshot import Snapshot
+
+_HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
+    c.RecordCheckpoint: leases.checkpoint,
+    c.Complete: leases.complete,
+    c.ClaimStep: leases.claim,
+    c.CreateRun: plans.create,
+    c.PlanReady: plans.plan_ready,
+    c.PlanFailed: plans.plan_failed,
+    c.AddSteps: plans.add_steps,
+    c.Admit: plans.admit,
+    c.AckLease: leases.ack,
+    c.Heartbeat: leases.heartbeat,
+    c.Uploading: leases.uploading,
+    c.Fail: leases.fail,
+    c.Release: leases.release,
+    c.Park: leases.park,
+    c.CancelAck: leases.cancel_ack,
+    c.RevokeLease: leases.revoke,
+    c.OpenWait: waits.open_wait,
+    c.Suspend: waits.suspend_on,
+    c.DecideApproval: waits.decide_approval,
+    c.ReviseApproval: waits.revise_approval,
+    c.DeliverEvent: waits.deliver_event,
+    c.ChildFinished: waits.child_finished,
+    c.EndWait: waits.end_wait,
+    c.RequestCancel: closing.request_cancel,
+    c.CancelStep: closing.cancel_step,
+    c.Tick: ticks.tick,
+    c.Pause: facts.pause,
+    c.Unpause: facts.unpause,
+    c.MarkReported: facts.mark_reported,
+    c.Seal: facts.seal,
+    c.UpdateMetadata: facts.update_metadata,
+    c.DeleteRun: facts.delete,
+}
+
+
+def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Decision:
+    """What the command means for this run at this moment."""
+    run = snap.run
+    if type(command) is not c.CreateRun:
+        assert isinstance(command, c.RunCommand)
+        if run is None or (command.tenant is not None and command.tenant != run.tenant):
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(command.run_id)}")
+    draft = Draft(snap, command, now, chance)
+    try:
+        return _HANDLERS[type(command)](draft, command)
+    except leases.Answered as again:
+        return Decision(again.reply)
+    except leases.StaleMessage as stale:
+        return Decision(None, [stale.row], error=stale.error)

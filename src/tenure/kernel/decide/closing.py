@@ -1,0 +1,297 @@
+"""How steps and runs end, and what an ended run owes.
+
+Laws:
+1. A step ends once; what waits for it moves in the same commit: dependents, its own waits, the run.
+2. When a required step ends badly, or the deadline passes, everything still open is closed in that
+   commit: leases are revoked, the steps behind the failed one are skipped, the others canceled.
+3. A cancel is two-phase where a lease is live and at once where none is.
+4. A run that has ended owes its parent, its children and the next holder of its key an outbox row.
+"""
+
+from __future__ import annotations
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel.commands import CancelStep, RequestCancel
+from tenure.kernel.decide.opening import make_ready, open_step
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.machines import WAITING_STEP
+from tenure.kernel.model import CLOSED_RUN, Approval, Inbox, Step, Wait
+
+
+def dependents_of(step: Step) -> list[int]:
+    """Indexes of the steps that need this one."""
+    return [int(idx) for idx in step.dependents.split(",")] if step.dependents else []
+
+
+def end_step(
+    d: Draft, step: Step, reason: str, *, output_ref: int | None = None, error_ref: int | None = None
+) -> None:
+    """What follows from a step that has just reached a terminal state."""
+    run = d.edit_run()
+    step.finished_at = d.now
+    step.reason = reason
+    step.wake_at = None
+    step.eligible_at = None
+    step.waits_on = ""
+    if output_ref is not None:
+        step.output_ref = output_ref
+    if error_ref is not None:
+        step.error_ref = error_ref
+    run.steps_open -= 1
+    if run.waits_open:
+        close_waits(d, step.idx)
+    succeeded = step.state == "succeeded"
+    if succeeded and step.kind != "body":
+        run.steps_done += 1
+    if succeeded and output_ref is not None:
+        run.output_ref = output_ref
+    if step.required and not succeeded:
+        run.steps_bad += 1
+        if run.steps_bad == 1 and run.cancel_at is None:
+            run.error_ref = step.error_ref
+            d.notes.setdefault("failed_step", step.idx)
+            d.notes.setdefault("reason", reason)
+    elif run.cancel_at is None:
+        for idx in dependents_of(step):
+            behind = d.step(idx)
+            if behind.state == "pending":
+                behind = d.edit(behind)
+                behind.needs_left -= 1
+                if behind.needs_left == 0 and run.admitted_at is not None:
+                    open_step(d, behind)
+
+
+def close_waits(d: Draft, idx: int | None = None) -> None:
+    """Close what a step (or, without an index, the run) still waits for; open questions are canceled."""
+    run = d.edit_run()
+    for wait in open_waits(d):
+        if idx is not None and wait.idx != idx:
+            continue
+        if wait.kind == "approval":
+            approval = d.edit(approval_of(d, wait.no))
+            approval.status = "canceled"
+            approval.decided_at = d.now
+        wait = d.edit(wait)
+        wait.state = "closed"
+        wait.wake_at = None
+        run.waits_open -= 1
+
+
+def open_waits(d: Draft) -> list[Wait]:
+    """What is waited for by now, oldest first."""
+    waits = [d.now_of(w) for w in d.snap.open_waits()]
+    waits += [w for w in d.changed.values() if isinstance(w, Wait) and w.no not in d.snap.waits]
+    return [w for w in waits if w.state == "open"]
+
+
+def approval_of(d: Draft, no: int) -> Approval:
+    """The question behind a wait."""
+    changed = d.changed.get(("approval", no))
+    found = changed if isinstance(changed, Approval) else d.snap.find_approval(no)
+    if found is None:
+        raise TenureError("APPROVAL_NOT_FOUND", f"the run has no approval {no}")
+    return found
+
+
+GOOD = frozenset({"approved", "received", "elapsed", "finished", "resumed"})
+
+
+def refusal(wait: Wait, outcome: str) -> str:
+    """The code of a wait that ended badly."""
+    if outcome == "rejected":
+        return "APPROVAL_REJECTED"
+    if outcome == "child_failed":
+        return "CHILD_FAILED"
+    return "APPROVAL_EXPIRED" if wait.kind == "approval" else "WAIT_EXPIRED"
+
+
+def settle_wait(d: Draft, wait: Wait, outcome: str, result_ref: int | None = None) -> None:
+    """A wait has its answer: a gate moves by it, a suspended step is woken once, a live lease goes on."""
+    wait = d.edit(wait)
+    wait.state = "settled"
+    wait.outcome = outcome
+    wait.settled_at = d.now
+    wait.result_ref = result_ref
+    wait.wake_at = None
+    d.edit_run().waits_open -= 1
+    step = d.step(wait.idx)
+    bad = outcome not in GOOD
+    waits_for_it = step.state in WAITING_STEP and str(wait.no) in step.waits_on.split(",")
+    if wait.gate and not bad:
+        end_step(d, d.move(step, "settle"), "done", output_ref=result_ref)
+    elif bad and wait.fatal and (wait.gate or waits_for_it):
+        end_step(d, d.move(step, "refuse"), refusal(wait, outcome))
+    elif waits_for_it:
+        step = d.move(step, "resume")
+        step.waits_on = ""
+        make_ready(d, step)
+
+
+def take_early(d: Draft) -> None:
+    """Give events that came before anybody waited to the waits opened in this decision, first in first out."""
+    while d.early:
+        no = d.early.pop(0)
+        wait = d.changed["wait", no]
+        if not isinstance(wait, Wait) or wait.state != "open" or not d.run.inbox_buffered:
+            continue
+        taken = {row.no for row in d.changed.values() if isinstance(row, Inbox) and row.wait_no is not None}
+        row = d.snap.first_buffered(wait.name, taken)
+        if row is not None:
+            give(d, row, wait)
+
+
+def give(d: Draft, row: Inbox, wait: Wait) -> None:
+    """Let a wait take an event, in the commit that records it as the wait's result."""
+    row = d.edit(row)
+    row.wait_no = wait.no
+    d.edit_run().inbox_buffered -= 1
+    d.notes.setdefault("external", []).append(
+        {"no": wait.no, "event_type": row.name, "source": row.source, "event_id": row.event_id}
+    )
+    settle_wait(d, wait, "received", row.payload_ref)
+
+
+def close_open_steps(d: Draft, *, behind: Step | None = None) -> None:
+    """End every open step; those behind the failed one are skipped."""
+    steps = d.open_steps()
+    skipped: set[int] = set()
+    todo = dependents_of(behind) if behind is not None else []
+    by_idx = {s.idx: s for s in steps}
+    while todo:
+        idx = todo.pop()
+        if idx in by_idx and idx not in skipped:
+            skipped.add(idx)
+            todo += dependents_of(by_idx[idx])
+    for step in steps:
+        if step.state == "pending":
+            skip = step.idx in skipped
+            ended = d.move(step, "skip" if skip else "drop")
+            end_step(d, ended, "STEP_SKIPPED" if skip else "RUN_CLOSED")
+        else:
+            end_step(d, d.move(step, "close"), "RUN_CLOSED")
+
+
+def time_out_run(d: Draft) -> Decision:
+    """The run's deadline has passed: everything open is closed in this commit."""
+    close_open_steps(d)
+    d.time_out()
+    return finish(d, None, "time_out")
+
+
+def finish(d: Draft, result: object, kind: str) -> Decision:
+    """Bring the run into line with its steps, and close the decision."""
+    take_early(d)
+    run = d.run
+    if run.planned and run.status not in CLOSED_RUN:
+        if run.steps_bad and run.steps_open and run.cancel_at is None:
+            failed = d.step(d.notes["failed_step"]) if "failed_step" in d.notes else None
+            close_open_steps(d, behind=failed)
+        d.settle_status()
+        run = d.run
+    if run.status in CLOSED_RUN and run.finished_at is None:
+        end_run(d)
+    elif run.status not in CLOSED_RUN:
+        wake_run(d)
+    return d.decision(result, kind)
+
+
+def wake_run(d: Draft) -> None:
+    """Set the moment at which time alone must change the run."""
+    run = d.run
+    if not run.planned:
+        wake = run.created_at + us(d.rules.timing.planning_seconds) if run.cancel_at is None else None
+    elif run.admitted_at is None:
+        return  # admission sets its own moment
+    elif run.cancel_at is not None or run.human_since is not None:
+        wake = None
+    else:
+        wake = run.deadline_at
+    if wake != run.wake_at:
+        d.edit_run().wake_at = wake
+
+
+def end_run(d: Draft) -> None:
+    """The run has reached a terminal state."""
+    run = d.edit_run()
+    run.finished_at = d.now
+    run.duration_us = d.now - (run.started_at if run.started_at is not None else run.created_at)
+    run.wake_at = None
+    run.human_since = None
+    if run.status == "succeeded":
+        run.reason = "done"
+    elif run.status == "timed_out":
+        run.reason = "RUN_TIMED_OUT"
+    elif run.status == "canceled":
+        run.reason = run.cancel_reason
+    elif run.reason is None:
+        run.reason = str(d.notes.get("reason", "STEP_FAILED"))
+    if run.waits_open:
+        close_waits(d)
+    if run.children_open:
+        for child in d.snap.open_children():
+            if child.on_close != "leave":
+                d.owe("cancel", child.child_id, {"reason": "PARENT_CLOSED"})
+    if run.linked:
+        spec = d.spec()
+        if spec.parent_id is not None:
+            d.owe("child_finished", spec.parent_id, {"child_id": run.id, "outcome": run.status})
+        if run.concurrency_key is not None:
+            d.owe("key_freed", None, {"tenant": run.tenant, "key": run.concurrency_key})
+
+
+# -------------------------------------------------------------------------------------------- cancel
+
+
+def request_cancel(d: Draft, c: RequestCancel) -> Decision:
+    """Phase one: leaseless work ends at once, live leases are asked to stop."""
+    run = d.run
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already", status=run.status)
+    if run.cancel_at is not None:
+        return d.decision({"status": run.status, "again": True}, "cancel")
+    run = d.edit_run()
+    run.cancel_at = d.now
+    run.cancel_reason = c.reason
+    d.notes["cancel_reason"] = c.reason
+    if not run.planned:
+        d.show("canceled")
+    else:
+        for step in d.open_steps():
+            cancel_one(d, step)
+    return finish_cancel(d)
+
+
+def finish_cancel(d: Draft) -> Decision:
+    """Answer a cancel with the status it led to."""
+    decision = finish(d, None, "cancel")
+    decision.result = {"status": d.run.status, "again": False}
+    return decision
+
+
+def cancel_one(d: Draft, step: Step) -> None:
+    """Cancel a step: at once without a lease, else by asking its holder until the deadline."""
+    if step.state == "pending":
+        end_step(d, d.move(step, "drop"), "STEP_CANCELED")
+    elif d.can_move(step, "request_cancel"):
+        attempt = d.attempt_of(step)
+        step = d.move(step, "request_cancel")
+        step.cancel_by = d.now + us(d.rules.timing.cancel_grace_seconds)
+        step.wake_at = min(step.cancel_by, attempt.expires_at)
+    elif step.state != "canceling":
+        end_step(d, d.move(step, "close"), "STEP_CANCELED")
+
+
+def cancel_step(d: Draft, c: CancelStep) -> Decision:
+    """Cancel one step by hand."""
+    step = d.snap.find_named_step(c.name)
+    if step is None:
+        raise TenureError("STEP_NOT_FOUND", f"the run has no step {c.name!r}")
+    if d.run.status in CLOSED_RUN or step.finished_at is not None:
+        raise TenureError("RUN_TERMINAL_STATE", f"step {c.name!r} is {step.state} already")
+    again = step.state == "canceling"
+    if not again:
+        cancel_one(d, step)
+    decision = finish(d, None, "cancel_step")
+    decision.result = {"state": d.step(step.idx).state, "again": again}
+    return decision

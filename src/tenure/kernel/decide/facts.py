@@ -1,0 +1,96 @@
+"""Facts beside the state: paused, reported, sealed, labels and metadata; and the end of a run's records."""
+
+from __future__ import annotations
+
+from tenure.errors import TenureError
+from tenure.kernel import history
+from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
+from tenure.kernel.decide.closing import finish
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.model import CLOSED_RUN
+from tenure.limits import METADATA_BYTES_MAX
+
+
+def _must_be_open(d: Draft) -> None:
+    if d.run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
+
+
+def pause(d: Draft, _c: Pause) -> Decision:
+    """No new lease from now on; work under way and deadlines go on."""
+    _must_be_open(d)
+    if d.run.paused:
+        return Decision({"paused": True, "again": True})
+    d.edit_run().paused = True
+    for step in d.open_steps() if d.run.steps_ready else ():
+        if step.claimable:
+            d.edit(step).claimable = False
+    return finish(d, {"paused": True, "again": False}, "pause")
+
+
+def unpause(d: Draft, _c: Unpause) -> Decision:
+    """Leases may be given again, also to a run that was parked."""
+    _must_be_open(d)
+    if not d.run.paused and d.run.parked is None:
+        return Decision({"paused": False, "again": True})
+    run = d.edit_run()
+    run.paused = False
+    run.parked = None
+    if run.cancel_at is None:
+        for step in d.open_steps() if run.steps_ready else ():
+            if step.state == "ready" and not step.claimable:
+                d.edit(step).claimable = True
+                d.ready = True
+    return finish(d, {"paused": False, "again": False}, "unpause")
+
+
+def mark_reported(d: Draft, _c: MarkReported) -> Decision:
+    """The world knows the outcome; the outcome itself stays."""
+    if d.run.status not in CLOSED_RUN:
+        raise TenureError(
+            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: there is no outcome to report yet"
+        )
+    if d.run.reported_at is not None:
+        return Decision({"again": True})
+    d.edit_run().reported_at = d.now
+    return d.decision({"again": False}, "reported")
+
+
+def seal(d: Draft, _c: Seal) -> Decision:
+    """The history up to here is sealed."""
+    if d.run.status not in CLOSED_RUN:
+        raise TenureError(
+            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is sealed"
+        )
+    if d.run.sealed_at is not None:
+        return Decision({"again": True})
+    d.edit_run().sealed_at = d.now
+    return d.decision({"again": False}, "sealed")
+
+
+def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
+    """Labels and metadata may change at any time; the history gets their salted digest."""
+    for name, text in (("labels", c.labels), ("metadata", c.metadata)):
+        if text is not None and (len(text) > METADATA_BYTES_MAX or not text.startswith("{")):
+            raise TenureError(
+                "INVALID_INPUT", f"{name} must be a JSON object of at most {METADATA_BYTES_MAX} bytes"
+            )
+    spec = d.edit(d.spec())
+    if c.labels is not None:
+        spec.labels = c.labels
+    if c.metadata is not None:
+        spec.metadata = c.metadata
+    spec.salt = d.chance.salt()
+    d.notes["about"] = history.digest(spec.salt, (spec.labels + spec.metadata).encode())
+    return d.decision({"labels": spec.labels, "metadata": spec.metadata}, "metadata")
+
+
+def delete(d: Draft, _c: DeleteRun) -> Decision:
+    """Retention: only a finished run whose history is sealed."""
+    if d.run.status not in CLOSED_RUN:
+        raise TenureError(
+            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is deleted"
+        )
+    if d.run.sealed_at is None:
+        raise TenureError("RUN_NOT_SEALED", "the run's history is not sealed yet")
+    return Decision({"deleted": True}, deleted=True)

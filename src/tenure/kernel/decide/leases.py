@@ -1,0 +1,495 @@
+"""Claims, and the messages of whoever holds a lease.
+
+Laws:
+1. A message counts only from the step's newest attempt, while its lease is live by the store's clock.
+   Anything else is stale: recorded once, told LEASE_STALE, and nothing changes.
+2. The last message's answer is kept: the same (type, sequence) again is answered alike, also after the
+   lease has ended. Checkpoints are recognised by their own name and sequence.
+3. An attempt is charged when it is claimed. A release, a park and a suspension give the charge back; a
+   new checkpoint sets it to zero, so the limit counts tries without progress.
+4. After a cancel request nothing but its end is accepted; a late result is kept as evidence.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import TenureError
+from tenure.kernel import retry
+from tenure.kernel.commands import (
+    AckLease,
+    BackoffSpec,
+    CancelAck,
+    ClaimBy,
+    ClaimStep,
+    Complete,
+    Fail,
+    Heartbeat,
+    LeaseMessage,
+    Park,
+    RecordCheckpoint,
+    Release,
+    RevokeLease,
+    Uploading,
+)
+from tenure.kernel.decide.closing import end_step, finish
+from tenure.kernel.decide.opening import make_ready
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.model import CLOSED_RUN, Attempt, Checkpoint, Stale, Step
+from tenure.limits import CHECKPOINTS_PER_RUN_MAX
+
+
+class Lease(msgspec.Struct, gc=False):
+    """What a claimer gets."""
+
+    run_id: int
+    idx: int
+    n: int
+    tenant: str
+    workflow: str
+    code_version: str
+    profile: str
+    name: str
+    kind: str
+    tool: str
+    idempotency_key: str
+    expires_at: int
+    timeout_at: int | None
+    heartbeat_seconds: float
+    input_ref: int | None
+    checkpoints: int
+    input: bytes | None = None
+
+
+class Reply(msgspec.Struct, gc=False, omit_defaults=True):
+    """The answer to a message."""
+
+    state: str = "ok"
+    """ok, go_on (a wait has settled already), suspended, ignored."""
+    cancel: bool = False
+    """Stop: cancellation has been requested."""
+    expires_at: int | None = None
+    no: int | None = None
+    """The number of the wait."""
+    outcome: str | None = None
+    result_ref: int | None = None
+    settled: tuple[int, ...] = ()
+    late: bool = False
+    """The result came after a cancel request: it was kept, and did not count."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Reply).decode
+_OK = Reply()
+_OK_BYTES = _encode(_OK)
+
+
+class Answered(Exception):
+    """The message was answered before; here is that answer."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+
+class StaleMessage(Exception):
+    """The message is from a lease that has ended."""
+
+    def __init__(self, row: Stale, error: TenureError) -> None:
+        self.row = row
+        self.error = error
+
+
+def said(c: LeaseMessage) -> str:
+    """The type of a message."""
+    return type(c).__name__
+
+
+def hold(d: Draft, c: LeaseMessage, *, active: bool = True) -> tuple[Step, Attempt]:
+    """The step and attempt a message speaks for, if it may speak. See laws 1 and 2."""
+    step = d.step(c.idx)
+    attempt = d.snap.find_attempt(c.idx, c.n)
+    if attempt is None:
+        raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
+    if attempt.seq == c.seq and attempt.said == said(c):
+        raise Answered(_decode(attempt.answer))
+    if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
+        ended = attempt.lease if attempt.ended_at is not None else "expired"
+        raise StaleMessage(
+            Stale(c.run_id, c.idx, c.n, said(c), c.seq, attempt.owner, d.now),
+            TenureError("LEASE_STALE", f"the lease of attempt {c.n} is {ended}", lease=ended),
+        )
+    if c.seq <= attempt.seq:
+        raise TenureError("MESSAGE_OUT_OF_ORDER", f"message {c.seq} came after {attempt.seq}")
+    if active and attempt.lease != "active":
+        raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    return step, attempt
+
+
+def answer(d: Draft, c: LeaseMessage, attempt: Attempt, reply: Reply) -> Reply:
+    """Keep the answer beside the lease, for a repeat."""
+    attempt = d.edit(attempt)
+    attempt.seq = c.seq
+    attempt.said = said(c)
+    attempt.answer = _OK_BYTES if reply is _OK else _encode(reply)
+    return reply
+
+
+# -------------------------------------------------------------------------------------------- claims
+
+
+def claim(d: Draft, c: ClaimStep) -> Decision:
+    """One claimer takes one ready step; whoever comes later finds it taken."""
+    step = d.step(c.idx)
+    if not step.claimable or step.state != "ready":
+        raise TenureError(
+            "RUN_INVALID_TRANSITION", f"step {step.name!r} is {step.state} and cannot be claimed"
+        )
+    lease = grant(d, step, c.by)
+    return finish(d, lease, "claim")
+
+
+def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
+    """Give the lease of a ready step, and charge the attempt."""
+    step = d.move(step, "claim_and_ack" if by.ack else "claim")
+    run = d.edit_run()
+    d.mark_started(run)
+    step.attempt += 1
+    step.charged += 1
+    timeout_at = d.now + step.timeout_us if step.timeout_us is not None else None
+    expires_at = d.now + step.lease_us
+    if timeout_at is not None and timeout_at < expires_at:
+        expires_at = timeout_at
+    state, lease = ("running", "active") if by.ack else ("leased", "granted")
+    d.add(
+        Attempt(
+            step.run_id,
+            step.idx,
+            step.attempt,
+            step.tenant,
+            step.workflow,
+            by.worker,
+            d.now,
+            timeout_at,
+            state,
+            lease,
+            expires_at,
+            d.now,
+        )
+    )
+    step.wake_at = expires_at
+    return Lease(
+        run.id,
+        step.idx,
+        step.attempt,
+        run.tenant,
+        run.workflow,
+        run.code_version,
+        run.profile,
+        step.name,
+        step.kind,
+        step.tool,
+        step.idempotency_key,
+        expires_at,
+        timeout_at,
+        min(d.rules.timing.heartbeat_seconds, step.lease_us / 3e6),
+        step.input_ref,
+        step.checkpoints,
+    )
+
+
+# ------------------------------------------------------------------------------------ runner messages
+
+
+def ack(d: Draft, c: AckLease) -> Decision:
+    """The runner has the lease."""
+    step, attempt = hold(d, c, active=False)
+    step = d.move(step, "ack")
+    reply = answer(d, c, attempt, Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at))
+    return finish(d, reply, "ack")
+
+
+def extended(step: Step, attempt: Attempt, now: int) -> int:
+    """The expiry a heartbeat gives: never earlier than before, never past the timeout or cancel deadline."""
+    expires_at = now + step.lease_us
+    for end in (attempt.timeout_at, step.cancel_by):
+        if end is not None and end < expires_at:
+            expires_at = end
+    return max(expires_at, attempt.expires_at)
+
+
+def heartbeat(d: Draft, c: Heartbeat) -> Decision:
+    """Extends the lease; the first one says that the work has begun. A late one is ignored."""
+    try:
+        step, attempt = hold(d, c)
+    except TenureError as late:
+        if late.code != "MESSAGE_OUT_OF_ORDER":
+            raise
+        return Decision(Reply("ignored"))
+    if step.state == "starting":
+        step = d.move(step, "begin")
+    attempt = d.edit(attempt)
+    attempt.expires_at = extended(step, attempt, d.now)
+    attempt.beat_at = d.now
+    attempt.progress = c.progress or attempt.progress
+    reply = answer(d, c, attempt, Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at))
+    return finish(d, reply, "begin")
+
+
+def uploading(d: Draft, c: Uploading) -> Decision:
+    """The work is done and its artifacts are on the way."""
+    step, attempt = hold(d, c)
+    if step.state == "canceling":
+        return finish(d, answer(d, c, attempt, Reply(cancel=True)), "uploading")
+    d.move(step, "upload")
+    return finish(d, answer(d, c, attempt, _OK), "uploading")
+
+
+def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
+    """Record a sub-result. New ones are progress: the charge goes back to zero."""
+    old = d.snap.find_checkpoint(c.idx, c.name)
+    if old is not None and old.n == c.n and old.seq == c.seq:
+        return Decision(_OK)
+    step = d.step(c.idx)
+    attempt = d.snap.find_attempt(c.idx, c.n)
+    if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
+        hold(d, c)  # says what is wrong
+        raise AssertionError("hold accepts what checkpoint refuses")
+    if attempt.lease != "active":
+        raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if old is not None and old.state == "done" and old.resumable:
+        raise TenureError("CHECKPOINT_CONFLICT", f"checkpoint {c.name!r} was recorded already")
+    run = d.edit_run()
+    if old is None:
+        run.checkpoints += 1
+        if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
+            raise TenureError(
+                "CHECKPOINT_LIMIT",
+                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints: use tenure.restart",
+            )
+    done = c.state == "done"
+    if done and (old is None or old.state != "done"):
+        run.steps_done += 1
+    unsafe = not c.idempotent and (c.state == "started" or (done and not c.resumable))
+    was_unsafe = old is not None and not old.idempotent and (old.state == "started" or not old.resumable)
+    progress = old is None and c.state != "started" and step.charged
+    if old is None or progress or unsafe != was_unsafe:
+        step = d.edit(step)
+        if old is None:
+            step.checkpoints += 1
+        if progress:
+            step.charged = 0
+        step.unsafe += unsafe - was_unsafe
+    d.add(
+        Checkpoint(
+            c.run_id,
+            c.idx,
+            c.name,
+            old.no if old is not None else run.checkpoints,
+            c.state,
+            c.n,
+            c.seq,
+            c.resumable,
+            c.idempotent,
+            c.arguments,
+            d.now,
+            c.tries,
+            c.next_at,
+            d.payload(c.output),
+            c.error,
+            c.meta,
+        )
+    )
+    cancel = step.state == "canceling"
+    return d.decision(Reply(cancel=True) if cancel else _OK, "checkpoint")
+
+
+def complete(d: Draft, c: Complete) -> Decision:
+    """The step succeeded, unless a cancel was requested before."""
+    step, attempt = hold(d, c)
+    if step.state == "canceling":
+        return _late(d, c, step, attempt, c.output, c.cost, "complete")
+    if d.run.children_open and (decision := _await_children(d, c, step)) is not None:
+        return decision
+    output_ref = d.payload(c.output)
+    step = d.move(step, "complete")
+    attempt = d.attempt_of(step)
+    attempt.reason = "done"
+    attempt.cost = c.cost
+    step.charged = 0
+    reply = answer(d, c, attempt, _OK)
+    end_step(d, step, "done", output_ref=output_ref)
+    return finish(d, reply, "complete")
+
+
+def _await_children(d: Draft, c: Complete, step: Step) -> Decision | None:
+    """Children it has to wait for suspend the step; when they have ended it is claimed and completes again."""
+    waits = [w.wait_no for w in d.snap.open_children() if w.idx == step.idx and w.on_close == "wait"]
+    if not waits:
+        return None
+    reply = suspend(d, step, waits, approval=False)
+    return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
+
+
+def suspend(d: Draft, step: Step, waits: list[int], *, approval: bool) -> Reply:
+    """End the lease until one of the waits settles; the charge is given back."""
+    step = d.move(step, "suspend_approval" if approval else "suspend_external")
+    step.waits_on = ",".join(map(str, waits))
+    step.charged = max(0, step.charged - 1)
+    step.wake_at = None
+    d.edit(d.attempt_of(step)).reason = "suspended"
+    return Reply("suspended")
+
+
+def _late(
+    d: Draft,
+    c: LeaseMessage,
+    step: Step,
+    attempt: Attempt,
+    output: bytes | None,
+    cost: str | None,
+    kind: str,
+) -> Decision:
+    """A result after the cancel request: kept as evidence; the step ends canceled."""
+    evidence = d.payload(output)
+    if evidence is not None:
+        d.notes["late_result"] = evidence
+    step = d.move(step, "late_result")
+    attempt = d.attempt_of(step)
+    attempt.cost = cost
+    attempt.reason = "RUN_CANCELED"
+    reply = answer(d, c, attempt, Reply(cancel=True, late=True))
+    end_step(d, step, "STEP_CANCELED")
+    return finish(d, reply, kind)
+
+
+def fail(d: Draft, c: Fail) -> Decision:
+    """The step failed: again after a backoff while that may help and tries are left, else for good."""
+    step, attempt = hold(d, c)
+    if step.state == "canceling":
+        return _late(d, c, step, attempt, c.message or None, c.cost, "fail")
+    error_ref = d.payload(c.message or None)
+    retryable = c.retryable
+    if retryable is None:
+        retryable = step.kind != "body" and d.rules.retryable(c.code)
+    again = retryable and step.charged < step.max_attempts
+    step = d.move(step, "fail_retry" if again else "fail")
+    attempt = d.attempt_of(step)
+    attempt.reason = c.code
+    attempt.cost = c.cost
+    reply = answer(d, c, attempt, _OK)
+    after_failure(d, step, c.code, error_ref, again=again)
+    return finish(d, reply, "fail")
+
+
+def after_failure(d: Draft, step: Step, code: str, error_ref: int | None, *, again: bool) -> None:
+    """Back off and try again, or end the step."""
+    step.last_error = code
+    step.error_ref = error_ref
+    if not again:
+        end_step(d, step, code, error_ref=error_ref)
+        return
+    deadline = d.run.deadline_at
+    timing = d.rules.timing
+    backoff, jitter = timing.backoff, timing.jitter
+    if step.spec and step.kind == "work":
+        own = msgspec.json.decode(step.spec, type=BackoffSpec)
+        backoff, jitter = retry.Backoff("list", seconds=own.seconds), own.jitter
+    cap = None if deadline is None else deadline - d.now
+    delay = retry.delay_us(backoff, max(1, step.charged), jitter, d.chance, cap)
+    if delay <= 0:
+        make_ready(d, d.move(step, "due"))
+    else:
+        step.eligible_at = step.wake_at = d.now + delay
+
+
+def release(d: Draft, c: Release) -> Decision:
+    """Give the step back unworked."""
+    step, attempt = hold(d, c, active=False)
+    return _give_back(d, c, step, attempt, "release", None)
+
+
+def park(d: Draft, c: Park) -> Decision:
+    """Give the step back because the code does not fit; nobody claims it until somebody looks."""
+    step, attempt = hold(d, c, active=False)
+    return _give_back(d, c, step, attempt, "park", c.why)
+
+
+def _give_back(
+    d: Draft, c: LeaseMessage, step: Step, attempt: Attempt, kind: str, parked: str | None
+) -> Decision:
+    if step.state == "canceling":
+        step = d.move(step, "release_canceling")
+        attempt = d.attempt_of(step)
+        attempt.reason = "RUN_CANCELED"
+        reply = answer(d, c, attempt, Reply(cancel=True))
+        end_step(d, step, "STEP_CANCELED")
+        return finish(d, reply, kind)
+    if parked is not None:
+        d.edit_run().parked = parked
+    step = d.move(step, "release")
+    step.charged = max(0, step.charged - 1)
+    attempt = d.attempt_of(step)
+    attempt.reason = kind
+    reply = answer(d, c, attempt, _OK)
+    make_ready(d, step)
+    return finish(d, reply, kind)
+
+
+def cancel_ack(d: Draft, c: CancelAck) -> Decision:
+    """The holder has stopped."""
+    step, attempt = hold(d, c)
+    if step.state != "canceling":
+        raise TenureError("RUN_INVALID_TRANSITION", "nobody asked for a cancel")
+    step = d.move(step, "cancel_ack")
+    attempt = d.attempt_of(step)
+    attempt.reason = "RUN_CANCELED"
+    reply = answer(d, c, attempt, _OK)
+    end_step(d, step, "STEP_CANCELED")
+    return finish(d, reply, "cancel_ack")
+
+
+# --------------------------------------------------------------------------------------- lost leases
+
+
+def revoke(d: Draft, c: RevokeLease) -> Decision:
+    """Take a live lease away by hand."""
+    step = d.step(c.idx)
+    if d.run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
+    if c.n != step.attempt or d.attempt_of(step).ended_at is not None:
+        raise TenureError("LEASE_STALE", "that lease has ended already")
+    if step.state == "canceling":
+        end_lost(d, d.move(step, "force_cancel"))
+    else:
+        lose_lease(d, step, "revoke")
+    return finish(d, {"state": d.step(c.idx).state}, "revoke")
+
+
+def end_lost(d: Draft, step: Step) -> None:
+    """A canceling step whose holder is gone is canceled."""
+    d.edit(d.attempt_of(step)).reason = "RUN_CANCELED"
+    end_step(d, step, "STEP_CANCELED")
+
+
+def lose_lease(d: Draft, step: Step, move: str) -> None:
+    """A lease is lost (`expire`) or taken away (`revoke`): the profile says how the step recovers."""
+    reason = recovery_failure(d, step)
+    if reason is None and step.charged >= step.max_attempts:
+        reason = "STEP_LOST"
+    step = d.move(step, move if reason is None else f"{move}_final")
+    d.edit(d.attempt_of(step)).reason = "STEP_LOST"
+    step.last_error = "STEP_LOST"
+    if reason is None:
+        make_ready(d, step)
+    else:
+        end_step(d, step, reason)
+
+
+def recovery_failure(d: Draft, step: Step) -> str | None:
+    """Why a lost step cannot go on, if it cannot: what was begun can be neither skipped nor repeated, or
+    there is nothing to resume from under a profile that only resumes."""
+    if step.unsafe:
+        return "RUN_RESUME_FAILED"
+    if d.rules.recovery == "resume_or_fail" and not step.checkpoints:
+        return "RUN_ORPHANED"
+    return None

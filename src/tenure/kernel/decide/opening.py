@@ -1,0 +1,127 @@
+"""How a step becomes workable: work joins the queue, a gate asks its question."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.clock import us
+from tenure.kernel.commands import ApprovalSpec, WaitSpec
+from tenure.kernel.draft import Draft
+from tenure.kernel.model import Approval, Step, Wait
+
+
+def open_step(d: Draft, step: Step) -> None:
+    """Everything the step needs is there."""
+    if step.kind == "approval":
+        open_approval_gate(d, step)
+    elif step.kind == "wait":
+        open_external_gate(d, step)
+    else:
+        make_ready(d, d.move(step, "ready"))
+
+
+def make_ready(d: Draft, step: Step) -> None:
+    """A step that has just become `ready` may be claimed, unless the run is paused, parked or canceling."""
+    run = d.run
+    step.ready_at = d.now
+    step.wake_at = None
+    step.eligible_at = None
+    step.claimable = not run.paused and run.parked is None and run.cancel_at is None
+    if step.claimable:
+        d.ready = True
+
+
+def open_approval_gate(d: Draft, step: Step) -> None:
+    """A gate is never leased: it asks, and the answer moves it."""
+    spec = msgspec.json.decode(step.spec or "{}", type=ApprovalSpec)
+    step = d.move(step, "open_approval_gate")
+    wait = add_approval(
+        d, step.idx, spec, label=step.name, gate=True, fatal=True, question_ref=step.input_ref
+    )
+    step.wait_no = wait.no
+
+
+def open_external_gate(d: Draft, step: Step) -> None:
+    """A declared wait: for an event, or for time alone. An event that came early is taken at once."""
+    spec = msgspec.json.decode(step.spec or "{}", type=WaitSpec)
+    step = d.move(step, "open_external_gate")
+    wait = add_external(d, step.idx, spec, label=step.name, gate=True, fatal=True)
+    step.wait_no = wait.no
+
+
+def add_approval(
+    d: Draft, idx: int, spec: ApprovalSpec, *, label: str, gate: bool, fatal: bool, question_ref: int | None
+) -> Wait:
+    """Open a question to people."""
+    within = spec.within_seconds if spec.within_seconds is not None else d.rules.timing.approval_seconds
+    expires_at = d.now + us(within) if within is not None else None
+    requester = d.spec().requester
+    wait = _add_wait(d, idx, "approval", spec.action, label, gate, fatal, expires_at)
+    d.add(
+        Approval(
+            d.run.id,
+            wait.no,
+            d.run.tenant,
+            spec.tier,
+            spec.people,
+            requester,
+            bytes.fromhex(spec.digest),
+            1,
+            d.now,
+            expires_at,
+            question_ref,
+        )
+    )
+    d.notes.setdefault("approval", []).append(
+        {
+            "no": wait.no,
+            "action": spec.action,
+            "requested_by": requester,
+            "tier": spec.tier,
+            "people": spec.people,
+        }
+    )
+    return wait
+
+
+def add_external(d: Draft, idx: int, spec: WaitSpec, *, label: str, gate: bool, fatal: bool) -> Wait:
+    """Open a wait for an event or, without a name, for time alone."""
+    within = spec.within_seconds
+    if within is None and spec.event:
+        within = d.rules.timing.external_seconds
+    expires_at = d.now + us(within) if within is not None else None
+    kind = "event" if spec.event else "time"
+    wait = _add_wait(d, idx, kind, spec.event, label, gate, fatal, expires_at)
+    if kind == "event" and d.run.inbox_buffered:
+        d.early.append(wait.no)
+    d.notes.setdefault("external", []).append(
+        {
+            "no": wait.no,
+            "event_type": spec.event or "time",
+            "source": spec.source,
+            "expected_at": expires_at,
+            "timeout_ms": None if within is None else round(within * 1000),
+        }
+    )
+    return wait
+
+
+def _add_wait(
+    d: Draft, idx: int, kind: str, name: str, label: str, gate: bool, fatal: bool, expires_at: int | None
+) -> Wait:
+    run = d.edit_run()
+    run.waits_open += 1
+    no = d.next_no()
+    return d.add(Wait(run.id, no, idx, kind, name, label, gate, fatal, d.now, expires_at, wake_at=expires_at))
+
+
+def add_timer(d: Draft, idx: int, until: int, *, label: str) -> Wait:
+    """Open a wait for a moment."""
+    wait = _add_wait(d, idx, "time", "", label, False, False, max(until, d.now))
+    d.notes.setdefault("external", []).append({"no": wait.no, "event_type": "time", "expected_at": until})
+    return wait
+
+
+def add_child_wait(d: Draft, idx: int, child_id: int, *, label: str, fatal: bool) -> Wait:
+    """Open a wait for a child's end."""
+    return _add_wait(d, idx, "child", str(child_id), label, False, fatal, None)

@@ -1,0 +1,449 @@
+"""How a run comes to be: its creation, its plan, and when it may begin.
+
+Laws:
+1. A plan is checked whole before any of it is taken: unique names, known needs, no cycle, limits.
+2. Plans are made in `planning`; a static plan passes through it in the same commit.
+3. Admission is one mechanism for a delayed start, a concurrency key and max_runs_per_min: a run that is
+   not admitted is queued with nothing ready, and looks again by itself.
+4. The same id with the same idempotency key is the same request; nothing is created twice.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure import ids
+from tenure.clock import us
+from tenure.errors import Detail, TenureError
+from tenure.kernel import history, profiles
+from tenure.kernel.commands import AddSteps, Admit, CreateRun, PlanFailed, PlanReady, StepSpec
+from tenure.kernel.decide.closing import finish
+from tenure.kernel.decide.leases import Lease, grant
+from tenure.kernel.decide.opening import open_step
+from tenure.kernel.draft import CREATED_EDGES, Decision, Draft
+from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
+from tenure.kernel.profile import Profile
+from tenure.limits import (
+    KEY_POLL_SECONDS,
+    LEASE_SECONDS_MAX,
+    LEASE_SECONDS_MIN,
+    METADATA_BYTES_MAX,
+    NAME_CHARS_MAX,
+    RUN_TIMEOUT_SECONDS_MAX,
+    STEPS_PER_RUN_MAX,
+)
+
+
+class Created(msgspec.Struct, gc=False):
+    """The answer to CreateRun."""
+
+    run_id: int
+    status: str
+    lease: Lease | None = None
+    again: bool = False
+    """The key had been used for this very request: this is the run it made."""
+
+
+def create(d: Draft, c: CreateRun) -> Decision:
+    """Make a run, with its plan or in planning."""
+    if d.snap.run is not None:
+        if c.parent_id is not None and d.snap.the_spec().parent_id == c.parent_id:
+            return Decision(Created(c.run_id, d.snap.run.status, again=True))
+        raise TenureError("RUN_ID_TAKEN", "there is a run with this id")
+    profile = profiles.get(c.profile)
+    problems = _request_problems(c)
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+    caps = [d.snap.caps[scope] for scope in ("", f"wf:{c.workflow}") if scope in d.snap.caps]
+    rated = any(cap.max_runs_per_min is not None for cap in caps)
+    timeout = c.timeout_seconds if c.timeout_seconds is not None else profile.timing.run_timeout_seconds
+    timeout_us = us(timeout) if timeout is not None else None
+    run = Run(
+        c.run_id,
+        c.tenant,
+        c.workspace,
+        c.workflow,
+        c.code_version,
+        c.profile,
+        c.trigger.repo,
+        c.concurrency_key,
+        rated,
+        c.parent_id is not None or c.concurrency_key is not None,
+        timeout_us,
+        d.now,
+        event_at=d.now,
+    )
+    d.start_run(run)
+    if c.wall_clock and timeout_us is not None:
+        run.deadline_at = d.now + timeout_us
+    salt = d.chance.salt()
+    spec = RunSpec(
+        c.run_id,
+        c.tenant,
+        c.source,
+        c.idempotency_key,
+        c.request_hash,
+        c.trigger.type,
+        c.trigger.ref,
+        c.context.actor,
+        c.priority,
+        c.concurrency_mode,
+        c.not_before,
+        c.wall_clock,
+        d.payload(c.input),
+        c.parent_id,
+        c.parent_no,
+        c.resumed_from,
+        c.resume_count,
+        c.rerun_of,
+        c.attempt_no,
+        c.labels,
+        c.metadata,
+        salt,
+    )
+    d.changed["run_spec",] = spec
+    d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())
+    d.edges.append({"run": 1, "edges": CREATED_EDGES})
+    run.status = "planning"
+    lease = None
+    if c.plan is not None:
+        add_plan(d, c.plan, profile, c.priority, spec.input_ref)
+        run.planned = True
+        _take_over(d, c)
+        d.show("queued")
+        admit_if_possible(d, spec, over_rate=c.over_rate)
+        if c.eager is not None and run.admitted_at is not None and not _capped(d):
+            step = next((s for s in d.changed.values() if isinstance(s, Step) and s.claimable), None)
+            if step is not None:
+                lease = grant(d, step, c.eager)
+                lease.input = c.input if step.input_ref == spec.input_ref else None
+    decision = finish(d, None, "create")
+    decision.result = Created(c.run_id, d.run.status, lease)
+    return decision
+
+
+def _take_over(d: Draft, c: CreateRun) -> None:
+    """Give the first step the resumable checkpoints of the run that this one resumes."""
+    run = d.edit_run()
+    for no, old in enumerate(c.reuse, start=1):
+        output_ref = d.payload(old.output)
+        d.add(
+            Checkpoint(
+                run.id, 0, old.name, no, "done", 0, 0, True, old.idempotent, old.arguments, d.now,
+                output_ref=output_ref, meta=old.meta,
+            )
+        )  # fmt: skip
+    if c.reuse:
+        run.checkpoints = run.steps_done = len(c.reuse)
+        d.edit(d.step(0)).checkpoints = len(c.reuse)
+
+
+def _capped(d: Draft) -> bool:
+    return any(cap.max_concurrency is not None for cap in d.snap.caps.values())
+
+
+def _request_problems(c: CreateRun) -> list[Detail]:
+    problems = [
+        Detail(name, f"{name} must have 1 to {NAME_CHARS_MAX} characters")
+        for name in ("tenant", "workspace", "workflow", "code_version")
+        if not 0 < len(getattr(c, name)) <= NAME_CHARS_MAX
+    ]
+    if c.timeout_seconds is not None and not 0 < c.timeout_seconds <= RUN_TIMEOUT_SECONDS_MAX:
+        problems.append(Detail("timeout_seconds", f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:g}"))
+    for name in ("concurrency_key", "idempotency_key"):
+        value = getattr(c, name)
+        if value is not None and not 0 < len(value) <= 255:
+            problems.append(Detail(name, f"{name} must have 1 to 255 characters"))
+    for name in ("labels", "metadata"):
+        text = getattr(c, name)
+        if len(text) > METADATA_BYTES_MAX:
+            problems.append(Detail(name, f"over {METADATA_BYTES_MAX} bytes"))
+        elif not text.startswith("{"):
+            problems.append(Detail(name, "must be a JSON object"))
+    return problems
+
+
+# ----------------------------------------------------------------------------------------------- plans
+
+
+def check_plan(
+    plan: tuple[StepSpec, ...], profile: Profile, existing: dict[str, int], total: int
+) -> list[list[str]]:
+    """The needs of each step by name, or PLAN_INVALID naming every problem."""
+    problems: list[Detail] = []
+    if total + len(plan) > STEPS_PER_RUN_MAX:
+        problems.append(Detail("plan", f"over {STEPS_PER_RUN_MAX} steps"))
+    names: set[str] = set(existing)
+    for i, step in enumerate(plan):
+        at = f"plan[{i}]"
+        if not 0 < len(step.name) <= NAME_CHARS_MAX:
+            problems.append(Detail(f"{at}.name", f"must have 1 to {NAME_CHARS_MAX} characters"))
+        if step.name in names:
+            problems.append(Detail(f"{at}.name", f"there are two steps named {step.name!r}"))
+        names.add(step.name)
+        if not step.required and not profile.optional_steps:
+            problems.append(Detail(f"{at}.required", f"profile {profile.name} has no optional steps"))
+        if profile.strict_sequence and step.needs is not None:
+            problems.append(Detail(f"{at}.needs", f"profile {profile.name} runs steps strictly in order"))
+        lease = step.lease_seconds
+        if lease is not None and not LEASE_SECONDS_MIN <= lease <= LEASE_SECONDS_MAX:
+            problems.append(
+                Detail(f"{at}.lease_seconds", f"must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}")
+            )
+        if step.timeout_seconds is not None and step.timeout_seconds <= 0:
+            problems.append(Detail(f"{at}.timeout_seconds", "must be over 0"))
+        if step.retries is not None and not 0 <= step.retries <= 1000:
+            problems.append(Detail(f"{at}.retries", "must be 0 to 1000"))
+        if step.approval is not None and step.approval.people < 1:
+            problems.append(Detail(f"{at}.approval.people", "must be at least 1"))
+    needs: list[list[str]] = []
+    for i, step in enumerate(plan):
+        before = [plan[i - 1].name] if i else []
+        wanted = before if step.needs is None else list(dict.fromkeys(step.needs))
+        needs.append(wanted)
+        problems += [Detail(f"plan[{i}].needs", f"no step named {n!r}") for n in wanted if n not in names]
+    if not problems and (cycle := _cycle(plan, needs)):
+        problems.append(Detail("plan", "the needs form a cycle: " + " -> ".join(cycle)))
+    if problems:
+        raise TenureError("PLAN_INVALID", problems[0].problem, tuple(problems[:50]))
+    return needs
+
+
+def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
+    """A cycle in the needs, or nothing; without recursion, plans are long."""
+    left = {step.name: set(wanted) & {s.name for s in plan} for step, wanted in zip(plan, needs, strict=True)}
+    behind: dict[str, list[str]] = {}
+    for name, wanted in left.items():
+        for need in wanted:
+            behind.setdefault(need, []).append(name)
+    free = [name for name, wanted in left.items() if not wanted]
+    while free:
+        done = free.pop()
+        del left[done]
+        for name in behind.get(done, ()):
+            left[name].discard(done)
+            if not left[name]:
+                free.append(name)
+    if not left:
+        return []
+    here, path = next(iter(left)), []
+    while here not in path:
+        path.append(here)
+        here = next(iter(left[here]))
+    return [*path[path.index(here) :], here]
+
+
+def add_plan(
+    d: Draft, plan: tuple[StepSpec, ...], profile: Profile, priority: int, run_input: int | None
+) -> list[Step]:
+    """Make the steps of a plan; they open when the run is admitted."""
+    run = d.edit_run()
+    existing: dict[str, int] = {}
+    if run.steps_total:
+        for spec in plan:
+            for name in spec.needs or ():
+                if not any(p.name == name for p in plan):
+                    found = d.snap.find_named_step(name)
+                    if found is not None:
+                        existing[name] = found.idx
+            if d.snap.find_named_step(spec.name) is not None:
+                raise TenureError(
+                    "PLAN_INVALID", f"the run has a step {spec.name!r} already", (Detail("plan", spec.name),)
+                )
+    needs = check_plan(plan, profile, existing, run.steps_total)
+    idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
+    behind: dict[int, list[int]] = {}
+    left = []
+    for spec, wanted in zip(plan, needs, strict=True):
+        open_needs = 0
+        for name in wanted:
+            need = idx_of[name]
+            if name in existing:
+                old = d.step(need)
+                if old.finished_at is not None:
+                    continue  # it is done, or it was optional and counts as done
+                old = d.edit(old)
+                old.dependents = f"{old.dependents},{idx_of[spec.name]}".lstrip(",")
+            else:
+                behind.setdefault(need, []).append(idx_of[spec.name])
+            open_needs += 1
+        left.append(open_needs)
+    steps = []
+    prefix = ids.run_text(run.id)
+    for spec, needs_left in zip(plan, left, strict=True):
+        idx = idx_of[spec.name]
+        steps.append(
+            d.add(_step(d, spec, idx, needs_left, behind.get(idx, []), profile, priority, run_input, prefix))
+        )
+    run.steps_total += len(plan)
+    run.steps_open += len(plan)
+    return steps
+
+
+def _step(
+    d: Draft,
+    spec: StepSpec,
+    idx: int,
+    needs_left: int,
+    dependents: list[int],
+    profile: Profile,
+    priority: int,
+    run_input: int | None,
+    prefix: str,
+) -> Step:
+    run = d.run
+    timing = profile.timing
+    timeout = spec.timeout_seconds
+    if timeout is None and spec.kind == "work":
+        timeout = timing.step_timeout_seconds
+    retries = spec.retries if spec.retries is not None else timing.retries
+    gate: object = None
+    if spec.kind == "approval":
+        gate = spec.approval or {}
+    elif spec.kind == "wait":
+        gate = spec.wait or {}
+    elif spec.backoff is not None:
+        gate = spec.backoff
+    lease = spec.lease_seconds if spec.lease_seconds is not None else timing.lease_seconds
+    return Step(
+        run.id,
+        idx,
+        spec.name,
+        spec.kind,
+        spec.tool,
+        spec.queue,
+        run.tenant,
+        run.workspace,
+        run.workflow,
+        priority,
+        spec.required,
+        ",".join(map(str, dependents)),
+        1 + retries,
+        us(timeout) if timeout is not None else None,
+        us(lease),
+        spec.idempotency_key or f"{prefix}/{spec.name}",
+        d.payload(spec.input) if spec.input is not None else run_input,
+        None if gate is None else msgspec.json.encode(gate).decode(),
+        d.now,
+        needs_left=needs_left,
+    )
+
+
+def plan_ready(d: Draft, c: PlanReady) -> Decision:
+    """The planner's answer becomes the run's steps."""
+    _must_plan(d)
+    spec = d.spec()
+    run = d.edit_run()
+    add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref)
+    run.planned = True
+    d.show("queued")
+    if run.rated or run.concurrency_key is not None:
+        run.wake_at = d.now  # admission looks beyond the run, under its tenant's lock: Admit does that
+    else:
+        admit_if_possible(d, spec, over_rate="delay")
+    return finish(d, {"steps": run.steps_total}, "plan_ready")
+
+
+def plan_failed(d: Draft, c: PlanFailed) -> Decision:
+    """The planner gave up: the run fails."""
+    _must_plan(d)
+    return fail_planning(d, c.code, c.message)
+
+
+def fail_planning(d: Draft, code: str, message: bytes) -> Decision:
+    """planning -> plan_failed -> failed, in one commit."""
+    run = d.edit_run()
+    run.error_ref = d.payload(message or None)
+    run.reason = code
+    d.show("failed")
+    return finish(d, {"status": "failed"}, "plan_failed")
+
+
+def _must_plan(d: Draft) -> None:
+    run = d.run
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    if run.status != "planning":
+        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status}: it has its plan")
+
+
+def add_steps(d: Draft, c: AddSteps) -> Decision:
+    """More steps while the run is under way."""
+    run = d.run
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    if not run.planned or run.cancel_at is not None:
+        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status} and takes no more steps")
+    spec = d.spec()
+    for step in add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref):
+        if step.needs_left == 0 and run.admitted_at is not None:
+            open_step(d, step)
+    return finish(d, {"steps": d.run.steps_total}, "add_steps")
+
+
+# ------------------------------------------------------------------------------------------- admission
+
+
+def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
+    """Let the run begin, or set the moment at which to look again."""
+    run = d.edit_run()
+    if spec.not_before is not None and spec.not_before > d.now:
+        run.wake_at = spec.not_before
+        return
+    if run.rated:
+        full_until = d.snap.admission().rate_full_until
+        if full_until is not None:
+            if over_rate == "refuse":
+                raise TenureError(
+                    "TENANT_RATE_LIMITED",
+                    f"too many runs this minute; try again in {max(1, (full_until - d.now) // 1_000_000)} s",
+                    retry_at=full_until,
+                )
+            run.wake_at = full_until
+            return
+    if run.concurrency_key is not None:
+        facts = d.snap.admission()
+        if d.snap.run is None and spec.concurrency_mode == "supersede":
+            for run_id in facts.live_ids:
+                d.owe("cancel", run_id, {"reason": "SUPERSEDED"})
+        first = facts.first_waiting_id
+        if facts.holder_id is not None or (first is not None and first != run.id):
+            run.wake_at = d.now + us(KEY_POLL_SECONDS)
+            return
+    run.admitted_at = d.now
+    run.wake_at = None
+    created = [s for s in d.changed.values() if isinstance(s, Step)]
+    for step in created if d.snap.run is None or not d.snap.run.planned else d.open_steps():
+        if step.needs_left == 0 and step.state == "pending":
+            open_step(d, step)
+
+
+def admit(d: Draft, c: Admit) -> Decision:
+    """Look again whether a run that was held back may begin."""
+    run = d.run
+    if (
+        run.status in CLOSED_RUN
+        or run.admitted_at is not None
+        or not run.planned
+        or run.cancel_at is not None
+    ):
+        return Decision({"admitted": run.admitted_at is not None})
+    if run.deadline_at is not None and run.deadline_at <= d.now:
+        from tenure.kernel.decide.ticks import run_timed_out
+
+        return run_timed_out(d)
+    admit_if_possible(d, d.spec(), over_rate="delay")
+    run = d.run
+    if run.admitted_at is None and run.deadline_at is not None and run.wake_at is not None:
+        d.edit_run().wake_at = min(run.wake_at, run.deadline_at)
+    return finish(d, {"admitted": run.admitted_at is not None}, "admit")
+
+
+def same_key(c: CreateRun, spec: RunSpec, run: Run) -> Created:
+    """A key that has been used: the same request gets its run, another one is refused (decision 18)."""
+    if spec.request_hash == c.request_hash:
+        return Created(run.id, run.status, again=True)
+    name = ids.run_text(run.id)
+    if run.status in CLOSED_RUN:
+        raise TenureError("IDEMPOTENCY_KEY_REUSED", f"the key made {name} from another request", run_id=name)
+    raise TenureError("IDEMPOTENCY_CONFLICT", f"the key is in use by {name} for another request", run_id=name)

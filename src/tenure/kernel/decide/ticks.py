@@ -1,0 +1,88 @@
+"""What the passing of time means. A tick that finds its moment moved sets it anew, and nothing else."""
+
+from __future__ import annotations
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import Tick
+from tenure.kernel.decide.closing import approval_of, finish, settle_wait, time_out_run
+from tenure.kernel.decide.leases import after_failure, end_lost, lose_lease
+from tenure.kernel.decide.opening import make_ready
+from tenure.kernel.decide.plans import fail_planning
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.machines import APPROVAL, LEASED_STEP
+from tenure.kernel.model import CLOSED_RUN, Step
+
+
+def tick(d: Draft, c: Tick) -> Decision:
+    """A moment has come."""
+    if c.entity == "run":
+        return _run(d)
+    if c.entity == "step":
+        return _step(d, d.step(c.at))
+    return _wait(d, c.at)
+
+
+def _run(d: Draft) -> Decision:
+    run = d.run
+    if run.status in CLOSED_RUN or run.wake_at is None or run.wake_at > d.now:
+        return finish(d, None, "tick") if run.status not in CLOSED_RUN else Decision(None)
+    if not run.planned:
+        return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
+    if run.admitted_at is None:
+        raise TenureError("RUN_INVALID_TRANSITION", "a run that was held back is admitted, not ticked")
+    if run.deadline_at is not None and run.deadline_at <= d.now and run.human_since is None:
+        return time_out_run(d)
+    return finish(d, None, "tick")
+
+
+def _step(d: Draft, step: Step) -> Decision:
+    if step.finished_at is not None or step.wake_at is None:
+        return Decision(None)
+    now = d.now
+    if step.state == "retry_wait":
+        if step.eligible_at is not None and step.eligible_at > now:
+            return _again_at(d, step, step.eligible_at)
+        make_ready(d, d.move(step, "due"))
+        return finish(d, None, "backoff_over")
+    attempt = d.attempt_of(step)
+    if step.state == "canceling":
+        if attempt.expires_at <= now:
+            end_lost(d, d.move(step, "expire_canceling"))
+            return finish(d, None, "lease_expired")
+        if step.cancel_by is not None and step.cancel_by <= now:
+            end_lost(d, d.move(step, "force_cancel"))
+            return finish(d, None, "cancel_deadline")
+        return _again_at(d, step, min(attempt.expires_at, step.cancel_by or attempt.expires_at))
+    if step.state not in LEASED_STEP:
+        return _again_at(d, step, None)
+    if attempt.timeout_at is not None and attempt.timeout_at <= now:
+        again = d.rules.retryable("STEP_TIMED_OUT") and step.charged < step.max_attempts
+        step = d.move(step, "time_out_retry" if again else "time_out")
+        d.edit(d.attempt_of(step)).reason = "STEP_TIMED_OUT"
+        after_failure(d, step, "STEP_TIMED_OUT", None, again=again)
+        return finish(d, None, "step_timeout")
+    if attempt.expires_at <= now:
+        d.notes["orphaned"] = {"step": step.idx, "last_heartbeat": attempt.beat_at}
+        lose_lease(d, step, "expire")
+        return finish(d, None, "lease_expired")
+    return _again_at(d, step, attempt.expires_at)
+
+
+def _again_at(d: Draft, step: Step, moment: int | None) -> Decision:
+    if step.wake_at != moment:
+        d.edit(step).wake_at = moment
+    return d.decision(None, "tick")
+
+
+def _wait(d: Draft, no: int) -> Decision:
+    wait = d.snap.find_wait(no)
+    if wait is None or wait.state != "open" or wait.expires_at is None or wait.expires_at > d.now:
+        return Decision(None)
+    outcome = "elapsed" if wait.kind == "time" else "expired"
+    if wait.kind == "approval":
+        approval = d.edit(approval_of(d, no))
+        approval.status = APPROVAL.take(approval.status, "expire").next
+        approval.decided_at = d.now
+    d.notes["expired"] = no
+    settle_wait(d, wait, outcome)
+    return finish(d, None, "wait_over")

@@ -1,0 +1,284 @@
+"""Waiting: for people, events, time and children.
+
+Laws:
+1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it
+   goes on at once; else the lease ends and the first to settle makes the step ready, once.
+2. An event is taken by the oldest open wait of its name; else it is buffered, up to a limit, and taken
+   first in, first out. The same event id never counts twice.
+3. An approval binds to what was shown (digest and revision). The requester does not count; one person
+   counts once; one refusal decides.
+4. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
+   waits again, and starts no child twice.
+"""
+
+from __future__ import annotations
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import (
+    SYSTEM,
+    ChildFinished,
+    CreateRun,
+    DecideApproval,
+    DeliverEvent,
+    EndWait,
+    OpenWait,
+    ReviseApproval,
+    Suspend,
+    Trigger,
+)
+from tenure.kernel.decide.closing import (
+    GOOD,
+    approval_of,
+    end_step,
+    finish,
+    open_waits,
+    refusal,
+    settle_wait,
+    take_early,
+)
+from tenure.kernel.decide.leases import Reply, answer, hold, suspend
+from tenure.kernel.decide.opening import add_approval, add_child_wait, add_external, add_timer
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.machines import APPROVAL
+from tenure.kernel.model import CLOSED_RUN, Child, Inbox, Step, Wait
+from tenure.limits import (
+    CHILDREN_PER_RUN_MAX,
+    EVENT_IDS_PER_RUN_MAX,
+    EVENTS_BUFFERED_PER_RUN_MAX,
+    OPEN_WAITS_PER_RUN_MAX,
+)
+
+
+def _reply(wait: Wait) -> Reply:
+    if wait.state == "open":
+        return Reply(no=wait.no)
+    return Reply("go_on", no=wait.no, outcome=wait.outcome, result_ref=wait.result_ref)
+
+
+def open_wait(d: Draft, c: OpenWait) -> Decision:
+    """Open a wait under the lease; see law 4."""
+    step, attempt = hold(d, c)
+    if step.state == "canceling":
+        raise TenureError("RUN_CANCELING", "the run is being canceled: stop and acknowledge")
+    wait = d.snap.find_labeled_wait(c.idx, c.label)
+    if wait is None:
+        if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
+            raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
+        wait = _new_wait(d, c, step)
+    take_early(d)
+    return finish(d, answer(d, c, attempt, _reply(d.now_of(wait))), "open_wait")
+
+
+def _new_wait(d: Draft, c: OpenWait, step: Step) -> Wait:
+    if c.approval is not None:
+        question_ref = d.payload(c.question)
+        return add_approval(
+            d, c.idx, c.approval, label=c.label, gate=False, fatal=c.fatal, question_ref=question_ref
+        )
+    if c.event is not None:
+        return add_external(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
+    if c.until is not None:
+        return add_timer(d, c.idx, c.until, label=c.label)
+    if c.child is None:
+        raise TenureError("INVALID_INPUT", "a wait is for an approval, an event, a time or a child")
+    return _start_child(d, c, step)
+
+
+def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
+    child = c.child
+    assert child is not None
+    run = d.edit_run()
+    if run.children_open >= CHILDREN_PER_RUN_MAX:
+        raise TenureError("LIMIT_EXCEEDED", f"a run has at most {CHILDREN_PER_RUN_MAX} open children")
+    wait = add_child_wait(d, c.idx, child.run_id, label=c.label, fatal=c.fatal)
+    run.children_open += 1
+    d.add(Child(run.id, child.run_id, step.idx, child.on_close, wait.no))
+    d.owe(
+        "create",
+        child.run_id,
+        CreateRun(
+            context=SYSTEM,
+            run_id=child.run_id,
+            tenant=run.tenant,
+            workspace=run.workspace,
+            workflow=child.workflow,
+            code_version=child.code_version,
+            profile=child.profile or run.profile,
+            plan=child.plan,
+            input=child.input,
+            trigger=Trigger(type="child"),
+            source="child",
+            over_rate="delay",
+            parent_id=run.id,
+            parent_no=wait.no,
+        ),
+    )
+    return wait
+
+
+def suspend_on(d: Draft, c: Suspend) -> Decision:
+    """Let go of the lease until one of the waits settles; see law 1."""
+    step, attempt = hold(d, c)
+    if step.state == "canceling":
+        step = d.move(step, "release_canceling")  # a suspended body is closed without running
+        attempt = d.attempt_of(step)
+        attempt.reason = "RUN_CANCELED"
+        reply = answer(d, c, attempt, Reply(cancel=True))
+        end_step(d, step, "STEP_CANCELED")
+        return finish(d, reply, "suspend")
+    if not c.waits:
+        raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
+    waits = []
+    for no in c.waits:
+        wait = d.snap.find_wait(no)
+        if wait is None or wait.idx != c.idx:
+            raise TenureError("WAIT_NOT_FOUND", f"step {step.name!r} has no wait {no}")
+        waits.append(wait)
+    settled = [w for w in waits if w.state == "settled"]
+    refused = next((w for w in settled if w.fatal and w.outcome not in GOOD), None)
+    if refused is not None and refused.outcome is not None:
+        # A governed refusal cannot be caught: the step ends here, whatever its code would do.
+        step = d.move(step, "fail")
+        attempt = d.attempt_of(step)
+        attempt.reason = refusal(refused, refused.outcome)
+        reply = answer(d, c, attempt, Reply("refused", outcome=refused.outcome))
+        end_step(d, step, attempt.reason)
+        return finish(d, reply, "suspend")
+    if settled:
+        reply = Reply("go_on", settled=tuple(w.no for w in settled))
+        return finish(d, answer(d, c, attempt, reply), "go_on")
+    approval = any(w.kind == "approval" for w in waits)
+    reply = suspend(d, step, list(c.waits), approval=approval)
+    return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
+
+
+# ------------------------------------------------------------------------------------------ approvals
+
+
+def decide_approval(d: Draft, c: DecideApproval) -> Decision:
+    """A person answers; see law 3."""
+    approval = approval_of(d, c.no)
+    votes = approval.votes.split()
+    if approval.status != "requested":
+        if approval.decided_by == c.approver and approval.status == ("approved" if c.approve else "rejected"):
+            return Decision({"status": approval.status, "again": True})
+        if d.run.status in CLOSED_RUN:
+            raise TenureError(
+                "RUN_TERMINAL_STATE", f"the run is {d.run.status}; the approval is {approval.status}"
+            )
+        code = "APPROVAL_EXPIRED" if approval.status == "expired" else "APPROVAL_DECIDED"
+        raise TenureError(code, f"the approval is {approval.status} already", status=approval.status)
+    if approval.expires_at is not None and approval.expires_at <= d.now:
+        raise TenureError("APPROVAL_EXPIRED", "the approval expired before this answer")
+    if c.revision is not None and c.revision != approval.revision:
+        raise TenureError("APPROVAL_STALE", f"revision {c.revision} was replaced by {approval.revision}")
+    if approval.digest and bytes.fromhex(c.digest) != approval.digest:
+        raise TenureError("APPROVAL_STALE", "the digest is not that of what is proposed now")
+    if c.approver == approval.requester:
+        raise TenureError("APPROVER_IS_REQUESTER", "whoever asks does not approve")
+    if c.approve and c.approver in votes:
+        return Decision(
+            {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
+        )
+    approval = d.edit(approval)
+    if c.approve:
+        votes.append(c.approver)
+        approval.votes = " ".join(votes)
+    given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
+    approval.status = APPROVAL.take(approval.status, given).next
+    d.notes["approval"] = [
+        {
+            "no": c.no,
+            "requested_by": approval.requester,
+            "decision": "approved" if c.approve else "rejected",
+            "decided_by": c.approver,
+            "decided_at": d.now,
+            "revision": approval.revision,
+        }
+    ]
+    reason_ref = d.payload(c.reason)
+    if reason_ref is not None:
+        approval.reason_ref = reason_ref
+    if approval.status != "requested":
+        approval.decided_at = d.now
+        approval.decided_by = c.approver
+        wait = d.snap.find_wait(c.no)
+        assert wait is not None, "an approval shares its wait's number"
+        settle_wait(d, wait, approval.status)
+    result = {"status": approval.status, "again": False, "votes": len(votes), "people": approval.people}
+    return finish(d, result, "decide_approval")
+
+
+def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
+    """What is proposed has changed: the votes so far do not count for it."""
+    approval = d.edit(approval_of(d, c.no))
+    approval.status = APPROVAL.take(approval.status, "revise").next
+    approval.revision += 1
+    approval.digest = bytes.fromhex(c.digest)
+    approval.votes = ""
+    question_ref = d.payload(c.question)
+    if question_ref is not None:
+        approval.question_ref = question_ref
+    return finish(d, {"revision": approval.revision}, "revise_approval")
+
+
+# --------------------------------------------------------------------------------- events and children
+
+
+def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
+    """Something happened outside; see law 2."""
+    run = d.run
+    if run.inbox_total and (seen := d.snap.find_event_id(c.event_id)) is not None:
+        return Decision({"again": True, "taken": seen.wait_no is not None})
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    if run.cancel_at is not None:
+        raise TenureError("RUN_CANCELING", "the run is being canceled and takes no more events")
+    wait = None
+    if run.waits_open:
+        wait = next((w for w in open_waits(d) if w.kind == "event" and w.name == c.name), None)
+    if run.inbox_total >= EVENT_IDS_PER_RUN_MAX or (
+        wait is None and run.inbox_buffered >= EVENTS_BUFFERED_PER_RUN_MAX
+    ):
+        raise TenureError("EVENT_BUFFER_FULL", f"{run.inbox_buffered} events are buffered for this run")
+    run = d.edit_run()
+    row = d.add(Inbox(run.id, d.next_no(), c.name, c.event_id, c.source, d.payload(c.payload), d.now))
+    run.inbox_total += 1
+    if wait is None:
+        run.inbox_buffered += 1
+    else:
+        row.wait_no = wait.no
+        settle_wait(d, wait, "received", row.payload_ref)
+    d.notes["external"] = [
+        {"no": row.wait_no, "event_type": c.name, "source": c.source, "event_id": c.event_id}
+    ]
+    return finish(d, {"again": False, "taken": wait is not None}, "deliver_event")
+
+
+def child_finished(d: Draft, c: ChildFinished) -> Decision:
+    """A child has ended; told at least once, counted once."""
+    child = d.snap.find_child(c.child_id)
+    if child is None or child.state != "open":
+        return Decision({"again": True})
+    child = d.edit(child)
+    child.state = "finished"
+    child.outcome = c.outcome
+    d.edit_run().children_open -= 1
+    if d.run.status not in CLOSED_RUN:
+        wait = d.snap.find_wait(child.wait_no)
+        if wait is not None and wait.state == "open":
+            settle_wait(d, wait, "finished" if c.outcome == "succeeded" else "child_failed")
+    return finish(d, {"again": False}, "child_finished")
+
+
+def end_wait(d: Draft, _c: EndWait) -> Decision:
+    """Go on by hand: ends waits for events and times, never an approval."""
+    run = d.run
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    waits = [w for w in open_waits(d) if w.kind in ("event", "time")]
+    if run.status != "waiting_external" or not waits:
+        raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")
+    for wait in waits:
+        settle_wait(d, wait, "resumed")
+    return finish(d, {"ended": len(waits)}, "end_wait")

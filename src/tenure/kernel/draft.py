@@ -1,0 +1,415 @@
+"""A decision in the making: rows are copied before they are changed, and everything done is written down.
+
+Laws:
+1. The snapshot is read, never changed; a draft that is dropped leaves no trace.
+2. States change by moves (`machines.MOVES`) and derived paths (`machines.RUN_PATHS`) only.
+3. `finish` derives the run's status, pays what an ended run owes, and makes the one event.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.kernel import history, profiles
+from tenure.kernel.commands import Command
+from tenure.kernel.machines import MOVES, RUN_PATHS, Joint, Move
+from tenure.kernel.model import (
+    CLOSED_RUN,
+    Attempt,
+    Event,
+    Outbox,
+    Payload,
+    Row,
+    Run,
+    RunSpec,
+    Stale,
+    Step,
+)
+from tenure.kernel.profile import Profile
+from tenure.kernel.snapshot import Snapshot
+from tenure.kernel.status import COUNTER, derive
+from tenure.limits import PAYLOAD_BYTES_MAX
+
+R = TypeVar("R", bound=Row)
+
+
+class Chance(Protocol):
+    """Chance as an argument."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+    def salt(self) -> bytes:
+        """Sixteen bytes nobody can guess."""
+        ...
+
+
+class Decision(msgspec.Struct, gc=False):
+    """What a command means: the answer, and the rows as they shall be."""
+
+    result: Any
+    rows: list[Row] = []
+    event: Event | None = None
+    error: TenureError | None = None
+    """A refusal that is recorded all the same (a stale message)."""
+    ready: bool = False
+    """Whether work became claimable: somebody may want to be woken."""
+    delivered: tuple[int, int, int] | None = None
+    deleted: bool = False
+
+
+def _edges_json(pairs: list[tuple[str, str, str, str]]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(pairs))
+
+
+_MOVE_EDGES: dict[int, msgspec.Raw] = {
+    id(move): _edges_json([(machine, e.state, e.next, e.owner) for machine, e in move.edges])
+    for move in MOVES.values()
+}
+_PATH_EDGES = {
+    pair: _edges_json([("run", e.state, e.next, e.owner) for e in path]) for pair, path in RUN_PATHS.items()
+}
+CREATED_EDGES = _edges_json([("run", "created", "planning", "orchestrator")])
+
+walked_moves: set[tuple[str, Joint]] | None = None
+"""Tests put a set here to learn which moves were made."""
+walked_paths: set[tuple[str, str]] | None = None
+
+
+class Draft:
+    """See the laws above."""
+
+    __slots__ = (
+        "_run",
+        "_timed_out",
+        "chance",
+        "changed",
+        "command",
+        "early",
+        "edges",
+        "new_payloads",
+        "notes",
+        "now",
+        "outbox",
+        "profile",
+        "ready",
+        "snap",
+    )
+
+    def __init__(self, snap: Snapshot, command: Command, now: int, chance: Chance) -> None:
+        self.snap = snap
+        self.command = command
+        run = snap.run
+        self.now = now if run is None or now > run.event_at else run.event_at
+        self.chance = chance
+        self.changed: dict[tuple[Any, ...], Row] = {}
+        self.edges: list[dict[str, Any]] = []
+        self.notes: dict[str, Any] = {}
+        self.new_payloads: dict[str, str] = {}
+        self.outbox: list[Outbox] = []
+        self.early: list[int] = []
+        """Waits just opened for events that may have come early."""
+        self.ready = False
+        self._run: Run | None = None
+        self._timed_out = False
+        self.profile: Profile | None = None if run is None else profiles.get(run.profile)
+
+    # ------------------------------------------------------------------------------------------ rows
+
+    @property
+    def run(self) -> Run:
+        """The run as it is by now; for reading."""
+        run = self._run or self.snap.run
+        assert run is not None
+        return run
+
+    def edit_run(self) -> Run:
+        """The run, to be changed."""
+        if self._run is None:
+            assert self.snap.run is not None
+            self._run = copy.copy(self.snap.run)
+        return self._run
+
+    def start_run(self, run: Run) -> None:
+        """Begin with a run that does not exist yet."""
+        self._run = run
+        self.profile = profiles.get(run.profile)
+
+    @property
+    def rules(self) -> Profile:
+        """The run's profile."""
+        assert self.profile is not None
+        return self.profile
+
+    def step(self, idx: int) -> Step:
+        """A step as it is by now; an unknown one is STEP_NOT_FOUND."""
+        changed = self.changed.get(("step", idx))
+        if changed is not None:
+            return changed  # type: ignore[return-value]  # the key says which type it is
+        found = self.snap.find_step(idx)
+        if found is None:
+            raise TenureError("STEP_NOT_FOUND", f"the run has no step {idx}")
+        return found
+
+    def edit(self, row: R) -> R:
+        """A copy of the row, to be changed; the same copy when asked again."""
+        key = (row.table, *[getattr(row, name) for name in row.key[1:]])
+        found = self.changed.get(key)
+        if found is None:
+            found = self.changed[key] = copy.copy(row)
+        return found  # type: ignore[return-value]  # the key says which type it is
+
+    def now_of(self, row: R) -> R:
+        """The row as it is by now."""
+        key = (row.table, *[getattr(row, name) for name in row.key[1:]])
+        return self.changed.get(key, row)  # type: ignore[return-value]  # the key says which type it is
+
+    def add(self, row: R) -> R:
+        """A new row."""
+        self.changed[row.table, *[getattr(row, name) for name in row.key[1:]]] = row
+        return row
+
+    def attempt_of(self, step: Step) -> Attempt:
+        """The newest leased attempt of a step."""
+        changed = self.changed.get(("attempt", step.idx, step.attempt))
+        if changed is not None:
+            return changed  # type: ignore[return-value]  # the key says which type it is
+        found = self.snap.find_attempt(step.idx, step.attempt)
+        assert found is not None, "a step names an attempt that does not exist"
+        return found
+
+    def open_steps(self) -> list[Step]:
+        """Every step that is not closed by now."""
+        steps = [self.now_of(s) for s in self.snap.open_steps()]
+        known = {s.idx for s in steps}
+        steps += [s for s in self.changed.values() if isinstance(s, Step) and s.idx not in known]
+        return [s for s in steps if s.finished_at is None]
+
+    def payload(self, body: bytes | None) -> int | None:
+        """Put a payload aside; the history gets its salted digest."""
+        if body is None:
+            return None
+        if len(body) > PAYLOAD_BYTES_MAX:
+            raise TenureError(
+                "PAYLOAD_TOO_LARGE",
+                f"{len(body)} bytes; inline payloads have at most {PAYLOAD_BYTES_MAX}",
+                (Detail("payload", f"{len(body) - PAYLOAD_BYTES_MAX} bytes too many"),),
+            )
+        run = self.edit_run()
+        ref = run.next_ref
+        run.next_ref = ref + 1
+        salt = self.chance.salt()
+        self.changed["payload", ref] = Payload(run.id, ref, salt, body)
+        self.new_payloads[str(ref)] = history.digest(salt, body)
+        return ref
+
+    def next_no(self) -> int:
+        """The next number for a wait or a delivered event."""
+        run = self.edit_run()
+        no = run.next_no
+        run.next_no = no + 1
+        return no
+
+    def owe(self, topic: str, target_id: int | None, body: Any = None) -> None:
+        """Write down what another run has to be told."""
+        encoded = b"" if body is None else msgspec.msgpack.encode(body)
+        part = len(self.outbox)
+        seq = self.run.version + 1
+        self.outbox.append(Outbox(self.run.id, seq, part, topic, target_id, encoded, self.now))
+
+    # ----------------------------------------------------------------------------------------- moves
+
+    def can_move(self, step: Step, name: str) -> Move | None:
+        """The move of this name from where the step stands, if there is one."""
+        return MOVES.get((name, self.joint(step)))
+
+    def joint(self, step: Step) -> Joint:
+        """Where a step stands, with its attempt and lease."""
+        state = step.state
+        if state == "pending":
+            return Joint("pending")
+        if state == "ready":
+            return Joint("ready", "queued")
+        if step.kind in ("approval", "wait") or step.attempt == 0:
+            return Joint(state)
+        attempt = self.attempt_of(step)
+        return Joint(state, attempt.state, attempt.lease)
+
+    def move(self, step: Step, name: str) -> Step:
+        """Make a move; one that does not exist from here is RUN_INVALID_TRANSITION. Answers the changed step."""
+        joint = self.joint(step)
+        move = MOVES.get((name, joint))
+        if move is None:
+            raise TenureError(
+                "RUN_INVALID_TRANSITION", f"step {step.name!r} is {joint.step} and does not accept '{name}'"
+            )
+        if walked_moves is not None:
+            walked_moves.add((name, joint))
+        run = self.edit_run()
+        new = self.edit(step)
+        end = move.end
+        n = step.attempt
+        if name in ("claim", "claim_and_ack"):
+            n += 1  # the attempt's row is added by the claim itself
+        elif joint.lease in ("granted", "active"):
+            attempt = self.edit(self.attempt_of(step))
+            closing = move.path[0]
+            for place in move.path:  # the last place before a new attempt begins is where this one ended
+                if place.attempt == "created":
+                    break
+                closing = place
+            attempt.state, attempt.lease = closing.attempt, closing.lease
+            if closing.lease not in ("granted", "active"):
+                attempt.ended_at = self.now
+        self._count(run, step.state, -1)
+        new.state = end.step
+        self._count(run, end.step, 1)
+        entry = {"step": step.idx, "move": name, "edges": _MOVE_EDGES[id(move)]}
+        if n:
+            entry["attempt"] = n
+        self.edges.append(entry)
+        if new.claimable and end.step != "ready":
+            new.claimable = False
+        return new
+
+    @staticmethod
+    def _count(run: Run, state: str, change: int) -> None:
+        counter = COUNTER.get(state)
+        if counter is not None:
+            setattr(run, counter, getattr(run, counter) + change)
+
+    # ---------------------------------------------------------------------------------------- finish
+
+    def show(self, status: str) -> None:
+        """Let the run show this status, by the path the run machine has for it."""
+        run = self.edit_run()
+        old = run.status
+        if old == status:
+            return
+        path = RUN_PATHS[old, status]
+        if walked_paths is not None:
+            walked_paths.add((old, status))
+        self.edges.append({"run": 1, "edges": _PATH_EDGES[old, status]})
+        run.status = status
+        if old == "waiting_approval" and run.human_since is not None:
+            if run.deadline_at is not None:
+                run.deadline_at += self.now - run.human_since
+            run.human_since = None
+        if status == "waiting_approval" and run.deadline_at is not None and not self.spec().wall_clock:
+            run.human_since = self.now
+        if status == "running" or (len(path) > 1 and path[0].next == "running"):
+            self.mark_started(run)
+
+    def spec(self) -> RunSpec:
+        """What the run was asked to be."""
+        changed = self.changed.get(("run_spec",))
+        return changed if isinstance(changed, RunSpec) else self.snap.the_spec()
+
+    def mark_started(self, run: Run) -> None:
+        """The first claim or wait starts the run, and its clock."""
+        if run.started_at is None:
+            run.started_at = self.now
+            if run.timeout_us is not None and run.deadline_at is None:
+                run.deadline_at = self.now + run.timeout_us
+
+    def time_out(self) -> None:
+        """The run's deadline has passed; its steps have been closed."""
+        self._timed_out = True
+
+    def settle_status(self) -> None:
+        """Derive the run's status and show it."""
+        run = self.run
+        if not run.planned or run.status in CLOSED_RUN:
+            return
+        if run.started_at is None and (run.steps_live or run.steps_approval or run.steps_external):
+            self.mark_started(self.edit_run())
+            run = self.run
+        status = derive(run, past_deadline=self._timed_out)
+        if status != run.status:
+            self.show(status)
+
+    def stale(self, row: Stale, error: TenureError) -> Decision:
+        """A message from an ended lease: recorded once, and nothing else happens."""
+        return Decision(None, [row], None, error)
+
+    def decision(self, result: Any, kind: str) -> Decision:
+        """The finished decision, with its event if anything that is history changed."""
+        snap = self.snap
+        before = snap.run
+        changes: dict[str, dict[str, Any]] = {}
+        rows: list[Row] = []
+        for key, row in self.changed.items():
+            table = key[0]
+            rows.append(row)
+            if table == "payload":
+                continue
+            delta = history.difference(self._before(row), row)
+            if delta:
+                changes.setdefault(table, {})["/".join(map(str, key[1:]))] = delta
+        run = self._run
+        if run is not None:
+            delta = history.difference(before, run)
+            if delta:
+                changes["run"] = {"": delta}
+        event = None
+        if changes or self.edges or self.new_payloads or self.notes:
+            run = self.edit_run()
+            body: dict[str, Any] = {}
+            if self.edges:
+                body["edges"] = self.edges
+            if changes:
+                body["set"] = changes
+            if self.new_payloads:
+                body["payloads"] = self.new_payloads
+            if self.notes:
+                body["context"] = self.notes
+            encoded = history.encode_body(body)
+            context = self.command.context
+            seq = run.version + 1
+            hashed = history.event_hash(
+                run.head,
+                run.tenant,
+                run.id,
+                seq,
+                kind,
+                self.now,
+                context.actor,
+                context.initiator,
+                context.cause,
+                encoded,
+            )
+            event = Event(
+                run.id, seq, kind, self.now, context.actor, context.initiator, context.cause, encoded, hashed
+            )
+            run.version = seq
+            run.head = hashed
+            run.event_at = self.now
+            rows.append(event)
+            rows += self.outbox
+        if run is not None:
+            rows.append(run)
+        return Decision(result, rows, event, None, self.ready)
+
+    def _before(self, row: Row) -> Row | None:
+        snap = self.snap
+        if isinstance(row, Step):
+            return snap.steps.get(row.idx)
+        if isinstance(row, Attempt):
+            return snap.attempts.get((row.idx, row.n))
+        if isinstance(row, RunSpec):
+            return snap.spec
+        place: dict[str, dict[Any, Any]] = {
+            "checkpoint": snap.checkpoints,
+            "wait": snap.waits,
+            "approval": snap.approvals,
+            "inbox": snap.inbox,
+            "child": snap.children,
+        }
+        key = tuple(getattr(row, name) for name in row.key[1:])
+        old: Row | None = place[row.table].get(key if len(key) > 1 else key[0])
+        return old

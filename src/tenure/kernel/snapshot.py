@@ -1,0 +1,263 @@
+"""What is known of one run: its row and the rows beside it that were loaded.
+
+Laws:
+1. A snapshot never guesses: asking for what was not loaded raises `Need`, and the caller loads it and
+   decides again. So a command's neighbourhood is whatever its decision looks at, and nothing else.
+2. "Known" and "there is none" are different things; `known` holds what has been looked up.
+3. Rows in a snapshot are never changed; `apply` puts the new ones of a decision in their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenure.kernel.model import (
+    CLOSED_STEP,
+    Approval,
+    Attempt,
+    Cap,
+    Checkpoint,
+    Child,
+    Inbox,
+    Row,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
+from tenure.limits import SNAPSHOT_CHECKPOINTS_MAX
+
+Key = tuple[Any, ...]
+
+STEPS_KEPT_MAX = 512
+"""Closed steps are dropped from a cached snapshot beyond this many."""
+
+
+class Need(Exception):
+    """The decision looked at something that was not loaded."""
+
+    def __init__(self, *keys: Key) -> None:
+        self.keys = keys
+        super().__init__(*keys)
+
+
+class Facts:
+    """What admission looks at beyond the run: read under the tenant's lock."""
+
+    __slots__ = ("first_waiting_id", "holder_id", "live_ids", "rate_full_until")
+
+    def __init__(
+        self,
+        holder_id: int | None = None,
+        first_waiting_id: int | None = None,
+        live_ids: tuple[int, ...] = (),
+        rate_full_until: int | None = None,
+    ) -> None:
+        self.holder_id = holder_id
+        self.first_waiting_id = first_waiting_id
+        self.live_ids = live_ids
+        self.rate_full_until = rate_full_until
+
+
+class Snapshot:
+    """One run as far as it is known. See the laws above."""
+
+    __slots__ = (
+        "approvals",
+        "attempts",
+        "caps",
+        "checkpoints",
+        "children",
+        "facts",
+        "inbox",
+        "known",
+        "run",
+        "run_id",
+        "spec",
+        "steps",
+        "waits",
+    )
+
+    def __init__(self, run_id: int, run: Run | None = None) -> None:
+        self.run_id = run_id
+        self.run = run
+        self.spec: RunSpec | None = None
+        self.steps: dict[int, Step] = {}
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
+        self.waits: dict[int, Wait] = {}
+        self.approvals: dict[int, Approval] = {}
+        self.inbox: dict[int, Inbox] = {}
+        self.children: dict[int, Child] = {}
+        self.known: set[Key] = set()
+        self.facts: Facts | None = None
+        self.caps: dict[str, Cap] = {}
+        """The caps of the run's tenant by scope, where it has any."""
+
+    @classmethod
+    def of_new_run(cls, run_id: int) -> Snapshot:
+        """A run that does not exist yet: everything about it is known to be absent."""
+        snap = cls(run_id)
+        snap.known = {
+            ("spec",),
+            ("open_steps",),
+            ("open_waits",),
+            ("all_waits",),
+            ("open_children",),
+            ("all_checkpoints",),
+        }
+        return snap
+
+    def add(self, row: Row) -> None:
+        """Put a loaded or newly decided row in its place."""
+        if isinstance(row, Step):
+            self.steps[row.idx] = row
+        elif isinstance(row, Attempt):
+            self.attempts[row.idx, row.n] = row
+        elif isinstance(row, Checkpoint):
+            self.checkpoints[row.idx, row.name] = row
+        elif isinstance(row, Run):
+            self.run = row
+        elif isinstance(row, Wait):
+            self.waits[row.no] = row
+        elif isinstance(row, Approval):
+            self.approvals[row.no] = row
+        elif isinstance(row, RunSpec):
+            self.spec = row
+        elif isinstance(row, Inbox):
+            self.inbox[row.no] = row
+        elif isinstance(row, Child):
+            self.children[row.child_id] = row
+
+    def trim(self) -> None:
+        """Forget what a long run no longer needs, so that a cached snapshot stays small."""
+        if len(self.steps) > STEPS_KEPT_MAX:
+            closed = [idx for idx, step in self.steps.items() if step.state in CLOSED_STEP]
+            for idx in closed:
+                step = self.steps.pop(idx)
+                self.known.discard(("named", step.name))
+            self.attempts = {key: row for key, row in self.attempts.items() if key[0] in self.steps}
+        if len(self.checkpoints) > SNAPSHOT_CHECKPOINTS_MAX:
+            self.checkpoints.clear()
+            self.known = {key for key in self.known if "checkpoint" not in key[0]}
+        if len(self.waits) > STEPS_KEPT_MAX:
+            self.waits = {no: wait for no, wait in self.waits.items() if wait.state == "open"}
+            self.known = {key for key in self.known if key[0] not in ("all_waits", "label", "wait")}
+
+    # ------------------------------------------------------------------------------------- questions
+
+    def the_spec(self) -> RunSpec:
+        """What the run was asked to be."""
+        if self.spec is None:
+            raise Need(("spec",))
+        return self.spec
+
+    def find_step(self, idx: int) -> Step | None:
+        """A step by its index."""
+        step = self.steps.get(idx)
+        if step is None and ("step", idx) not in self.known:
+            raise Need(("step", idx))
+        return step
+
+    def find_named_step(self, name: str) -> Step | None:
+        """A step by its name."""
+        for step in self.steps.values():
+            if step.name == name:
+                return step
+        if ("named", name) not in self.known:
+            raise Need(("named", name))
+        return None
+
+    def open_steps(self) -> list[Step]:
+        """Every step that is not closed, in order."""
+        if ("open_steps",) not in self.known:
+            raise Need(("open_steps",))
+        return sorted((s for s in self.steps.values() if s.state not in CLOSED_STEP), key=lambda s: s.idx)
+
+    def find_attempt(self, idx: int, n: int) -> Attempt | None:
+        """One try of a step."""
+        attempt = self.attempts.get((idx, n))
+        if attempt is None and ("attempt", idx, n) not in self.known:
+            raise Need(("attempt", idx, n))
+        return attempt
+
+    def find_checkpoint(self, idx: int, name: str) -> Checkpoint | None:
+        """A sub-result of a step."""
+        found = self.checkpoints.get((idx, name))
+        if found is None:
+            known = self.known
+            if (
+                ("all_checkpoints",) not in known
+                and ("checkpoints", idx) not in known
+                and ("checkpoint", idx, name) not in known
+            ):
+                raise Need(("checkpoint", idx, name))
+        return found
+
+    def open_waits(self) -> list[Wait]:
+        """Everything the run's steps wait for, oldest first."""
+        if ("open_waits",) not in self.known:
+            raise Need(("open_waits",))
+        return sorted((w for w in self.waits.values() if w.state == "open"), key=lambda w: w.no)
+
+    def find_wait(self, no: int) -> Wait | None:
+        """One wait, open or not."""
+        wait = self.waits.get(no)
+        if wait is None and ("wait", no) not in self.known:
+            raise Need(("wait", no))
+        return wait
+
+    def find_labeled_wait(self, idx: int, label: str) -> Wait | None:
+        """The wait a step opened under this label."""
+        for wait in self.waits.values():
+            if wait.label == label and wait.idx == idx:
+                return wait
+        if ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
+            raise Need(("label", idx, label))
+        return None
+
+    def find_approval(self, no: int) -> Approval | None:
+        """The question behind a wait."""
+        approval = self.approvals.get(no)
+        if approval is None and ("approval", no) not in self.known:
+            raise Need(("approval", no))
+        return approval
+
+    def first_buffered(self, name: str, taken: set[int]) -> Inbox | None:
+        """The oldest event of this name that no wait has taken (`taken`: in the decision under way)."""
+        if ("buffered", name) not in self.known:
+            raise Need(("buffered", name))
+        waiting = [
+            row
+            for row in self.inbox.values()
+            if row.name == name and row.wait_no is None and row.no not in taken
+        ]
+        return min(waiting, key=lambda row: row.no, default=None)
+
+    def find_event_id(self, event_id: str) -> Inbox | None:
+        """The delivery with this id, if there was one."""
+        for row in self.inbox.values():
+            if row.event_id == event_id:
+                return row
+        if ("inbox_id", event_id) not in self.known:
+            raise Need(("inbox_id", event_id))
+        return None
+
+    def open_children(self) -> list[Child]:
+        """Children that have not ended."""
+        if ("open_children",) not in self.known:
+            raise Need(("open_children",))
+        return sorted((c for c in self.children.values() if c.state == "open"), key=lambda c: c.child_id)
+
+    def find_child(self, child_id: int) -> Child | None:
+        """One child."""
+        child = self.children.get(child_id)
+        if child is None and ("child", child_id) not in self.known:
+            raise Need(("child", child_id))
+        return child
+
+    def admission(self) -> Facts:
+        """What admission looks at; only a transaction that took the tenant's lock has it."""
+        if self.facts is None:
+            raise Need(("admission",))
+        return self.facts
