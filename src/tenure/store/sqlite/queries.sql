@@ -1,0 +1,635 @@
+-- The queries of the SQLite store. The PostgreSQL store has the same names with the same meaning.
+--
+-- Laws:
+-- 1. A query that takes rows is run once for each of them: the row's columns are ?1..?k, the scalars follow.
+--    (PostgreSQL takes whole columns as arrays. Here a prepared statement per row is as quick as json_each,
+--    and its plan is always a search.) A query without rows has its scalars from ?1 on.
+-- 2. `select *` is safe because columns are the fields of the row's struct, in order; a test holds them together.
+-- 3. The run row needs no lock: the whole file has one writer at a time, from `begin immediate` on.
+-- 4. Each table's state is written by one statement. What never changes is not in its SET list.
+
+-- -------------------------------------------------------------------------------------- time and locks
+
+-- name: now
+-- The store's clock: the host's (?1), never below the last committed time.
+-- PostgreSQL: clock_timestamp().
+select max(?1, last_at) from meta
+
+-- name: lock_tenants
+-- Nothing to do: the transaction is alone. PostgreSQL: advisory transaction locks.
+select 0 where ?1 is null and false
+
+-- name: lock_runs
+-- PostgreSQL: for update, in id order.
+select * from run where id = ?1
+
+-- name: lock_free_runs
+-- The same here: nobody else holds a lock. PostgreSQL: for update skip locked.
+select * from run where id = ?1
+
+-- ----------------------------------------------------------------------------- what a command looks at
+
+-- name: load_specs
+-- The specs of runs.
+select * from run_spec where run_id = ?1
+
+-- name: load_steps
+-- Steps by key.
+select * from step where run_id = ?1 and idx = ?2
+
+-- name: load_named_steps
+-- Steps by their name in the workflow.
+select * from step where run_id = ?1 and name = ?2
+
+-- name: load_open_steps
+-- What closing a run has to close; closed steps are not even looked at.
+select * from step indexed by step_open where run_id = ?1 and finished_at is null order by idx
+
+-- name: load_attempts
+-- Attempts by key.
+select * from attempt where run_id = ?1 and idx = ?2 and n = ?3
+
+-- name: load_checkpoints
+-- Checkpoints by key.
+select * from checkpoint where run_id = ?1 and idx = ?2 and name = ?3
+
+-- name: load_step_checkpoints
+-- All checkpoints of a step in the order of recording, for a replay.
+select * from checkpoint where run_id = ?1 and idx = ?2 order by no
+
+-- name: load_open_waits
+-- The open waits of runs.
+select * from wait indexed by wait_open where run_id = ?1 and state = 'open' order by no
+
+-- name: load_waits
+-- Waits by key.
+select * from wait where run_id = ?1 and no = ?2
+
+-- name: load_labeled_waits
+-- Waits by their key at replay.
+select * from wait where run_id = ?1 and idx = ?2 and label = ?3 order by no
+
+-- name: load_approvals
+-- Approvals by key.
+select * from approval where run_id = ?1 and no = ?2
+
+-- name: load_buffered
+-- Delivered events of a name that no wait has taken, oldest first.
+select * from inbox indexed by inbox_buffered where run_id = ?1 and name = ?2 and wait_no is null order by no
+
+-- name: load_inbox_ids
+-- Whether an event was delivered before.
+select * from inbox where run_id = ?1 and event_id = ?2
+
+-- name: load_open_children
+-- Children that have not finished.
+select * from child indexed by child_open where run_id = ?1 and state = 'open' order by child_id
+
+-- name: load_children
+-- Children by key.
+select * from child where run_id = ?1 and child_id = ?2
+
+-- name: load_payloads
+-- Payloads by key.
+select * from payload where run_id = ?1 and ref = ?2
+
+-- name: load_event_hashes
+-- The proof that a commit happened.
+select run_id, seq, hash from event where run_id = ?1 and seq = ?2
+
+-- name: find_keys
+-- The run that a tenant's idempotency key belongs to.
+select * from run_spec where tenant = ?1 and source = ?2 and idempotency_key = ?3
+
+-- name: caps
+-- The caps of tenants, of every scope.
+select * from cap where tenant = ?1 order by scope
+
+-- ---------------------------------------------------------------------------------------------- claims
+
+-- name: lanes
+-- The (tenant, workspace) pairs with claimable work in a queue, after a given one. A loose index scan: each
+-- hop is two searches in step_claim, however long the queue is. The store merges the answers of several queues.
+-- The plus signs keep SQLite from comparing with an affinity, which would cost it the second column's search.
+with recursive hop (tenant, workspace, n) as (
+    select ?2, ?3, 0
+    union all
+    select
+        (
+            select s.tenant from step as s
+            where s.queue = ?1 and s.claimable = 1 and (s.tenant, s.workspace) > (+hop.tenant, +hop.workspace)
+            order by s.tenant, s.workspace limit 1
+        ),
+        (
+            select s.workspace from step as s
+            where s.queue = ?1 and s.claimable = 1 and (s.tenant, s.workspace) > (+hop.tenant, +hop.workspace)
+            order by s.tenant, s.workspace limit 1
+        ),
+        hop.n + 1
+    from hop where hop.tenant is not null and hop.n < ?4
+)
+select tenant, workspace from hop where tenant is not null and n > 0
+
+-- name: usage
+-- Live leases of tenants, counted through the index of live leases.
+select tenant, workflow, count(*) from attempt
+where tenant = ?1 and lease in ('granted', 'active') group by workflow
+
+-- name: candidates
+-- The best steps of a lane: highest priority, then oldest. ?4 is how many.
+select run_id, idx, tenant, workspace, workflow from step
+where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
+order by priority desc, ready_at, run_id, idx limit ?4
+
+-- name: key_queue
+-- Who holds a concurrency key, and who has waited for it longest. Always one row.
+select
+    (
+        select id from run
+        where tenant = ?1 and concurrency_key = ?2 and admitted_at is not null and finished_at is null
+    ),
+    (
+        select id from run
+        where tenant = ?1 and concurrency_key = ?2 and admitted_at is null and finished_at is null
+        order by created_at, id limit 1
+    )
+
+-- name: live_keys
+-- Unfinished runs with a concurrency key, without one of them.
+select id, admitted_at from run
+where tenant = ?1 and concurrency_key = ?2 and finished_at is null and id <> ?3
+order by created_at, id
+
+-- name: rates
+-- Rated runs admitted after a moment, by workflow.
+select workflow, count(*), min(admitted_at) from run
+where tenant = ?1 and rated = 1 and admitted_at > ?2
+group by workflow order by workflow
+
+-- name: beat
+-- A heartbeat only extends: the lease is active and unexpired, the message newer, the expiry not earlier.
+-- ?7 is now.
+update attempt set beat_at = ?7, expires_at = ?5, seq = ?4, progress = ?6
+where
+    run_id = ?1 and idx = ?2 and n = ?3
+    and lease = 'active' and expires_at > ?7 and seq < ?4 and expires_at <= ?5
+returning run_id, idx, n, state
+
+-- --------------------------------------------------------------------------------------------- writing
+
+-- name: save_fine
+-- Whether decisions made at an estimated time (?1) may be written: it is at most a second off the clock (?2).
+select ?1 is null or abs(?2 - ?1) <= 1000000
+
+-- name: save_expected
+-- Whether a run is still where it is expected to be.
+select id from run where id = ?1 and version = ?2
+
+-- name: save_new_spec
+-- Of a new run; nothing where its id or its idempotency key exists (I31).
+insert into run_spec values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
+)
+on conflict do nothing returning run_id
+
+-- name: save_new_run
+-- A new run, after its spec was accepted. A held concurrency key is an error, an id that exists is not.
+insert into run values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
+    ?45, ?46, ?47, ?48, ?49
+)
+on conflict (id) do nothing returning id
+
+-- name: save_run
+-- Everything that can change. The version was checked in this transaction.
+update run set
+    status = ?13, version = ?14, head = ?15, event_at = ?16, planned = ?17, admitted_at = ?18,
+    started_at = ?19, finished_at = ?20, duration_us = ?21, reason = ?22, paused = ?23, parked = ?24,
+    cancel_at = ?25, cancel_reason = ?26, deadline_at = ?27, human_since = ?28, reported_at = ?29,
+    sealed_at = ?30, wake_at = ?31, steps_total = ?32, steps_open = ?33, steps_ready = ?34, steps_live = ?35,
+    steps_approval = ?36, steps_external = ?37, steps_retry = ?38, steps_bad = ?39, steps_done = ?40,
+    checkpoints = ?41, waits_open = ?42, inbox_total = ?43, inbox_buffered = ?44, children_open = ?45,
+    next_ref = ?46, next_no = ?47, output_ref = ?48, error_ref = ?49
+where id = ?1
+
+-- name: save_run_spec
+-- Labels and metadata change, and an erased salt; nothing else does. (?22 is the last column, so that a
+-- whole row can be bound.)
+update run_spec set labels = ?20, metadata = ?21, salt = ?22
+where run_id = ?1
+
+-- name: save_step
+-- What a step is never changes, how it is does.
+insert into step values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37
+)
+on conflict (run_id, idx) do update set
+    state = excluded.state, needs_left = excluded.needs_left, attempt = excluded.attempt,
+    charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
+    cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
+    checkpoints = excluded.checkpoints, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
+    reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
+    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
+
+-- name: save_attempt
+-- A heartbeat may have come between: expiry and sequence number never go down.
+insert into attempt values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
+)
+on conflict (run_id, idx, n) do update set
+    timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
+    expires_at = max(expires_at, excluded.expires_at), beat_at = excluded.beat_at,
+    seq = max(seq, excluded.seq), said = excluded.said, answer = excluded.answer, progress = excluded.progress,
+    ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
+
+-- name: save_checkpoint
+-- Inserted when it starts or is done at once, updated when it ends.
+insert into checkpoint values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+)
+on conflict (run_id, idx, name) do update set
+    no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq,
+    resumable = excluded.resumable, idempotent = excluded.idempotent, arguments = excluded.arguments,
+    at = excluded.at, tries = excluded.tries, next_at = excluded.next_at, output_ref = excluded.output_ref,
+    error = excluded.error, meta = excluded.meta
+
+-- name: save_wait
+-- Opened, then settled or closed.
+insert into wait values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
+)
+on conflict (run_id, no) do update set
+    expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
+    settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
+
+-- name: save_approval
+-- A revision may ask anew.
+insert into approval values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+)
+on conflict (run_id, no) do update set
+    tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
+    revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
+    question_ref = excluded.question_ref, status = excluded.status, votes = excluded.votes,
+    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref
+
+-- name: save_inbox
+-- Delivered, then taken.
+insert into inbox values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+)
+on conflict (run_id, no) do update set
+    payload_ref = excluded.payload_ref, wait_no = excluded.wait_no
+
+-- name: save_child
+-- Started, then finished.
+insert into child values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+)
+on conflict (run_id, child_id) do update set
+    on_close = excluded.on_close, wait_no = excluded.wait_no, state = excluded.state, outcome = excluded.outcome
+
+-- name: save_payload
+-- Only ever inserted.
+insert into payload values (
+    ?1, ?2, ?3, ?4
+)
+
+-- name: save_event
+-- Only ever inserted: a second event of the same number is an error.
+insert into event values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
+)
+
+-- name: save_outbox
+-- Only ever inserted, and deleted when delivered.
+insert into outbox values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+)
+
+-- name: save_stale
+-- Recorded once.
+insert into stale values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+)
+on conflict do nothing
+
+-- name: save_delivered
+-- An outbox row goes in the commit that delivers it. ?4 are the runs that this save left out, as JSON: what is
+-- owed to one of them stays owed.
+delete from outbox
+where
+    run_id = ?1 and seq = ?2 and part = ?3
+    and (target_id is null or target_id not in (select value from json_each(?4)))
+
+-- name: save_done
+-- The time of a commit that wrote something: the clock never goes below it again.
+update meta set last_at = max(last_at, ?1)
+
+-- name: save_cap
+-- Insert or replace.
+insert into cap values (
+    ?1, ?2, ?3, ?4, ?5
+)
+on conflict (tenant, scope) do update set
+    weight = excluded.weight, max_concurrency = excluded.max_concurrency,
+    max_runs_per_min = excluded.max_runs_per_min
+
+-- name: save_idempotency
+-- Insert or replace.
+insert into idempotency values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+)
+on conflict (tenant, source, name) do update set
+    run_id = excluded.run_id, status = excluded.status, request_hash = excluded.request_hash,
+    response = excluded.response, error = excluded.error, updated_at = excluded.updated_at,
+    expires_at = excluded.expires_at, lock_expires_at = excluded.lock_expires_at, attempts = excluded.attempts
+
+-- -------------------------------------------------------------------------------------------- deleting
+
+-- name: delete_run
+-- Only a finished run; its answer says whether the rest may go.
+delete from run where id = ?1 and finished_at is not null returning id
+
+-- name: delete_run_spec
+-- Beneath a deleted run.
+delete from run_spec where run_id = ?1
+
+-- name: delete_step
+-- Beneath a deleted run.
+delete from step where run_id = ?1
+
+-- name: delete_attempt
+-- Beneath a deleted run.
+delete from attempt where run_id = ?1
+
+-- name: delete_checkpoint
+-- Beneath a deleted run.
+delete from checkpoint where run_id = ?1
+
+-- name: delete_wait
+-- Beneath a deleted run.
+delete from wait where run_id = ?1
+
+-- name: delete_approval
+-- Beneath a deleted run.
+delete from approval where run_id = ?1
+
+-- name: delete_inbox
+-- Beneath a deleted run.
+delete from inbox where run_id = ?1
+
+-- name: delete_child
+-- Beneath a deleted run.
+delete from child where run_id = ?1
+
+-- name: delete_payload
+-- Beneath a deleted run.
+delete from payload where run_id = ?1
+
+-- name: delete_event
+-- Beneath a deleted run.
+delete from event where run_id = ?1
+
+-- name: delete_outbox
+-- Beneath a deleted run.
+delete from outbox where run_id = ?1
+
+-- name: delete_stale
+-- Beneath a deleted run.
+delete from stale where run_id = ?1
+
+-- ----------------------------------------------------------------------------------------- the sweeper
+
+-- name: due
+-- Timers that have come, earliest first.
+select * from (
+    select 'run', id, 0, tenant, admitted_at is not null, wake_at from run
+    where wake_at <= ?1 order by wake_at limit ?2
+)
+union all
+select * from (
+    select 'step', s.run_id, s.idx, s.tenant, r.admitted_at is not null, s.wake_at
+    from step as s cross join run as r on r.id = s.run_id
+    where s.wake_at <= ?1 order by s.wake_at limit ?2
+)
+union all
+select * from (
+    select 'wait', w.run_id, w.no, r.tenant, r.admitted_at is not null, w.wake_at
+    from wait as w cross join run as r on r.id = w.run_id
+    where w.wake_at <= ?1 order by w.wake_at limit ?2
+)
+order by 6, 2, 1, 3 limit ?2
+
+-- name: next_wake
+-- When to look again, if nothing else happens.
+select at from (
+    select min(at) as at from (
+        select min(wake_at) as at from run where wake_at is not null
+        union all
+        select min(wake_at) from step where wake_at is not null
+        union all
+        select min(wake_at) from wait where wake_at is not null
+    )
+)
+where at is not null
+
+-- name: outbox_pending
+-- What is owed to other runs, oldest first.
+select * from outbox where created_at < ?1 order by created_at, run_id, seq, part limit ?2
+
+-- -------------------------------------------------------------------------------------------- listings
+
+-- name: get_run
+-- One run.
+select * from run where id = ?1
+
+-- name: get_spec
+-- One run's spec.
+select * from run_spec where run_id = ?1
+
+-- name: runs_by_status
+-- GWI-21: newest first.
+select * from run where tenant = ?1 and status = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
+
+-- name: runs_by_repo
+-- GWI-21: newest first.
+select * from run where tenant = ?1 and repo = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
+
+-- name: runs_newest
+-- Newest first.
+select * from run where tenant = ?1 and created_at < ?2 order by created_at desc, id desc limit ?3
+
+-- name: stale_heartbeats
+-- GWI-21: leased steps that have been silent since before ?1, longest first. beat_at is in no index because every
+-- heartbeat writes it. But a leased step wakes at the latest when the lease it had at some heartbeat would
+-- expire, and a lease is at most a day (limits.LEASE_SECONDS_MAX), so the index on wake_at bounds the search.
+select a.run_id, a.idx, a.owner, a.beat_at
+from step as s cross join attempt as a on a.run_id = s.run_id and a.idx = s.idx and a.n = s.attempt
+where s.wake_at <= ?1 + 86400000000 and a.lease in ('granted', 'active') and a.beat_at < ?1
+order by a.beat_at, a.run_id, a.idx limit ?2
+
+-- name: idempotency_expiring
+-- GWI-21: soonest first.
+select * from idempotency where status = ?1 and expires_at < ?2 order by expires_at limit ?3
+
+-- name: approvals_open
+-- What people are asked, oldest first.
+select * from approval where tenant = ?1 and status = 'requested' order by requested_at, run_id, no limit ?2
+
+-- name: run_ids_after
+-- Every run, page by page.
+select id from run where id > ?1 order by id limit ?2
+
+-- name: finished_sealed_before
+-- What retention may delete.
+select id from run where sealed_at is not null and finished_at < ?1 order by finished_at, id limit ?2
+
+-- name: steps_of
+-- All of one run, in key order.
+select * from step where run_id = ?1 order by idx
+
+-- name: attempts_of
+-- All of one run, in key order.
+select * from attempt where run_id = ?1 order by idx, n
+
+-- name: checkpoints_of
+-- All of one run, in key order.
+select * from checkpoint where run_id = ?1 order by idx, name
+
+-- name: waits_of
+-- All of one run, in key order.
+select * from wait where run_id = ?1 order by no
+
+-- name: approvals_of
+-- All of one run, in key order.
+select * from approval where run_id = ?1 order by no
+
+-- name: inbox_of
+-- All of one run, in key order.
+select * from inbox where run_id = ?1 order by no
+
+-- name: children_of
+-- All of one run, in key order.
+select * from child where run_id = ?1 order by child_id
+
+-- name: payloads_of
+-- All of one run, in key order.
+select * from payload where run_id = ?1 order by ref
+
+-- name: events_of
+-- All of one run, in key order.
+select * from event where run_id = ?1 order by seq
+
+-- name: outbox_of
+-- All of one run, in key order.
+select * from outbox where run_id = ?1 order by seq, part
+
+-- name: events_after
+-- A run's history from a point on.
+select * from event where run_id = ?1 and seq > ?2 order by seq limit ?3
+
+-- name: payload
+-- One payload.
+select * from payload where run_id = ?1 and ref = ?2
+
+-- name: all_caps
+-- Every cap.
+select * from cap order by tenant, scope
+
+-- ---------------------------------------------------------------------------------------------- doctor
+
+-- name: live_usage
+-- Live leases of everybody.
+select tenant, workflow, count(*) from attempt where lease in ('granted', 'active')
+group by tenant, workflow order by tenant, workflow
+
+-- name: key_holders_twice
+-- Runs that share a concurrency key while both are admitted and open; the unique index run_key_holder forbids it.
+select id from run
+where
+    concurrency_key is not null and admitted_at is not null and finished_at is null
+    and (tenant, concurrency_key) in (
+        select tenant, concurrency_key from run
+        where concurrency_key is not null and admitted_at is not null and finished_at is null
+        group by tenant, concurrency_key having count(*) > 1
+    )
+order by id
+
+-- name: orphan_rows
+-- Run ids that rows beneath a run name but no run has.
+select run_id from (
+    select run_id from run_spec
+    union
+    select run_id from step
+    union
+    select run_id from attempt
+    union
+    select run_id from checkpoint
+    union
+    select run_id from wait
+    union
+    select run_id from approval
+    union
+    select run_id from inbox
+    union
+    select run_id from child
+    union
+    select run_id from payload
+    union
+    select run_id from event
+    union
+    select run_id from outbox
+    union
+    select run_id from stale
+)
+where run_id not in (select id from run) order by run_id
+
+-- name: lost_specs
+-- Runs without a spec, or with a spec of another tenant.
+select r.id from run as r left join run_spec as s on s.run_id = r.id
+where s.run_id is null or s.tenant <> r.tenant order by r.id
+
+-- name: sizes
+-- Each table and its number of rows.
+select 'run', count(*) from run
+union all
+select 'run_spec', count(*) from run_spec
+union all
+select 'step', count(*) from step
+union all
+select 'attempt', count(*) from attempt
+union all
+select 'checkpoint', count(*) from checkpoint
+union all
+select 'wait', count(*) from wait
+union all
+select 'approval', count(*) from approval
+union all
+select 'inbox', count(*) from inbox
+union all
+select 'child', count(*) from child
+union all
+select 'payload', count(*) from payload
+union all
+select 'event', count(*) from event
+union all
+select 'outbox', count(*) from outbox
+union all
+select 'stale', count(*) from stale
+union all
+select 'cap', count(*) from cap
+union all
+select 'idempotency', count(*) from idempotency
+
+-- ------------------------------------------------------------------------------------------ the schema
+
+-- name: schema_applied
+-- The migrations that were applied.
+select number, name, checksum from schema_version order by number
+
+-- name: schema_record
+-- A migration that was applied.
+insert into schema_version (number, name, applied_at, checksum) values (?1, ?2, ?3, ?4)

@@ -1,0 +1,187 @@
+"""A transaction under way on a SQLite connection: how its queries are asked and its rows written.
+
+Laws:
+1. Nothing here begins, commits or waits: the store does.
+2. A run whose version was seen under this transaction's lock needs no second look.
+3. Time is the host's clock, never below the last committed time, and it never goes back in a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
+from typing import Any, get_type_hints
+
+import apsw
+import msgspec
+from msgspec.json import encode
+
+from tenure.kernel.model import ROWS, Row, Run
+from tenure.store import port
+from tenure.store.sqlfile import named_queries
+
+SQL = named_queries("tenure.store.sqlite")
+_DONE = SQL["save_done"]
+_FINE = SQL["save_fine"]
+_EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
+_NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
+_DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
+_SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
+_BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "cap", "idempotency")]
+_LOCKS = frozenset({"lock_runs", "lock_free_runs"})
+
+_tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
+
+
+def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]], list[Any]]:
+    """Builds structs from rows. SQLite has no booleans; what is sent on as JSON must not become 0 and 1."""
+    flags = [name for name, hint in get_type_hints(answer).items() if hint is bool]
+    if not flags:
+        return lambda rows: list(starmap(answer, rows))
+
+    def make(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+        made = list(starmap(answer, rows))
+        for name in flags:
+            for one in made:
+                setattr(one, name, getattr(one, name) == 1)
+        return made
+
+    return make
+
+
+_MAKERS = {answer: _maker(answer) for answer in set(port.QUERIES.values())}
+MAKE = {name: _MAKERS[answer] for name, answer in port.QUERIES.items()}
+
+
+def ask(
+    cursor: apsw.Cursor, name: str, rows: Sequence[tuple[Any, ...]], scalars: tuple[Any, ...]
+) -> list[Any]:
+    """The answer to a named query: one statement per row, or one with the scalars alone."""
+    make = MAKE[name]
+    if not rows:
+        # A query of rows that is asked about none of them has nothing to answer.
+        return [] if name in _BY_ROW else make(cursor.execute(SQL[name], scalars))
+    if name in _LOCKS:
+        rows = sorted(rows)
+    if scalars:
+        rows = [(*row, *scalars) for row in rows]
+    found = make(cursor.executemany(SQL[name], rows))
+    if name == "lanes" and len(rows) > 1:
+        lanes = sorted({(lane.tenant, lane.workspace) for lane in found})
+        return list(starmap(port.Lane, lanes[: scalars[-1]]))
+    return found
+
+
+_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
+
+
+class Running:
+    """One transaction: what it has seen, what it has written."""
+
+    __slots__ = ("_cursor", "_host_now", "_seen", "now_us", "wrote")
+
+    def __init__(self, cursor: apsw.Cursor, host_now: Callable[[], int]) -> None:
+        self._cursor = cursor
+        self._host_now = host_now
+        self._seen: dict[int, int] = {}
+        self.wrote = False
+        self.now_us: int = ask(cursor, "now", (), (host_now(),))[0].now_us
+
+    def now(self) -> int:
+        """The time, read anew."""
+        now = self.now_us = max(self.now_us, self._host_now())
+        return now
+
+    def answer(self, request: port.Query | port.Save) -> Any:
+        """Carry out what a transaction yielded."""
+        if type(request) is port.Save:
+            return self.save(request)
+        assert isinstance(request, port.Query)
+        if request.name == "now":
+            return [port.Moment(self.now())]
+        found = ask(self._cursor, request.name, request.rows, request.scalars)
+        if request.name in _LOCKS:
+            self._seen.update([(run.id, run.version) for run in found])
+        elif request.name == "beat":
+            self.wrote = self.wrote or bool(found)
+        return found
+
+    def save(self, save: port.Save) -> port.Saved:
+        """Write a save's rows of the runs that are where they are expected to be."""
+        now = self.now()
+        if save.estimate_us is not None and not self._fine(save.estimate_us, now):
+            return port.Saved(set(), now)
+        ids = self._as_expected(save.expect, now)
+        if save.new_specs:
+            ids |= self._insert_new(save)
+        if save.runs:
+            self._update_runs([run for run in save.runs if run.id in ids])
+        for table, rows in save.rows.items():
+            self._write(table, rows, ids)
+        if save.delivered:
+            left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
+            self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
+            self.wrote = True
+        if save.delete_runs:
+            ids |= self._delete_runs(save, ids)
+        self.wrote = self.wrote or bool(ids)
+        return port.Saved(ids, now)
+
+    def finish(self) -> None:
+        """Before the commit of a transaction that wrote something: the clock must not fall behind it."""
+        self._cursor.execute(_DONE, (self.now_us,))
+
+    def _fine(self, estimate_us: int, now: int) -> bool:
+        return self._cursor.execute(_FINE, (estimate_us, now)).fetchall() == [(1,)]
+
+    def _as_expected(self, expect: list[tuple[int, int, int | None]], now: int) -> set[int]:
+        ids: set[int] = set()
+        unseen: list[tuple[int, int]] = []
+        seen = self._seen
+        for run_id, version, valid_until in expect:
+            if valid_until is not None and now >= valid_until:
+                continue
+            known = seen.get(run_id)
+            if known is None:
+                unseen.append((run_id, version))
+            elif known == version:
+                ids.add(run_id)
+        if unseen:
+            ids.update([row[0] for row in self._cursor.executemany(_EXPECTED, unseen)])
+        return ids
+
+    def _insert_new(self, save: port.Save) -> set[int]:
+        made = {row[0] for row in self._cursor.executemany(_NEW_SPEC, map(_tuple, save.new_specs))}
+        rows = [_tuple(run) for run in save.new_runs if run.id in made]
+        inserted = {row[0] for row in self._cursor.executemany(_NEW_RUN, rows)}
+        if inserted != made:
+            raise port.Rejected("a new spec has no new run")
+        self._seen.update([(run.id, run.version) for run in save.new_runs if run.id in made])
+        return made
+
+    def _update_runs(self, runs: list[Run]) -> None:
+        if any(run.concurrency_key is not None for run in runs):
+            # A key is handed on in one commit: its old holder has to let go before the new one takes it.
+            runs.sort(key=lambda run: run.finished_at is None)
+        self._cursor.executemany(_RUN, map(_tuple, runs))
+        self._seen.update([(run.id, run.version) for run in runs])
+
+    def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
+        written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table beneath a run has it
+        if table == "idempotency":  # it may stand before its run, or without one
+            written += [_tuple(row) for row in rows if row.run_id is None]  # type: ignore[attr-defined]  # likewise
+        if table == "attempt" and len(written) > 1:
+            # A step may lose a lease and get the next in one commit: the ended attempts first.
+            written.sort(key=lambda row: row[_ENDED_AT] is None)
+        self._cursor.executemany(_SAVE[table], written)
+
+    def _delete_runs(self, save: port.Save, ids: set[int]) -> set[int]:
+        refused = {run_id for run_id, _, _ in save.expect} - ids
+        asked = [(run_id,) for run_id in save.delete_runs if run_id not in refused]
+        gone = list(self._cursor.executemany(_DELETE_RUN, asked))
+        for statement in _BENEATH:
+            self._cursor.executemany(statement, gone)
+        return {row[0] for row in gone}
+
+
+_ENDED_AT = ROWS["attempt"].__struct_fields__.index("ended_at")

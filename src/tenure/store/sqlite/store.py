@@ -1,0 +1,330 @@
+"""The SQLite store.
+
+Laws:
+1. One connection writes and one reads. A transaction takes the file's write lock at its beginning, so it
+   cannot fail half-way because of another process.
+2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and
+   reads on their own) runs in a thread: rows cost Python time, and two threads that both want the
+   interpreter are slower than one.
+3. A locked file is waited for without blocking the loop, in small random pauses, until the deadline.
+4. After any error the transaction is rolled back and the connection stays usable.
+5. Inline, there are no threads and nothing is awaited: the simulator's scheduler sees whole transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import apsw
+
+from tenure import limits
+from tenure.clock import Clock, HostClock
+from tenure.errors import TenureError
+from tenure.kernel.model import Cap
+from tenure.store.port import Transaction
+from tenure.store.sqlite import migrate
+from tenure.store.sqlite.courier import Courier
+from tenure.store.sqlite.faults import translated
+from tenure.store.sqlite.running import SQL, Running, ask
+
+T = TypeVar("T")
+
+MEMORY = ":memory:"
+PAUSE_SECONDS_MIN = 0.001
+PAUSE_SECONDS_MAX = 0.020
+POLL_SECONDS = 0.05
+"""How often a waiting process looks whether another one has written."""
+STATEMENTS_CACHED = 256
+_HOST_CLOCK = HostClock()
+
+
+class SqliteStore:
+    """A file (or, inline, `:memory:` or a connection shared with other inline stores)."""
+
+    name = "sqlite"
+    lanes_max = 1
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = _HOST_CLOCK,
+        inline: bool = False,
+        connection: apsw.Connection | None = None,
+        busy_seconds: float = limits.COMMAND_SECONDS_MAX,
+    ) -> None:
+        self.path = os.fspath(path)
+        if (self.path == MEMORY or connection is not None) and not inline:
+            raise ValueError("a database in memory has one connection: use inline=True")
+        self._clock = clock
+        self._shift_us = 0
+        self._inline = inline
+        self._busy_seconds = busy_seconds
+        self._chance = random.Random()
+        self._given = connection
+        self._connection = connection
+        self._cursor: apsw.Cursor | None = None
+        self._turn = asyncio.Lock()
+        self._writer: Courier | None = None
+        self._reader: Courier | None = None
+        self._read_cursor: apsw.Cursor | None = None
+        self._data_version = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    # ------------------------------------------------------------------------------------ open and close
+
+    async def open(self) -> None:
+        """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
+        connection = await self._connect(create=False)
+        try:
+            if await self._patiently(lambda: migrate.missing(connection)):
+                raise TenureError("STORE_NOT_MIGRATED", f"{self.path} needs `tenure migrate`")
+            await self._patiently(lambda: _configure(connection))
+            self._data_version = connection.pragma("data_version")
+        except BaseException:
+            await self.close()
+            raise
+        self._cursor = connection.cursor()
+        if self._inline:
+            self._read_cursor = connection.cursor()
+            return
+        self._writer, self._reader = Courier("tenure-sqlite-commit"), Courier("tenure-sqlite-read")
+        self._read_cursor = await self._reader.run(self._connect_reader)
+
+    async def close(self) -> None:
+        """Let go of everything; under way transactions are finished first."""
+        async with self._turn:
+            for courier in (self._writer, self._reader):
+                if courier is not None:
+                    courier.stop()
+            if self._read_cursor is not None and not self._inline:
+                self._read_cursor.connection.close()
+            if self._connection is not None and self._given is None:
+                self._connection.close()
+            self._connection, self._cursor, self._read_cursor = self._given, None, None
+            self._writer = self._reader = None
+        for waiter in self._waiting:
+            waiter.cancel()
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date, making the file if there is none; the names of what was applied."""
+        connection = await self._connect(create=True)
+
+        def bring_up() -> list[str]:
+            connection.execute("begin immediate")
+            try:
+                todo = migrate.missing(connection)
+                applied = migrate.apply(connection, todo, self._host_now()) if todo else []
+                connection.execute("commit")
+            except BaseException:
+                _roll_back(connection)
+                raise
+            return applied
+
+        try:
+            await self._patiently(lambda: migrate.missing(connection))  # before anything is written
+            await self._patiently(lambda: connection.pragma("journal_mode", "wal"))
+            return await self._patiently(bring_up)
+        except Exception as fault:
+            raise translated(fault) from fault
+        finally:
+            if self._cursor is None and self.path != MEMORY:
+                await self.close()
+
+    async def _connect(self, *, create: bool) -> apsw.Connection:
+        if self._connection is None:
+            if not create and self.path == MEMORY:
+                raise TenureError("STORE_NOT_MIGRATED", "a database in memory begins with migrate()")
+            try:
+                self._connection = _connection(self.path, create=create)
+            except Exception as fault:
+                raise translated(fault) from fault
+            if self._connection.readonly("main"):
+                await self.close()
+                raise TenureError("STORE_READ_ONLY", f"{self.path} cannot be written")
+        return self._connection
+
+    def _connect_reader(self) -> apsw.Cursor:
+        connection = _connection(self.path, create=False)
+        connection.set_busy_timeout(int(self._busy_seconds * 1000))
+        _configure(connection)
+        connection.pragma("query_only", True)
+        return connection.cursor()
+
+    # ---------------------------------------------------------------------------------- transactions
+
+    async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
+        """Run one transaction and commit it."""
+        del lane, single  # one writer, no round trips
+        async with self._turn:
+            cursor = await self._begin()
+            try:
+                running = Running(cursor, self._host_now)
+                result = _drive(make(), running)
+                if not running.wrote:
+                    cursor.execute("rollback")
+                    return result
+                running.finish()
+                if self._writer is None:
+                    cursor.execute("commit")
+                else:
+                    await self._writer.run(lambda: cursor.execute("commit"))
+            except BaseException as fault:
+                _roll_back(cursor.connection)
+                if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
+                    raise known from fault
+                raise
+            return result
+
+    async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+        """Ask one named query on its own."""
+        cursor = self._read_cursor
+        assert cursor is not None, "the store is not open"
+        if name == "now":
+            scalars = (self._host_now(),)
+
+        def call() -> list[Any]:
+            try:
+                return ask(cursor, name, rows, scalars)
+            except Exception as fault:
+                raise translated(fault) from fault
+
+        return call() if self._reader is None else await self._reader.run(call)
+
+    async def put_caps(self, caps: list[Cap]) -> None:
+        """Insert or replace caps."""
+        async with self._turn:
+            cursor = await self._begin()
+            try:
+                cursor.executemany(
+                    SQL["save_cap"],
+                    [(c.tenant, c.scope, c.weight, c.max_concurrency, c.max_runs_per_min) for c in caps],
+                )
+                cursor.execute("commit")
+            except Exception as fault:
+                _roll_back(cursor.connection)
+                raise translated(fault) from fault
+
+    async def _begin(self) -> apsw.Cursor:
+        cursor = self._cursor
+        assert cursor is not None, "the store is not open"
+        try:
+            cursor.execute("begin immediate")
+        except apsw.BusyError:
+            await self._patiently(lambda: cursor.execute("begin immediate"))
+        except Exception as fault:
+            raise translated(fault) from fault
+        return cursor
+
+    async def _patiently(self, call: Callable[[], T]) -> T:
+        """Repeat a call while the file is locked, in small random pauses, until the deadline."""
+        deadline = time.monotonic() + self._busy_seconds
+        pause = PAUSE_SECONDS_MIN
+        while True:
+            try:
+                return call()
+            except apsw.BusyError as busy:
+                if time.monotonic() >= deadline:
+                    message = f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
+                    raise TenureError("STORE_BUSY", message) from busy
+            except Exception as fault:
+                raise translated(fault) from fault
+            await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
+            pause = min(pause * 1.5, PAUSE_SECONDS_MAX)
+
+    # ------------------------------------------------------------------------------- time and wake-ups
+
+    def shift(self, offset_us: int) -> None:
+        """Let this store's clock be so much ahead of the host's, for tests."""
+        self._shift_us = offset_us
+
+    def _host_now(self) -> int:
+        return self._clock.now_us() + self._shift_us
+
+    async def wait_for_work(self, timeout_s: float) -> bool:
+        """Return early (True) when this or another process has written something."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        told: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(told)
+        try:
+            while not told.done():
+                if self._others_wrote():
+                    return True
+                left = deadline - loop.time()
+                if left <= 0:
+                    return False
+                await asyncio.wait((told,), timeout=min(left, POLL_SECONDS))
+            return not told.cancelled()
+        finally:
+            self._waiting.discard(told)
+
+    async def tell_work(self) -> None:
+        """Wake whoever waits in this process; other processes see that the file has changed."""
+        for told in self._waiting:
+            if not told.done():
+                told.set_result(None)
+
+    def _others_wrote(self) -> bool:
+        """SQLite counts the commits of other connections for us; our own are not among them."""
+        if self._connection is None or self._turn.locked():
+            return False
+        try:
+            version = self._connection.pragma("data_version")
+        except apsw.BusyError:
+            return False
+        except Exception as fault:
+            raise translated(fault) from fault
+        before, self._data_version = self._data_version, int(version)
+        return self._data_version != before
+
+
+def _connection(path: str, *, create: bool) -> apsw.Connection:
+    if not create and not path.startswith("file:") and not os.path.exists(path):
+        raise TenureError("STORE_NOT_MIGRATED", f"there is no database at {path}")
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+    if create:
+        flags |= apsw.SQLITE_OPEN_CREATE
+    return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
+
+
+def _configure(connection: apsw.Connection) -> None:
+    for pragma, value in PRAGMAS:
+        connection.pragma(pragma, value)
+
+
+PRAGMAS: tuple[tuple[str, str | int], ...] = (
+    ("synchronous", "full"),
+    ("foreign_keys", 0),
+    ("temp_store", "memory"),
+    ("cache_size", -64 * 1024),
+    ("wal_autocheckpoint", 4000),
+)
+"""Settings of every connection."""
+
+
+def _drive(transaction: Transaction[T], running: Running) -> T:
+    """Give a transaction what it asks for. Its own errors are its own; the database's are translated."""
+    answer: Any = None
+    while True:
+        try:
+            request = transaction.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        try:
+            answer = running.answer(request)
+        except Exception as fault:
+            transaction.close()
+            raise translated(fault) from fault
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    """SQLite has rolled back by itself after some errors (a full disk among them)."""
+    if connection.in_transaction:
+        connection.execute("rollback")
