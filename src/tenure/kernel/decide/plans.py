@@ -418,7 +418,7 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
             open_step(d, step)
 
 
-def admit(d: Draft, c: Admit) -> Decision:
+def admit(d: Draft, _c: Admit) -> Decision:
     """Look again whether a run that was held back may begin."""
     run = d.run
     if (
@@ -429,9 +429,7 @@ def admit(d: Draft, c: Admit) -> Decision:
     ):
         return Decision({"admitted": run.admitted_at is not None})
     if run.deadline_at is not None and run.deadline_at <= d.now:
-        from tenure.kernel.decide.ticks import run_timed_out
-
-        return run_timed_out(d)
+        return time_out_run(d)
     admit_if_possible(d, d.spec(), over_rate="delay")
     run = d.run
     if run.admitted_at is None and run.deadline_at is not None and run.wake_at is not None:
