@@ -17,7 +17,7 @@ from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import AddSteps, Admit, CreateRun, PlanFailed, PlanReady, StepSpec
-from tenure.kernel.decide.closing import finish
+from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
 from tenure.kernel.decide.opening import open_step
 from tenure.kernel.draft import CREATED_EDGES, Decision, Draft
