@@ -1,0 +1,98 @@
+"""Telling other processes that work became ready: LISTEN and NOTIFY on a connection of their own.
+
+Laws:
+1. A notification is a hint. Nobody depends on it: beneath it lies a slow poll.
+2. It is sent after the commit and never within it: a NOTIFY in a transaction makes all commits queue up.
+   Many hints within a few milliseconds are one.
+3. The connection is looked after by one task: when nothing was heard for a while it is asked to answer, and
+   one that does not is replaced. After a gap everybody is woken once, because a hint may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import asyncpg
+
+from tenure.store.postgres.link import COMMON_SETTINGS, PAUSE_SECONDS_MAX, Target
+
+COALESCE_SECONDS = 0.005
+PING_SECONDS = 5.0
+ANSWER_SECONDS_MAX = 5.0
+
+
+class Bell:
+    """Rings in every other process that listens to the same schema."""
+
+    def __init__(self, target: Target, ping_seconds: float = PING_SECONDS) -> None:
+        self._target = target
+        self._channel = f"{target.schema}_work"
+        self._ping_seconds = ping_seconds
+        self._told = asyncio.Event()
+        self._rung = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.pid: int | None = None
+        """The server process that serves the listening connection, while there is one."""
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._task = asyncio.create_task(self._attend(), name="tenure-postgres-bell")
+
+    async def stop(self) -> None:
+        """Stop listening and wake whoever waits."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._rung.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Until somebody rings (True) or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        self._rung.clear()
+        return True
+
+    def tell(self) -> None:
+        """Have the others' bells rung soon."""
+        self._told.set()
+
+    async def _attend(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):  # whatever it is: the poll carries on, and so do we
+                await self._listen()
+            self.pid = None
+            await asyncio.sleep(PAUSE_SECONDS_MAX / 4)
+
+    async def _listen(self) -> None:
+        """Listen until the connection fails."""
+        connection = await self._target.reach(
+            COMMON_SETTINGS, time.monotonic(), command_seconds=ANSWER_SECONDS_MAX
+        )
+        try:
+            await connection.add_listener(self._channel, self._heard)
+            self.pid = connection.get_server_pid()
+            self._rung.set()
+            while True:
+                try:
+                    async with asyncio.timeout(self._ping_seconds):
+                        await self._told.wait()
+                except TimeoutError:
+                    await connection.execute("select 1")
+                    continue
+                self._told.clear()
+                await connection.execute("select pg_notify($1, '')", self._channel)
+                await asyncio.sleep(COALESCE_SECONDS)
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: asyncpg.Connection, pid: int, _channel: str, _payload: Any) -> None:
+        if pid != self.pid:  # our own ringing is not news to us
+            self._rung.set()

@@ -1,0 +1,462 @@
+-- The kernel's tables: names and columns are those of tenure.kernel.model, in order.
+--
+-- Times are whole microseconds since 1970 (bigint). Text has the collation "C", so that both databases
+-- order alike and comparing is comparing bytes. There are no foreign keys: a run's rows are written in the
+-- commit that locks the run, a check per row would cost a tenth of it, and the doctor looks for orphans.
+-- run, step and attempt are updated in place: the free space of their pages (fillfactor) keeps an update
+-- that touches no indexed column out of the indexes (HOT). So run.version, head, event_at and the
+-- counters are in no index, and neither is what a heartbeat writes.
+
+create table schema_version (
+    number integer primary key,
+    name text not null unique,
+    applied_at bigint not null,
+    checksum text not null
+);
+
+-- ------------------------------------------------------------------------------------------------ run
+
+create table run (
+    id bigint primary key,
+    tenant text collate "C" not null,
+    workspace text collate "C" not null,
+    workflow text collate "C" not null,
+    code_version text collate "C" not null,
+    profile text collate "C" not null,
+    repo text collate "C",
+    concurrency_key text collate "C",
+    rated boolean not null,
+    linked boolean not null,
+    timeout_us bigint,
+    created_at bigint not null,
+    status text collate "C" not null,
+    version integer not null,
+    head bytea not null,
+    event_at bigint not null,
+    planned boolean not null,
+    admitted_at bigint,
+    started_at bigint,
+    finished_at bigint,
+    duration_us bigint,
+    reason text collate "C",
+    paused boolean not null,
+    parked text collate "C",
+    cancel_at bigint,
+    cancel_reason text collate "C",
+    deadline_at bigint,
+    human_since bigint,
+    reported_at bigint,
+    sealed_at bigint,
+    wake_at bigint,
+    steps_total integer not null,
+    steps_open integer not null,
+    steps_ready integer not null,
+    steps_live integer not null,
+    steps_approval integer not null,
+    steps_external integer not null,
+    steps_retry integer not null,
+    steps_bad integer not null,
+    steps_done integer not null,
+    checkpoints integer not null,
+    waits_open integer not null,
+    inbox_total integer not null,
+    inbox_buffered integer not null,
+    children_open integer not null,
+    next_ref integer not null,
+    next_no integer not null,
+    output_ref integer,
+    error_ref integer,
+    constraint run_status_known check (
+        case when finished_at is null
+            then status in ('running', 'queued', 'created', 'planning', 'plan_failed', 'waiting_approval',
+                'waiting_external', 'retry_wait', 'canceling')
+            else status in ('succeeded', 'failed', 'canceled', 'timed_out')
+        end),
+    constraint run_terminal_is_complete check (
+        (finished_at is null) = (reason is null) and (finished_at is null) = (duration_us is null)),
+    constraint run_terminal_has_no_timer check (finished_at is null or wake_at is null),
+    constraint run_times_in_order check (
+        started_at >= created_at and finished_at >= created_at and finished_at >= started_at),
+    constraint run_sealed_when_finished check (sealed_at is null or finished_at is not null),
+    constraint run_counters check (
+        least(version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external,
+            steps_retry, steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered,
+            children_open) >= 0)
+) with (fillfactor = 70);
+
+create index run_by_status on run (tenant, status, created_at desc, id desc);
+create index run_by_repo on run (tenant, repo, created_at desc, id desc) where repo is not null;
+create index run_newest on run (tenant, created_at desc, id desc);
+create index run_wake on run (wake_at) where wake_at is not null;
+create index run_rate on run (tenant, admitted_at) where rated;
+create index run_key_open on run (tenant, concurrency_key, created_at, id)
+    where concurrency_key is not null and finished_at is null;
+-- One at a time: at most one admitted, unfinished run per concurrency key.
+create unique index run_key_held on run (tenant, concurrency_key)
+    where concurrency_key is not null and admitted_at is not null and finished_at is null;
+create index run_sealed on run (finished_at, id) where sealed_at is not null;
+
+create table run_spec (
+    run_id bigint primary key,
+    tenant text collate "C" not null,
+    source text collate "C" not null,
+    idempotency_key text collate "C",
+    request_hash bytea not null,
+    trigger_type text collate "C" not null,
+    trigger_ref text collate "C",
+    requester text collate "C" not null,
+    priority integer not null,
+    concurrency_mode text collate "C" not null,
+    not_before bigint,
+    wall_clock boolean not null,
+    input_ref integer,
+    parent_id bigint,
+    parent_no integer,
+    resumed_from bigint,
+    resume_count integer not null,
+    rerun_of bigint,
+    attempt_no integer not null,
+    labels text collate "C" not null,
+    metadata text collate "C" not null,
+    salt bytea not null,
+    constraint run_spec_mode_known check (concurrency_mode in ('queue', 'supersede')),
+    constraint run_spec_counters check (least(resume_count, attempt_no) >= 0)
+);
+
+-- I31: one run per tenant, source and key.
+create unique index run_spec_key on run_spec (tenant, source, idempotency_key) where idempotency_key is not null;
+
+-- ---------------------------------------------------------------------------------------------- steps
+
+create table step (
+    run_id bigint not null,
+    idx integer not null,
+    name text collate "C" not null,
+    kind text collate "C" not null,
+    tool text collate "C" not null,
+    queue text collate "C" not null,
+    tenant text collate "C" not null,
+    workspace text collate "C" not null,
+    workflow text collate "C" not null,
+    priority integer not null,
+    required boolean not null,
+    dependents text collate "C" not null,
+    max_attempts integer not null,
+    timeout_us bigint,
+    lease_us bigint not null,
+    idempotency_key text collate "C" not null,
+    input_ref integer,
+    spec text collate "C",
+    created_at bigint not null,
+    state text collate "C" not null,
+    needs_left integer not null,
+    attempt integer not null,
+    charged integer not null,
+    claimable boolean not null,
+    ready_at bigint,
+    cancel_by bigint,
+    wait_no integer,
+    waits_on text collate "C" not null,
+    checkpoints integer not null,
+    unsafe integer not null,
+    finished_at bigint,
+    reason text collate "C",
+    output_ref integer,
+    error_ref integer,
+    last_error text collate "C",
+    eligible_at bigint,
+    wake_at bigint,
+    primary key (run_id, idx),
+    constraint step_state_known check (
+        case when finished_at is null
+            then state in ('pending', 'ready', 'leased', 'starting', 'running', 'uploading', 'waiting_approval',
+                'waiting_external', 'retry_wait', 'canceling')
+            else state in ('succeeded', 'failed', 'canceled', 'timed_out', 'skipped')
+        end),
+    constraint step_kind_known check (kind in ('work', 'body', 'approval', 'wait')),
+    constraint step_terminal_is_complete check ((finished_at is null) = (reason is null)),
+    constraint step_terminal_has_no_timer check (finished_at is null or wake_at is null),
+    constraint step_times_in_order check (finished_at >= created_at),
+    -- I45: gates are never leased.
+    constraint step_claimable check (
+        not claimable or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)),
+    constraint step_counters check (
+        max_attempts >= 1 and least(needs_left, attempt, charged, checkpoints, unsafe) >= 0)
+) with (fillfactor = 70);
+
+create unique index step_name on step (run_id, name);
+-- What a claim reads, in the order it takes them.
+create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable;
+create index step_wake on step (wake_at) where wake_at is not null;
+-- Closed is told by finished_at, which a CHECK ties to the state: so a change of state alone stays HOT.
+create index step_open on step (run_id, idx) where finished_at is null;
+
+create table attempt (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    tenant text collate "C" not null,
+    workflow text collate "C" not null,
+    owner text collate "C" not null,
+    granted_at bigint not null,
+    timeout_at bigint,
+    state text collate "C" not null,
+    lease text collate "C" not null,
+    expires_at bigint not null,
+    beat_at bigint not null,
+    seq integer not null,
+    said text collate "C" not null,
+    answer bytea not null,
+    progress text collate "C" not null,
+    ended_at bigint,
+    reason text collate "C",
+    cost text collate "C",
+    primary key (run_id, idx, n),
+    constraint attempt_state_known check (
+        case when ended_at is null
+            then state in ('created', 'queued', 'leased', 'starting', 'running', 'uploading', 'canceling')
+            else state in ('succeeded', 'failed', 'timed_out', 'stale', 'canceled', 'suspended', 'released')
+        end),
+    constraint attempt_lease_known check (
+        case when ended_at is null
+            then lease in ('granted', 'active')
+            else lease in ('completed', 'released', 'expired', 'revoked', 'canceled')
+        end),
+    constraint attempt_times_in_order check (
+        ended_at >= granted_at and expires_at >= granted_at and beat_at >= granted_at),
+    constraint attempt_counters check (n >= 1 and seq >= 0)
+) with (fillfactor = 70);
+
+-- I22: one live lease per step.
+create unique index attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
+-- What caps count, and where stale heartbeats are looked for.
+create index attempt_usage on attempt (tenant, workflow) where lease in ('granted', 'active');
+
+create table checkpoint (
+    run_id bigint not null,
+    idx integer not null,
+    name text collate "C" not null,
+    no integer not null,
+    state text collate "C" not null,
+    n integer not null,
+    seq integer not null,
+    resumable boolean not null,
+    idempotent boolean not null,
+    arguments bytea not null,
+    at bigint not null,
+    tries integer not null,
+    next_at bigint,
+    output_ref integer,
+    error text collate "C",
+    meta text collate "C",
+    primary key (run_id, idx, name),
+    constraint checkpoint_state_known check (state in ('done', 'started', 'failed')),
+    constraint checkpoint_counters check (tries >= 0)
+);
+
+-- ---------------------------------------------------------------------------------------------- waits
+
+create table wait (
+    run_id bigint not null,
+    no integer not null,
+    idx integer not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    label text collate "C" not null,
+    gate boolean not null,
+    fatal boolean not null,
+    opened_at bigint not null,
+    expires_at bigint,
+    state text collate "C" not null,
+    outcome text collate "C",
+    settled_at bigint,
+    result_ref integer,
+    wake_at bigint,
+    primary key (run_id, no),
+    constraint wait_state_known check (
+        case state
+            when 'open' then outcome is null and settled_at is null
+            when 'settled' then outcome is not null and settled_at is not null and wake_at is null
+            when 'closed' then wake_at is null
+            else false
+        end),
+    constraint wait_times_in_order check (settled_at >= opened_at)
+);
+
+create index wait_label on wait (run_id, idx, label);
+create index wait_open on wait (run_id, no) where state = 'open';
+create index wait_wake on wait (wake_at) where wake_at is not null;
+
+create table approval (
+    run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    tier text collate "C" not null,
+    people integer not null,
+    requester text collate "C" not null,
+    digest bytea not null,
+    revision integer not null,
+    requested_at bigint not null,
+    expires_at bigint,
+    question_ref integer,
+    status text collate "C" not null,
+    votes text collate "C" not null,
+    decided_at bigint,
+    decided_by text collate "C",
+    reason_ref integer,
+    primary key (run_id, no),
+    -- I44: decided once, by somebody.
+    constraint approval_status_known check (
+        case status
+            when 'requested' then decided_at is null and decided_by is null
+            when 'approved' then decided_at is not null and decided_by is not null
+            when 'rejected' then decided_at is not null and decided_by is not null
+            when 'expired' then true
+            when 'canceled' then true
+            else false
+        end),
+    constraint approval_counters check (people >= 1 and revision >= 0)
+);
+
+create index approval_open on approval (tenant, requested_at, run_id, no) where status = 'requested';
+
+create table inbox (
+    run_id bigint not null,
+    no integer not null,
+    name text collate "C" not null,
+    event_id text collate "C" not null,
+    source text collate "C" not null,
+    payload_ref integer,
+    received_at bigint not null,
+    wait_no integer,
+    primary key (run_id, no)
+);
+
+create unique index inbox_event on inbox (run_id, event_id);
+create index inbox_buffered on inbox (run_id, name, no) where wait_no is null;
+
+create table child (
+    run_id bigint not null,
+    child_id bigint not null,
+    idx integer not null,
+    on_close text collate "C" not null,
+    wait_no integer not null,
+    state text collate "C" not null,
+    outcome text collate "C",
+    primary key (run_id, child_id),
+    constraint child_on_close_known check (on_close in ('cancel', 'leave', 'wait'))
+);
+
+create index child_open on child (run_id, child_id) where state = 'open';
+
+-- --------------------------------------------------------------------------- history and what it owes
+
+create table payload (
+    run_id bigint not null,
+    ref integer not null,
+    salt bytea not null,
+    body bytea not null,
+    primary key (run_id, ref)
+);
+
+create table event (
+    run_id bigint not null,
+    seq integer not null,
+    kind text collate "C" not null,
+    at bigint not null,
+    actor text collate "C" not null,
+    initiator text collate "C" not null,
+    cause text collate "C" not null,
+    body bytea not null,
+    hash bytea not null,
+    primary key (run_id, seq),
+    constraint event_counters check (seq >= 1)
+);
+
+create table outbox (
+    run_id bigint not null,
+    seq integer not null,
+    part integer not null,
+    topic text collate "C" not null,
+    target_id bigint,
+    body bytea not null,
+    created_at bigint not null,
+    primary key (run_id, seq, part)
+);
+
+create index outbox_oldest on outbox (created_at);
+
+create table stale (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    said text collate "C" not null,
+    seq integer not null,
+    owner text collate "C" not null,
+    at bigint not null,
+    primary key (run_id, idx, n, said)
+);
+
+-- ------------------------------------------------------------------------------------ beside the runs
+
+create table cap (
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    weight integer not null,
+    max_concurrency integer,
+    max_runs_per_min integer,
+    primary key (tenant, scope),
+    constraint cap_limits check (weight >= 1 and max_concurrency >= 0 and max_runs_per_min >= 0)
+);
+
+create table idempotency (
+    tenant text collate "C" not null,
+    source text collate "C" not null,
+    name text collate "C" not null,
+    run_id bigint,
+    status text collate "C" not null,
+    request_hash bytea not null,
+    response bytea,
+    error text collate "C",
+    created_at bigint not null,
+    updated_at bigint not null,
+    expires_at bigint not null,
+    lock_expires_at bigint,
+    attempts integer not null,
+    primary key (tenant, source, name),
+    constraint idempotency_status_known check (status in ('processing', 'completed', 'failed', 'expired')),
+    constraint idempotency_counters check (attempts >= 1)
+);
+
+create index idempotency_expiry on idempotency (status, expires_at);
+
+-- ----------------------------------------------------------------------------------------- wire types
+--
+-- A save sends the rows of a table as one array of a composite type: one function scan on the server
+-- instead of one per column, and half the encoding. The types are copies of the tables' columns and not
+-- the tables' own row types, so that a process of the version before can go on while a later migration
+-- adds a column: that migration makes a new type beside the old one.
+
+do $$
+declare
+    t record;
+begin
+    for t in
+        select c.relname as name, string_agg(format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', '
+                                             order by a.attnum) as columns
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+        where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and c.relname <> 'schema_version'
+        group by c.relname
+    loop
+        execute format('create type %I as (%s)', t.name || '_in', t.columns);
+        if t.name = 'run' then
+            -- What is expected of a run that changes, and the columns that can change: from its status on.
+            execute format('create type run_change_in as (id bigint, expected integer, valid_until bigint, %s)',
+                           substring(t.columns from 'status text.*'));
+        end if;
+    end loop;
+end
+$$;
+
+create type expect_in as (id bigint, version integer, valid_until bigint);
+create type outbox_key_in as (run_id bigint, seq integer, part integer);

@@ -1,0 +1,547 @@
+-- The named queries of the PostgreSQL store; SQLite has the same names. They fetch and save, nothing else.
+--
+-- `rows` of a query arrive as one array per column ($1..$k), scalars follow. Words in braces are filled in
+-- once, when the file is read (running.py): {run} are the run's columns, {r.run} the same as r.id, r.tenant, …;
+-- {now} is the store's clock, whose shift is always $1 where it is used.
+--
+-- Plans: a connection that runs transactions joins by nested loops only and does not scan whole tables
+-- (link.py says why), so `from unnest(…) n join step s` always means: for each n, in its order, look into
+-- the index. Whoever relies on that order for locks says so.
+
+-- ------------------------------------------------------------------------------------- time and locks
+
+-- name: now
+-- The store's clock. clock_timestamp(), because now() stands still within a transaction.
+select {now} as now_us
+
+-- name: lock_tenants
+-- Serialises what caps and concurrency keys decide, per tenant, until the commit. Sorted, so that two
+-- transactions never wait for each other; the lock's answer is never null, so there are no rows.
+-- SQLite: nothing to do, its writer is alone.
+select 0::bigint as run_id
+from (select distinct hashtextextended(t, 7450) as key from unnest($1::text[]) t order by key offset 0) k
+where pg_advisory_xact_lock(k.key) is null
+
+-- name: lock_runs
+-- Locks in id order, waiting; what it returns is as of the lock. Everything beneath is loaded by a later
+-- statement, whose snapshot is taken after the locks. SQLite: a plain select.
+select {run} from run where id = any($1::bigint[]) order by id for update
+
+-- name: lock_free_runs
+-- The same, leaving out what others have locked. SQLite: a plain select.
+select {run} from run where id = any($1::bigint[]) order by id for update skip locked
+
+-- --------------------------------------------------------------------------------- the neighbourhoods
+
+-- name: load_specs
+select {run_spec} from run_spec where run_id = any($1::bigint[])
+
+-- name: load_steps
+select {s.step} from unnest($1::bigint[], $2::integer[]) n (run_id, idx)
+join step s on s.run_id = n.run_id and s.idx = n.idx
+
+-- name: load_named_steps
+select {s.step} from unnest($1::bigint[], $2::text[]) n (run_id, name)
+join step s on s.run_id = n.run_id and s.name = n.name
+
+-- name: load_open_steps
+-- Only what closes a run asks for these; the partial index step_open has no closed steps in it.
+select {step} from step where run_id = any($1::bigint[]) and finished_at is null order by run_id, idx
+
+-- name: load_attempts
+-- Heartbeats write leases without the run's lock, so these are locked too, in key order, after the runs.
+-- SQLite: a plain select.
+select {a.attempt} from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
+join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
+order by a.run_id, a.idx, a.n for update of a
+
+-- name: load_checkpoints
+select {c.checkpoint} from unnest($1::bigint[], $2::integer[], $3::text[]) n (run_id, idx, name)
+join checkpoint c on c.run_id = n.run_id and c.idx = n.idx and c.name = n.name
+
+-- name: load_step_checkpoints
+select {c.checkpoint} from unnest($1::bigint[], $2::integer[]) n (run_id, idx)
+join checkpoint c on c.run_id = n.run_id and c.idx = n.idx
+order by c.run_id, c.idx, c.no
+
+-- name: load_open_waits
+select {wait} from wait where run_id = any($1::bigint[]) and state = 'open' order by run_id, no
+
+-- name: load_waits
+select {w.wait} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
+join wait w on w.run_id = n.run_id and w.no = n.no
+
+-- name: load_labeled_waits
+select {w.wait} from unnest($1::bigint[], $2::integer[], $3::text[]) n (run_id, idx, label)
+join wait w on w.run_id = n.run_id and w.idx = n.idx and w.label = n.label
+order by w.run_id, w.no
+
+-- name: load_approvals
+select {a.approval} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
+join approval a on a.run_id = n.run_id and a.no = n.no
+
+-- name: load_buffered
+-- Events no wait has taken yet, oldest first.
+select {i.inbox} from unnest($1::bigint[], $2::text[]) n (run_id, name)
+join inbox i on i.run_id = n.run_id and i.name = n.name and i.wait_no is null
+order by i.run_id, i.no
+
+-- name: load_inbox_ids
+select {i.inbox} from unnest($1::bigint[], $2::text[]) n (run_id, event_id)
+join inbox i on i.run_id = n.run_id and i.event_id = n.event_id
+
+-- name: load_open_children
+select {child} from child where run_id = any($1::bigint[]) and state = 'open' order by run_id, child_id
+
+-- name: load_children
+select {c.child} from unnest($1::bigint[], $2::bigint[]) n (run_id, child_id)
+join child c on c.run_id = n.run_id and c.child_id = n.child_id
+
+-- name: load_payloads
+select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)
+join payload p on p.run_id = n.run_id and p.ref = n.ref
+
+-- name: load_event_hashes
+-- The proof that an ambiguous commit happened.
+select e.run_id, e.seq, e.hash from unnest($1::bigint[], $2::integer[]) n (run_id, seq)
+join event e on e.run_id = n.run_id and e.seq = n.seq
+
+-- name: find_keys
+select {s.run_spec} from unnest($1::text[], $2::text[], $3::text[]) n (tenant, source, idempotency_key)
+join run_spec s on s.tenant = n.tenant and s.source = n.source and s.idempotency_key = n.idempotency_key
+
+-- --------------------------------------------------------------------------- claims, caps, keys, beats
+
+-- name: caps
+select {cap} from cap where tenant = any($1::text[]) order by tenant, scope
+
+-- name: lanes
+-- The (tenant, workspace) with claimable work, after a given one. A loose index scan: per queue it hops
+-- from one pair to the next through step_claim, so its cost is the number of lanes, whatever the queue's
+-- length. SQLite: the same recursion, with the pair compared column by column.
+with recursive hop (queue, tenant, workspace, n) as (
+    select q.queue, f.tenant, f.workspace, 1
+    from unnest($1::text[]) q (queue)
+    cross join lateral (
+        select s.tenant, s.workspace from step s
+        where s.claimable and s.queue = q.queue and (s.tenant, s.workspace) > ($2::text, $3::text)
+        order by s.tenant, s.workspace limit 1) f
+    union all
+    select h.queue, f.tenant, f.workspace, h.n + 1
+    from hop h
+    cross join lateral (
+        select s.tenant, s.workspace from step s
+        where s.claimable and s.queue = h.queue and (s.tenant, s.workspace) > (h.tenant, h.workspace)
+        order by s.tenant, s.workspace limit 1) f
+    where h.n < $4::integer
+)
+select distinct tenant, workspace from hop order by tenant, workspace limit $4::integer
+
+-- name: usage
+-- Live leases, counted through the partial index attempt_usage; ended ones are not in it.
+select tenant, workflow, count(*) as leases from attempt
+where lease in ('granted', 'active') and tenant = any($1::text[])
+group by tenant, workflow
+
+-- name: candidates
+-- For each lane asked for, its first steps in the order of step_claim. No locks: the claim locks the runs
+-- that are free and looks at the steps again.
+select c.run_id, c.idx, c.tenant, c.workspace, c.workflow
+from unnest($1::text[], $2::text[], $3::text[], $4::integer[]) l (queue, tenant, workspace, most)
+cross join lateral (
+    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow from step s
+    where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
+    order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
+
+-- name: key_queue
+-- Who holds a concurrency key and who has waited longest for it: exactly one row.
+select
+    (select id from run where tenant = $1 and concurrency_key = $2 and admitted_at is not null
+        and finished_at is null limit 1) as holder_id,
+    (select id from run where tenant = $1 and concurrency_key = $2 and admitted_at is null
+        and finished_at is null order by created_at, id limit 1) as first_waiting_id
+
+-- name: live_keys
+select id as run_id, admitted_at from run
+where tenant = $1 and concurrency_key = $2 and finished_at is null and id <> $3
+order by created_at, id
+
+-- name: rates
+select workflow, count(*) as runs, min(admitted_at) as first_at from run
+where rated and tenant = $1 and admitted_at > $2
+group by workflow order by workflow
+
+-- name: beat
+-- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
+-- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from.
+update attempt a set beat_at = $7::bigint, expires_at = b.expires_at, seq = b.seq, progress = b.progress
+from (
+    select * from unnest($1::bigint[], $2::integer[], $3::integer[], $4::integer[], $5::bigint[], $6::text[])
+        u (run_id, idx, n, seq, expires_at, progress)
+    order by run_id, idx, n offset 0) b
+where a.run_id = b.run_id and a.idx = b.idx and a.n = b.n
+    and a.lease = 'active' and a.expires_at > $7::bigint and a.seq < b.seq and a.expires_at <= b.expires_at
+returning a.run_id, a.idx, a.n, a.state
+
+-- --------------------------------------------------------------------------------------------- timers
+
+-- name: due
+-- Runs, steps and waits whose moment has come, earliest first: the heads of three partial indexes.
+select entity, run_id, at, tenant, admitted, wake_at from (
+    (select 'run' as entity, id as run_id, 0 as at, tenant, admitted_at is not null as admitted, wake_at
+        from run where wake_at <= $1::bigint order by wake_at limit $2::integer)
+    union all
+    (select 'step', s.run_id, s.idx, s.tenant, r.admitted_at is not null, s.wake_at
+        from (select run_id, idx, tenant, wake_at from step where wake_at <= $1::bigint
+            order by wake_at limit $2::integer) s
+        join run r on r.id = s.run_id)
+    union all
+    (select 'wait', w.run_id, w.no, r.tenant, r.admitted_at is not null, w.wake_at
+        from (select run_id, no, wake_at from wait where wake_at <= $1::bigint
+            order by wake_at limit $2::integer) w
+        join run r on r.id = w.run_id)
+) t order by wake_at, run_id, entity, at limit $2::integer
+
+-- name: next_wake
+select min(at) as now_us from (
+    select min(wake_at) as at from run
+    union all select min(wake_at) from step
+    union all select min(wake_at) from wait) t
+having min(at) is not null
+
+-- ------------------------------------------------------------------------------------------- listings
+
+-- name: outbox_pending
+select {outbox} from outbox where created_at < $1 order by created_at, run_id, seq, part limit $2
+
+-- name: get_run
+select {run} from run where id = $1
+
+-- name: get_spec
+select {run_spec} from run_spec where run_id = $1
+
+-- name: runs_by_status
+select {run} from run where tenant = $1 and status = $2 and created_at < $3 order by created_at desc, id desc limit $4
+
+-- name: runs_by_repo
+select {run} from run where tenant = $1 and repo = $2 and created_at < $3 order by created_at desc, id desc limit $4
+
+-- name: runs_newest
+select {run} from run where tenant = $1 and created_at < $2 order by created_at desc, id desc limit $3
+
+-- name: stale_heartbeats
+-- Leases that nobody has heard of since a moment. Only live leases are in attempt_usage, so this costs what
+-- is being worked on now; an index on beat_at would make every heartbeat write it.
+select run_id, idx, owner, beat_at from attempt
+where lease in ('granted', 'active') and beat_at < $1
+order by beat_at, run_id, idx limit $2
+
+-- name: idempotency_expiring
+select {idempotency} from idempotency where status = $1 and expires_at < $2 order by expires_at limit $3
+
+-- name: approvals_open
+select {approval} from approval where tenant = $1 and status = 'requested' order by requested_at, run_id, no limit $2
+
+-- name: run_ids_after
+select id as run_id from run where id > $1 order by id limit $2
+
+-- name: finished_sealed_before
+select id as run_id from run where sealed_at is not null and finished_at < $1 order by finished_at, id limit $2
+
+-- ---------------------------------------------------------------------------------- all rows of a run
+
+-- name: steps_of
+select {step} from step where run_id = $1 order by idx
+
+-- name: attempts_of
+select {attempt} from attempt where run_id = $1 order by idx, n
+
+-- name: checkpoints_of
+select {checkpoint} from checkpoint where run_id = $1 order by idx, name
+
+-- name: waits_of
+select {wait} from wait where run_id = $1 order by no
+
+-- name: approvals_of
+select {approval} from approval where run_id = $1 order by no
+
+-- name: inbox_of
+select {inbox} from inbox where run_id = $1 order by no
+
+-- name: children_of
+select {child} from child where run_id = $1 order by child_id
+
+-- name: payloads_of
+select {payload} from payload where run_id = $1 order by ref
+
+-- name: events_of
+select {event} from event where run_id = $1 order by seq
+
+-- name: outbox_of
+select {outbox} from outbox where run_id = $1 order by seq, part
+
+-- name: events_after
+select {event} from event where run_id = $1 and seq > $2 order by seq limit $3
+
+-- name: payload
+select {payload} from payload where run_id = $1 and ref = $2
+
+-- ----------------------------------------------------------------------------------------- the doctor
+
+-- name: all_caps
+select {cap} from cap order by tenant, scope
+
+-- name: live_usage
+select tenant, workflow, count(*) as leases from attempt where lease in ('granted', 'active')
+group by tenant, workflow order by tenant, workflow
+
+-- name: key_holders_twice
+select id as run_id from (
+    select id, count(*) over (partition by tenant, concurrency_key) as holders from run
+    where concurrency_key is not null and admitted_at is not null and finished_at is null) h
+where holders > 1 order by id
+
+-- name: orphan_rows
+select distinct b.run_id from (
+    select run_id from run_spec
+    union all select run_id from step
+    union all select run_id from attempt
+    union all select run_id from checkpoint
+    union all select run_id from wait
+    union all select run_id from approval
+    union all select run_id from inbox
+    union all select run_id from child
+    union all select run_id from payload
+    union all select run_id from event
+    union all select run_id from outbox
+    union all select run_id from stale) b
+where not exists (select from run r where r.id = b.run_id) order by b.run_id
+
+-- name: lost_specs
+select r.id as run_id from run r left join run_spec s on s.run_id = r.id
+where s.run_id is null or s.tenant <> r.tenant order by r.id
+
+-- name: sizes
+select 'run' as "table", count(*) as rows from run
+union all select 'run_spec', count(*) from run_spec
+union all select 'step', count(*) from step
+union all select 'attempt', count(*) from attempt
+union all select 'checkpoint', count(*) from checkpoint
+union all select 'wait', count(*) from wait
+union all select 'approval', count(*) from approval
+union all select 'inbox', count(*) from inbox
+union all select 'child', count(*) from child
+union all select 'payload', count(*) from payload
+union all select 'event', count(*) from event
+union all select 'outbox', count(*) from outbox
+union all select 'stale', count(*) from stale
+union all select 'cap', count(*) from cap
+union all select 'idempotency', count(*) from idempotency
+
+-- ------------------------------------------------------------------------------------------ the writer
+--
+-- A save is one statement, composed (running.py) of the fragments below for just the tables it writes, each
+-- of them a CTE. {rows} is the fragment's own parameter: an array of the table's wire type. `ok` are the
+-- runs that were found as expected or were inserted; every other fragment writes only rows of those.
+-- {gate} is the condition that `expected` approved of the run, where the save has it, else true.
+-- SQLite: the same statements one after another in its transaction, the ids in a temporary table.
+
+-- name: save_fine
+-- Whether decisions made at an estimated time ($2) may be written: it is at most a second off.
+select $2::bigint is null or abs({now} - $2::bigint) <= 1000000 as yes
+
+-- name: save_expected
+-- Locks runs that are expected but do not change themselves, in id order. A save whose runs all change does
+-- without: the update below locks them just as well, and locking twice costs a third more.
+select r.id from unnest({rows}::expect_in[]) e join run r on r.id = e.id
+where r.version = e.version and (e.valid_until is null or e.valid_until > {now}) and (select yes from fine)
+order by r.id for update of r
+
+-- name: save_run
+-- The rows arrive sorted by id and the nested loop keeps their order, so two saves never wait for each
+-- other. A run locked by somebody else is looked at again after the wait: its version, and the time.
+update run r set
+    status = n.status, version = n.version, head = n.head, event_at = n.event_at, planned = n.planned,
+    admitted_at = n.admitted_at, started_at = n.started_at, finished_at = n.finished_at,
+    duration_us = n.duration_us, reason = n.reason, paused = n.paused, parked = n.parked, cancel_at = n.cancel_at,
+    cancel_reason = n.cancel_reason, deadline_at = n.deadline_at, human_since = n.human_since, reported_at = n.reported_at,
+    sealed_at = n.sealed_at, wake_at = n.wake_at, steps_total = n.steps_total, steps_open = n.steps_open,
+    steps_ready = n.steps_ready, steps_live = n.steps_live, steps_approval = n.steps_approval,
+    steps_external = n.steps_external, steps_retry = n.steps_retry, steps_bad = n.steps_bad,
+    steps_done = n.steps_done, checkpoints = n.checkpoints, waits_open = n.waits_open,
+    inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
+    next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref
+from unnest({rows}::run_change_in[]) n
+where r.id = n.id and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
+    and (select yes from fine) and {gate}
+returning r.id
+
+-- name: save_new_spec
+-- A taken id or idempotency key (I31) leaves the run out. Sorted by key, for the same reason as above.
+insert into run_spec ({run_spec})
+select {n.run_spec} from unnest({rows}::run_spec_in[]) n where (select yes from fine)
+on conflict do nothing returning run_id
+
+-- name: save_new_run
+insert into run ({run})
+select {n.run} from unnest({rows}::run_in[]) n where n.id in (select run_id from new_spec)
+returning id
+
+-- name: save_run_spec
+-- Labels and metadata change, and an erased salt; nothing else does.
+update run_spec s set labels = n.labels, metadata = n.metadata, salt = n.salt
+from unnest({rows}::run_spec_in[]) n where s.run_id = n.run_id and n.run_id in (select id from ok)
+
+-- name: save_step
+insert into step ({step})
+select {n.step} from unnest({rows}::step_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, idx) do update set
+    state = excluded.state, needs_left = excluded.needs_left, attempt = excluded.attempt,
+    charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
+    cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
+    checkpoints = excluded.checkpoints, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
+    reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
+    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
+
+-- name: save_attempt
+-- Heartbeats may have written since the decision: the expiry and the sequence number never go down.
+insert into attempt as a ({attempt})
+select {n.attempt} from unnest({rows}::attempt_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, idx, n) do update set
+    timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
+    expires_at = greatest(a.expires_at, excluded.expires_at), beat_at = excluded.beat_at,
+    seq = greatest(a.seq, excluded.seq), said = excluded.said, answer = excluded.answer,
+    progress = excluded.progress, ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
+
+-- name: save_checkpoint
+insert into checkpoint ({checkpoint})
+select {n.checkpoint} from unnest({rows}::checkpoint_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, idx, name) do update set
+    no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq, resumable = excluded.resumable,
+    idempotent = excluded.idempotent, arguments = excluded.arguments, at = excluded.at, tries = excluded.tries,
+    next_at = excluded.next_at, output_ref = excluded.output_ref, error = excluded.error, meta = excluded.meta
+
+-- name: save_wait
+insert into wait ({wait})
+select {n.wait} from unnest({rows}::wait_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, no) do update set
+    expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
+    settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
+
+-- name: save_approval
+insert into approval ({approval})
+select {n.approval} from unnest({rows}::approval_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, no) do update set
+    tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
+    revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
+    question_ref = excluded.question_ref, status = excluded.status, votes = excluded.votes,
+    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref
+
+-- name: save_inbox
+insert into inbox ({inbox})
+select {n.inbox} from unnest({rows}::inbox_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, no) do update set wait_no = excluded.wait_no
+
+-- name: save_child
+insert into child ({child})
+select {n.child} from unnest({rows}::child_in[]) n where n.run_id in (select id from ok)
+on conflict (run_id, child_id) do update set
+    state = excluded.state, outcome = excluded.outcome
+
+-- name: save_payload
+insert into payload ({payload})
+select {n.payload} from unnest({rows}::payload_in[]) n where n.run_id in (select id from ok)
+
+-- name: save_event
+insert into event ({event})
+select {n.event} from unnest({rows}::event_in[]) n where n.run_id in (select id from ok)
+
+-- name: save_outbox
+insert into outbox ({outbox})
+select {n.outbox} from unnest({rows}::outbox_in[]) n where n.run_id in (select id from ok)
+
+-- name: save_stale
+insert into stale ({stale})
+select {n.stale} from unnest({rows}::stale_in[]) n where n.run_id in (select id from ok)
+on conflict do nothing
+
+-- name: save_delivered
+-- {asked} are the runs of this save: what is owed to one that was left out stays owed.
+delete from outbox o using unnest({rows}::outbox_key_in[]) n
+where o.run_id = n.run_id and o.seq = n.seq and o.part = n.part
+    and (o.target_id is null or o.target_id <> all({asked}::bigint[]) or o.target_id in (select id from ok))
+
+-- name: save_done
+-- What was written, and when. A save that had to wait for locks until its estimate was wrong is undone: the
+-- division by zero is the only way a single statement can take back what it did.
+select ids, now_us, 1 / (case when cardinality(ids) > 0 and abs(now_us - $2::bigint) > 1000000 then 0 else 1 end)
+from (select array(select id from {written}) as ids, {now} as now_us offset 0) d
+
+-- name: save_cap
+insert into cap ({cap})
+select {n.cap} from unnest({rows}::cap_in[]) n
+on conflict (tenant, scope) do update set
+    weight = excluded.weight, max_concurrency = excluded.max_concurrency,
+    max_runs_per_min = excluded.max_runs_per_min
+
+-- name: save_idempotency
+-- A record may stand before its run, or without one.
+insert into idempotency ({idempotency})
+select {n.idempotency} from unnest({rows}::idempotency_in[]) n
+where n.run_id is null or n.run_id in (select id from ok)
+on conflict (tenant, source, name) do update set
+    run_id = excluded.run_id, status = excluded.status, request_hash = excluded.request_hash,
+    response = excluded.response, error = excluded.error, updated_at = excluded.updated_at,
+    expires_at = excluded.expires_at, lock_expires_at = excluded.lock_expires_at, attempts = excluded.attempts
+
+-- ------------------------------------------------------------------------------------------ retention
+
+-- name: delete_run
+-- Parts of a save like the above: a finished run goes with everything beneath it. `gone` are its ids.
+delete from run where id = any({rows}::bigint[]) and finished_at is not null
+    and (id <> all({asked}::bigint[]) or id in (select id from ok)) returning id
+
+-- name: delete_run_spec
+delete from run_spec where run_id in (select id from gone)
+
+-- name: delete_step
+delete from step where run_id in (select id from gone)
+
+-- name: delete_attempt
+delete from attempt where run_id in (select id from gone)
+
+-- name: delete_checkpoint
+delete from checkpoint where run_id in (select id from gone)
+
+-- name: delete_wait
+delete from wait where run_id in (select id from gone)
+
+-- name: delete_approval
+delete from approval where run_id in (select id from gone)
+
+-- name: delete_inbox
+delete from inbox where run_id in (select id from gone)
+
+-- name: delete_child
+delete from child where run_id in (select id from gone)
+
+-- name: delete_payload
+delete from payload where run_id in (select id from gone)
+
+-- name: delete_event
+delete from event where run_id in (select id from gone)
+
+-- name: delete_outbox
+delete from outbox where run_id in (select id from gone)
+
+-- name: delete_stale
+delete from stale where run_id in (select id from gone)
+
+-- ----------------------------------------------------------------------------------- schema's version
+
+-- name: schema_applied
+select number, name, checksum from schema_version order by number
+
+-- name: schema_record
+insert into schema_version (number, name, applied_at, checksum)
+values ($2, $3, {now}, $4)

@@ -1,0 +1,164 @@
+"""How a named query is asked, and how a save becomes one statement.
+
+Laws:
+1. A save is one statement with a CTE per table it writes; texts are composed once per set of parts.
+2. Rows travel as one array of the table's wire type (see the end of the first migration).
+3. Locks are taken in an order everybody keeps: runs by id, leases by key, idempotency keys by key. The rows
+   are sorted here, and the plan (link.py) keeps their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import starmap
+from typing import Any
+
+import msgspec
+
+from tenure.kernel.model import ROWS, Run, RunSpec
+from tenure.store import port
+from tenure.store.postgres.link import Link
+from tenure.store.sqlfile import named_queries
+
+NOW = "((date_part('epoch', clock_timestamp()) * 1000000)::bigint + $1::bigint)"
+"""The store's clock in microseconds; $1 is its shift. (A double holds these exactly until the year 2255;
+extract() would make a numeric, ten times as slow.)"""
+
+TABLES = tuple(table for table in ROWS if table not in ("run", "cap"))
+"""Tables a save may have rows of, in the order they are written."""
+BENEATH = tuple(table for table in ROWS if table not in ("run", "cap", "idempotency"))
+"""Tables whose rows go with their run."""
+
+_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
+_COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+)\}")
+_FIRST_CHANGING = Run.__struct_fields__.index("status")
+_tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
+
+
+def _filled(text: str) -> str:
+    """Fill in the columns and the clock; what a save's fragments need besides is filled in by `compose`."""
+
+    def fill(found: re.Match[str]) -> str:
+        alias, word = found.groups()
+        if word not in ROWS:
+            return found[0]
+        prefix = f"{alias}." if alias else ""
+        return ", ".join(f"{prefix}{column}" for column in ROWS[word].__struct_fields__)
+
+    return _COLUMNS.sub(fill, text).replace("{now}", NOW)
+
+
+SQL = {name: _filled(text) for name, text in named_queries("tenure.store.postgres").items()}
+
+
+async def ask(
+    link: Link, name: str, rows: Sequence[tuple[Any, ...]], scalars: tuple[Any, ...], shift_us: int
+) -> list[Any]:
+    """The answer to a named query."""
+    if name == "now":
+        scalars = (shift_us,)
+    elif not rows and name in _BY_ROW:
+        return []  # asked about nothing
+    statement = await link.statement(SQL[name])
+    return list(starmap(port.QUERIES[name], await statement.fetch(*zip(*rows, strict=True), *scalars)))
+
+
+# ------------------------------------------------------------------------------------------------ save
+
+
+@cache
+def compose(parts: frozenset[str]) -> str:
+    """The statement that writes these parts. Its parameters: the clock's shift, the estimate, then those of
+    each part in the order of `_PARTS`."""
+    numbers = iter(range(3, 100))
+    gate = "n.id in (select id from expected)" if "expected" in parts else "true"
+    ctes: list[str] = []
+
+    def add(name: str, query: str) -> None:
+        text = SQL[query].replace("{gate}", gate)
+        for word in ("{rows}", "{asked}"):
+            if word in text:
+                text = text.replace(word, f"${next(numbers)}")
+        ctes.append(f"{name} as ({text})")
+
+    ctes.append(f"fine as materialized ({SQL['save_fine']})")
+    for part in ("expected", "run", "new_spec", "new_run"):
+        if part in parts:
+            add(part if part != "run" else "changed", f"save_{part}")
+    held = "expected" if "expected" in parts else "changed" if "run" in parts else None
+    sources = [source for source in (held, "new_run" if "new_run" in parts else None) if source]
+    union = " union all ".join(f"select id from {source}" for source in sources)
+    ctes.append(f"ok as materialized ({union or 'select null::bigint as id where false'})")
+    for table in (*TABLES, "delivered"):
+        if table in parts:
+            add(f"put_{table}", f"save_{table}")
+    written = "ok"
+    if "delete" in parts:
+        add("gone", "delete_run")
+        ctes += [f"gone_{table} as ({SQL[f'delete_{table}']})" for table in BENEATH]
+        written = "(select id from ok union all select id from gone) w"
+    return f"with {', '.join(ctes)} {SQL['save_done'].replace('{written}', written)}"
+
+
+def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
+    """The parts of a save and the parameters of its statement."""
+    parts: list[str] = []
+    params: list[Any] = [shift_us, save.estimate_us]
+
+    def add(part: str, *values: Any) -> None:
+        parts.append(part)
+        params.extend(values)
+
+    changes = _changes(save)
+    if len(changes) < len(save.expect):
+        add("expected", sorted(save.expect))
+    if changes:
+        add("run", changes)
+    if save.new_specs:
+        add("new_spec", _new_specs(save.new_specs))
+        add("new_run", list(map(_tuple, save.new_runs)))
+    rows = save.rows
+    for table in TABLES if rows else ():
+        if given := rows.get(table):
+            tuples = list(map(_tuple, given))
+            if table == "attempt":
+                tuples.sort(key=_attempt_key)
+            add(table, tuples)
+    asked = [run_id for run_id, _, _ in save.expect] if save.delivered or save.delete_runs else []
+    if save.delivered:
+        add("delivered", save.delivered, asked)
+    if save.delete_runs:
+        add("delete", save.delete_runs, asked)
+    return frozenset(parts), params
+
+
+def _attempt_key(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[:3]
+
+
+def _changes(save: port.Save) -> list[tuple[Any, ...]]:
+    """The runs that change, with what is expected of them, in the order they are locked."""
+    if not save.runs:
+        return []
+    expected = {run_id: (run_id, version, until) for run_id, version, until in save.expect}
+    for run_id in save.delete_runs:
+        expected.pop(run_id, None)  # it goes; one statement cannot change and delete a row
+    runs = sorted((run for run in save.runs if run.id in expected), key=_run_id)
+    if any(run.concurrency_key is not None for run in runs):
+        # A key is handed on in one commit: its old holder has to let go before the new one takes it.
+        runs.sort(key=lambda run: run.finished_at is None)
+    return [expected[run.id] + _tuple(run)[_FIRST_CHANGING:] for run in runs]
+
+
+def _run_id(run: Run) -> int:
+    return run.id
+
+
+def _new_specs(specs: Iterable[RunSpec]) -> list[tuple[Any, ...]]:
+    return list(map(_tuple, sorted(specs, key=_spec_key)))
+
+
+def _spec_key(spec: RunSpec) -> tuple[str, str, str]:
+    return (spec.tenant, spec.source, spec.idempotency_key or "")
