@@ -256,8 +256,8 @@ class Snapshot:
             raise Need(("child", child_id))
         return child
 
-    def admission(self) -> Facts:
+    def admission(self, tenant: str, key: str | None, workflow: str) -> Facts:
         """What admission looks at; only a transaction that took the tenant's lock has it."""
         if self.facts is None:
-            raise Need(("admission",))
+            raise Need(("admission", tenant, key, workflow))
         return self.facts

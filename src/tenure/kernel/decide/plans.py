@@ -391,7 +391,7 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
         run.wake_at = spec.not_before
         return
     if run.rated:
-        full_until = d.snap.admission().rate_full_until
+        full_until = d.snap.admission(run.tenant, run.concurrency_key, run.workflow).rate_full_until
         if full_until is not None:
             if over_rate == "refuse":
                 raise TenureError(
@@ -402,7 +402,7 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
             run.wake_at = full_until
             return
     if run.concurrency_key is not None:
-        facts = d.snap.admission()
+        facts = d.snap.admission(run.tenant, run.concurrency_key, run.workflow)
         if d.snap.run is None and spec.concurrency_mode == "supersede":
             for run_id in facts.live_ids:
                 d.owe("cancel", run_id, {"reason": "SUPERSEDED"})

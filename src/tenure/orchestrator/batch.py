@@ -1,0 +1,346 @@
+"""A batch of commands as one transaction: lock, then load, decide each in turn, save once.
+
+Laws:
+1. Commands on one run are decided in the order they came; runs do not look at each other.
+2. The quick way (`decide_cached`) uses snapshots kept from earlier commits and a time that is an estimate.
+   It is believed only where it accepts: the save checks version, lease and time, and everything that was
+   refused, already done or not saved is decided again under the lock.
+3. A snapshot is taken out of the cache before it is used and put back only when its commit is known to
+   have happened.
+4. An exception in a decision concerns its own command only.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Generator
+from typing import Any
+
+import structlog
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage
+from tenure.kernel.decide import decide
+from tenure.kernel.decide.plans import same_key
+from tenure.kernel.draft import Chance, Decision
+from tenure.kernel.model import CLOSED_RUN, Cap, Outbox, Row, Run, RunSpec
+from tenure.kernel.snapshot import Key, Need, Snapshot
+from tenure.orchestrator.loading import load
+from tenure.store.port import Query, Save, Saved, Transaction
+
+log = structlog.get_logger(__name__)
+
+NEEDS_ROUNDS_MAX = 64
+
+
+class Item:
+    """A command under way: what it is, who waits for it, and what is known of its fate."""
+
+    __slots__ = ("caps", "command", "deadline", "delivery", "error", "evidence", "future", "result", "run_id")
+
+    def __init__(
+        self,
+        command: Command,
+        future: Future[Any] | None,
+        deadline: float,
+        caps: dict[str, Cap],
+        delivery: tuple[int, int, int] | None = None,
+    ) -> None:
+        self.command = command
+        self.run_id: int = command.run_id  # type: ignore[attr-defined]  # every concrete command has one
+        self.future = future
+        self.deadline = deadline
+        self.caps = caps
+        self.delivery = delivery
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.evidence: tuple[int, int, bytes] | None = None
+        """(run, sequence, hash) of its event in a commit whose fate is unknown, with `result` kept."""
+
+    @property
+    def gate_tenant(self) -> str | None:
+        """Whose lock it needs first: admission looks beyond the run."""
+        command = self.command
+        if isinstance(command, Admit):
+            return command.gate_tenant
+        if isinstance(command, CreateRun) and (
+            command.concurrency_key is not None
+            or any(cap.max_runs_per_min is not None for cap in self.caps.values())
+        ):
+            return command.tenant
+        return None
+
+
+class Outcome:
+    """What a batch came to."""
+
+    __slots__ = ("again", "done", "outbox", "ready", "snapshots")
+
+    def __init__(self) -> None:
+        self.done: list[Item] = []
+        self.again: list[Item] = []
+        self.snapshots: list[Snapshot] = []
+        self.outbox: list[Outbox] = []
+        self.ready = False
+
+
+class Work:
+    """The commands of one run in a batch, and what was decided about them."""
+
+    __slots__ = ("base", "decided", "deleted", "items", "new", "rows", "snap", "valid_until")
+
+    def __init__(self, snap: Snapshot, items: list[Item]) -> None:
+        self.snap = snap
+        self.items = items
+        self.base = snap.run.version if snap.run is not None else 0
+        self.new = snap.run is None
+        self.decided: list[tuple[Item, Decision]] = []
+        self.rows: dict[tuple[Any, ...], Row] = {}
+        self.valid_until: int | None = None
+        self.deleted = False
+
+    def accept(self, item: Item, decision: Decision) -> None:
+        """Take a decision's rows over; the next command of the run is decided on top of them."""
+        snap = self.snap
+        for row in decision.rows:
+            table = row.table
+            if table == "run":
+                snap.run = row  # type: ignore[assignment]  # the table says which type it is
+            else:
+                key = (table, *[getattr(row, name) for name in row.key[1:]])
+                self.rows[key] = row
+                snap.add(row)
+        if decision.deleted:
+            self.deleted = True
+            snap.run = None
+        self.decided.append((item, decision))
+
+
+def group(items: list[Item]) -> dict[int, list[Item]]:
+    """Items by run, in the order they came."""
+    by_run: dict[int, list[Item]] = {}
+    for item in items:
+        by_run.setdefault(item.run_id, []).append(item)
+    return by_run
+
+
+def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
+    """A decision, or the refusal as one; Need passes through."""
+    try:
+        return decide(work.snap, item.command, now, chance)
+    except Need:
+        raise
+    except TenureError as refused:
+        return Decision(None, error=refused)
+    except Exception as broken:
+        log.exception("decision_failed", command=type(item.command).__name__, run_id=item.run_id)
+        error = TenureError("INTERNAL_ERROR", f"deciding {type(item.command).__name__} failed: {broken!r}")
+        return Decision(None, error=error)
+
+
+# ------------------------------------------------------------------------------------- the quick way
+
+
+def decide_cached(work: Work, now: int, chance: Chance) -> bool:
+    """Decide a run's commands on a cached snapshot; False when it has to be done under the lock."""
+    for item in work.items:
+        command = item.command
+        if item.delivery is not None:
+            return False  # what was delivered is deleted in the commit: it must be sure
+        if isinstance(command, LeaseMessage):
+            attempt = work.snap.attempts.get((command.idx, command.n))
+            if attempt is None:
+                return False
+            if work.valid_until is None or attempt.expires_at < work.valid_until:
+                work.valid_until = attempt.expires_at
+        try:
+            decision = decide(work.snap, command, now, chance)
+        except Exception:
+            return False
+        if decision.event is None or decision.error is not None:
+            return False
+        work.accept(item, decision)
+    return True
+
+
+def save_of(works: list[Work], estimate_us: int | None) -> Save:
+    """One save for everything that was decided."""
+    save = Save(estimate_us=estimate_us, expect=[], runs=[], new_runs=[], new_specs=[], rows={}, delivered=[])
+    rows = save.rows
+    for work in works:
+        run = work.snap.run
+        changed = False
+        for item, decision in work.decided:
+            if item.delivery is not None:
+                save.delivered.append(item.delivery)
+            changed = changed or bool(decision.rows)
+        if work.deleted:
+            save.delete_runs.append(work.snap.run_id)
+            save.expect.append((work.snap.run_id, work.base, None))
+            continue
+        if not changed or run is None:
+            continue
+        if work.new:
+            save.new_runs.append(run)
+        else:
+            save.expect.append((run.id, work.base, work.valid_until))
+            save.runs.append(run)
+        for key, row in work.rows.items():
+            if work.new and key[0] == "run_spec":
+                save.new_specs.append(row)  # type: ignore[arg-type]  # the key says which type it is
+                continue
+            rows.setdefault(key[0], []).append(row)
+    return save
+
+
+def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
+    """Sort what was decided into done and to be decided again."""
+    for work in works:
+        touched = work.deleted or any(decision.rows for _, decision in work.decided)
+        if touched and work.snap.run_id not in saved.ids:
+            outcome.again += [item for item, _ in work.decided]
+            continue
+        for item, decision in work.decided:
+            item.result = decision.result
+            item.error = decision.error
+            outcome.done.append(item)
+            outcome.ready = outcome.ready or decision.ready
+        if touched:
+            outcome.outbox += [row for row in work.rows.values() if isinstance(row, Outbox)]
+        keep(work.snap, outcome)
+
+
+def keep(snap: Snapshot, outcome: Outcome) -> None:
+    """Keep the snapshot of a run that goes on."""
+    run = snap.run
+    if run is not None and run.status not in CLOSED_RUN:
+        snap.facts = None
+        snap.trim()
+        outcome.snapshots.append(snap)
+
+
+def remember(works: list[Work]) -> None:
+    """Note the proof by which a commit of unknown fate can be recognised later."""
+    for work in works:
+        for item, decision in work.decided:
+            event = decision.event
+            if event is not None:
+                item.evidence = (event.run_id, event.seq, event.hash)
+                item.result = decision.result
+
+
+# ------------------------------------------------------------------------------------ under the lock
+
+
+def locked(
+    items: list[Item], cached: dict[int, Snapshot], chance: Chance, works_out: list[Work]
+) -> Transaction[Outcome]:
+    """The whole way: lock the tenants and runs, load, decide, save. `works_out` is for `remember`."""
+    outcome = Outcome()
+    works_out.clear()
+    tenants = sorted({t for item in items if (t := item.gate_tenant) is not None})
+    if tenants:
+        yield Query("lock_tenants", [(t,) for t in tenants])
+    by_run = group(items)
+    runs: list[Run] = yield Query("lock_runs", [(run_id,) for run_id in sorted(by_run)])
+    found = {run.id: run for run in runs}
+    yield from _settle_evidence(items, outcome)
+    yield from _settle_keys(items, found, outcome)
+    now: int = (yield Query("now"))[0].now_us
+    works: list[Work] = works_out
+    settled = {id(item) for item in (*outcome.done, *outcome.again)}
+    for run_id, mine in by_run.items():
+        left = [item for item in mine if id(item) not in settled]
+        if left:
+            works.append(Work(_snapshot(run_id, found.get(run_id), cached, left), left))
+    yield from _decide_all(works, now, chance)
+    saved: Saved = yield save_of(works, None)
+    conclude(works, saved, outcome)
+    return outcome
+
+
+def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: list[Item]) -> Snapshot:
+    snap = cached.get(run_id)
+    if run is None:
+        snap = Snapshot.of_new_run(run_id)
+    elif snap is None or snap.run is None or snap.run.version != run.version:
+        snap = Snapshot(run_id, run)
+    else:
+        snap.run = run
+        snap.attempts.clear()  # expiry and sequence change without the run's version
+        snap.known = {key for key in snap.known if key[0] != "attempt"}
+    snap.caps = items[0].caps
+    return snap
+
+
+def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query | Save, Any, None]:
+    """Decide run by run until nothing more has to be loaded."""
+    left = [(work, 0) for work in works]
+    for _ in range(NEEDS_ROUNDS_MAX):
+        needs: list[tuple[Snapshot, tuple[Key, ...]]] = []
+        waiting: list[tuple[Work, int]] = []
+        for work, position in left:
+            while position < len(work.items):
+                item = work.items[position]
+                try:
+                    decision = _decide_one(work, item, now, chance)
+                except Need as need:
+                    needs.append((work.snap, need.keys))
+                    waiting.append((work, position))
+                    break
+                work.accept(item, decision)
+                position += 1
+        if not needs:
+            return
+        yield from load(needs, now)
+        left = waiting
+    raise AssertionError("a decision keeps asking for more")
+
+
+def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | Save, Any, None]:
+    """Answer the commands whose earlier commit turns out to have happened."""
+    proofs = {item.evidence[:2]: item.evidence[2] for item in items if item.evidence is not None}
+    if not proofs:
+        return
+    rows = yield Query("load_event_hashes", list(proofs))
+    happened = {(row.run_id, row.seq) for row in rows if proofs[row.run_id, row.seq] == row.hash}
+    for item in items:
+        if item.evidence is not None:
+            if item.evidence[:2] in happened:
+                outcome.done.append(item)
+            item.evidence = None
+
+
+def _settle_keys(
+    items: list[Item], found: dict[int, Run], outcome: Outcome
+) -> Generator[Query | Save, Any, None]:
+    """Answer the creations whose idempotency key has been used; of two in one batch the second waits."""
+    creating: dict[tuple[str, str, str], Item] = {}
+    answered = {id(item) for item in outcome.done}
+    for item in items:
+        command = item.command
+        if (
+            isinstance(command, CreateRun)
+            and command.idempotency_key is not None
+            and id(item) not in answered
+        ):
+            key = (command.tenant, command.source, command.idempotency_key)
+            if key in creating:
+                outcome.again.append(item)
+            else:
+                creating[key] = item
+    if not creating:
+        return
+    specs: list[RunSpec] = yield Query("find_keys", list(creating))
+    for spec in specs:
+        assert spec.idempotency_key is not None
+        item = creating[spec.tenant, spec.source, spec.idempotency_key]
+        run = found.get(spec.run_id)
+        if run is None:
+            run = (yield Query("get_run", (), (spec.run_id,)))[0]
+        assert isinstance(item.command, CreateRun)
+        try:
+            item.result = same_key(item.command, spec, run)
+        except TenureError as refused:
+            item.error = refused
+        outcome.done.append(item)

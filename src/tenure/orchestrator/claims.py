@@ -1,0 +1,187 @@
+"""Claims as a transaction: choose without locks, lock what is free, look again, grant.
+
+Laws:
+1. Lanes with work come from a loose scan of the claim index, a window at a time, so a claim's cost
+   depends on the lanes it serves and never on the length of the queue.
+2. A capped tenant's claims take its lock before they count its live leases; nobody else does.
+3. Runs locked by others are left out, never waited for; a step is looked at again under its run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+
+from tenure.errors import TenureError
+from tenure.kernel.admission import Lane as LaneKey
+from tenure.kernel.admission import Shares, headroom
+from tenure.kernel.commands import ClaimBy, ClaimStep, Context
+from tenure.kernel.decide import decide
+from tenure.kernel.decide.leases import Lease
+from tenure.kernel.draft import Chance
+from tenure.kernel.model import Cap, Step
+from tenure.kernel.snapshot import Snapshot
+from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
+from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
+
+LANES_WINDOW = 128
+"""Lanes looked at by one claim; the next one goes on behind them."""
+
+
+class Claim(msgspec.Struct, gc=False, frozen=True):
+    """What a claimer wants."""
+
+    by: ClaimBy
+    queues: tuple[str, ...]
+    limit: int
+
+
+class Dispatch:
+    """The memory of one orchestrator's claims: whose turn it is."""
+
+    def __init__(self) -> None:
+        self.shares = Shares()
+        self.cursor: LaneKey = ("", "")
+
+
+class Claimed(msgspec.Struct, gc=False):
+    """What a claim transaction came to."""
+
+    leases: list[Lease]
+    outcome: Any
+    more: bool
+    """Whether there was work that was not taken because somebody held its run."""
+
+
+def claim(claim: Claim, dispatch: Dispatch, chance: Chance, works_out: list[Work]) -> Transaction[Claimed]:
+    """Take up to `limit` steps, fairly and within the caps."""
+    works_out.clear()
+    outcome = Outcome()
+    queues = [(q,) for q in claim.queues]
+    lanes = yield from _window(queues, dispatch)
+    if not lanes:
+        return Claimed([], outcome, False)
+    caps: dict[LaneKey, Cap] = {
+        (cap.tenant, cap.scope): cap
+        for cap in (yield Query("caps", [(t,) for t in sorted({t for t, _ in lanes})]))
+    }
+    capped = sorted({tenant for (tenant, _), cap in caps.items() if cap.max_concurrency is not None})
+    usage: dict[LaneKey, int] = {}
+    if capped:
+        yield Query("lock_tenants", [(t,) for t in capped])
+        usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
+    tenant_room, workflow_room = headroom(caps, usage)
+    quotas = dispatch.shares.serve(lanes, caps, claim.limit, tenant_room)
+    wanted = [(q, t, w, n) for (t, w), n in quotas.items() if n > 0 for q in claim.queues]
+    if not wanted:
+        return Claimed([], outcome, False)
+    candidates: list[Candidate] = yield Query("candidates", wanted)
+    chosen = _within(candidates, claim.limit, quotas, tenant_room, workflow_room)
+    if not chosen:
+        return Claimed([], outcome, False)
+    runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
+    snaps = {run.id: Snapshot(run.id, run) for run in runs}
+    now: int = (yield Query("now"))[0].now_us
+    mine = [c for c in chosen if c.run_id in snaps]
+    works, leases = yield from _grant(claim.by, mine, snaps, now, chance)
+    works_out.extend(works)
+    saved: Saved = yield save_of(works, None)
+    conclude(works, saved, outcome)
+    leases = [lease for lease in leases if lease.run_id in saved.ids]
+    dispatch.shares.served(lanes, caps, [_lane_of(candidates, lease) for lease in leases])
+    return Claimed(leases, outcome, len(mine) < len(chosen))
+
+
+def _window(queues: list[tuple[str]], dispatch: Dispatch) -> Generator[Query | Save, Any, list[LaneKey]]:
+    """The next lanes with work, from where the last claim stopped, once around."""
+    rows: list[Lane] = yield Query("lanes", queues, (*dispatch.cursor, LANES_WINDOW))
+    lanes = [(lane.tenant, lane.workspace) for lane in rows]
+    if len(lanes) < LANES_WINDOW and dispatch.cursor != ("", ""):
+        rows = yield Query("lanes", queues, ("", "", LANES_WINDOW - len(lanes)))
+        seen = set(lanes)
+        lanes += [key for lane in rows if (key := (lane.tenant, lane.workspace)) not in seen]
+    dispatch.cursor = lanes[-1] if len(lanes) >= LANES_WINDOW else ("", "")
+    return lanes
+
+
+def _within(
+    candidates: list[Candidate],
+    limit: int,
+    quotas: dict[LaneKey, int],
+    tenant_room: dict[str, int],
+    workflow_room: dict[LaneKey, int],
+) -> list[Candidate]:
+    """Those candidates that the limit, the lanes' quotas and the caps allow, one step per run at a time."""
+    chosen: list[Candidate] = []
+    quotas, tenants, workflows = dict(quotas), dict(tenant_room), dict(workflow_room)
+    for c in candidates:
+        lane = (c.tenant, c.workspace)
+        workflow = (c.tenant, c.workflow)
+        if len(chosen) >= limit or quotas.get(lane, 0) <= 0:
+            continue
+        if tenants.get(c.tenant, 1) <= 0 or workflows.get(workflow, 1) <= 0:
+            continue
+        quotas[lane] -= 1
+        if c.tenant in tenants:
+            tenants[c.tenant] -= 1
+        if workflow in workflows:
+            workflows[workflow] -= 1
+        chosen.append(c)
+    return chosen
+
+
+def _lane_of(candidates: list[Candidate], lease: Lease) -> LaneKey:
+    for c in candidates:
+        if c.run_id == lease.run_id:
+            return c.tenant, c.workspace
+    raise AssertionError("a lease of a step that was no candidate")
+
+
+def _grant(
+    by: ClaimBy, chosen: list[Candidate], snaps: dict[int, Snapshot], now: int, chance: Chance
+) -> Generator[Query | Save, Any, tuple[list[Work], list[Lease]]]:
+    """Look at the steps again under their runs' locks, and grant."""
+    steps: list[Step] = yield Query("load_steps", [(c.run_id, c.idx) for c in chosen])
+    works: dict[int, Work] = {}
+    context = Context(actor=f"worker:{by.worker}", initiator="system")
+    leases: list[Lease] = []
+    for step in steps:
+        snap = snaps[step.run_id]
+        snap.add(step)
+        snap.known.add(("step", step.idx))
+        run = snap.run
+        if run is not None and run.next_no == 1:
+            snap.known |= {("open_waits",), ("all_waits",)}
+        if run is not None and run.steps_total == 1:
+            snap.known.add(("open_steps",))
+        if step.checkpoints == 0:
+            snap.known.add(("checkpoints", step.idx))
+    resumed = [(s.run_id, s.idx) for s in steps if s.checkpoints]
+    if resumed:
+        for row in (yield Query("load_step_checkpoints", resumed)):
+            snaps[row.run_id].add(row)
+        for run_id, idx in resumed:
+            snaps[run_id].known.add(("checkpoints", idx))
+    for step in steps:
+        snap = snaps[step.run_id]
+        command = ClaimStep(context=context, run_id=step.run_id, idx=step.idx, by=by)
+        work = works.get(step.run_id)
+        if work is None:
+            work = Work(snap, [])
+        try:
+            decision = decide(snap, command, now, chance)
+        except TenureError:
+            continue  # somebody was quicker, or the run was paused
+        works[step.run_id] = work
+        work.accept(Item(command, None, 0.0, {}), decision)
+        leases.append(decision.result)
+    inputs = [(lease.run_id, lease.input_ref) for lease in leases if lease.input_ref is not None]
+    if inputs:
+        bodies = {
+            (p.run_id, p.ref): p.body for p in (yield Query("load_payloads", list(dict.fromkeys(inputs))))
+        }
+        for lease in leases:
+            lease.input = bodies.get((lease.run_id, lease.input_ref or 0))
+    return list(works.values()), leases

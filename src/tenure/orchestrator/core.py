@@ -1,0 +1,512 @@
+"""The orchestrator: the only writer. Collects what arrives while the last commit is under way, and commits it at once.
+
+Laws:
+1. Every command gets exactly one answer: its result or its error. None is lost, none answered twice.
+2. Commands on one run are carried out in the order they were submitted: a run always uses the same lane.
+3. The queue is bounded: `submit` says QUEUE_FULL, `send` waits for room.
+4. A batch is retried after deadlocks, divided after data errors, and after a commit of unknown fate decided
+   again under the lock, where the hash of its event tells whether it happened.
+5. Nothing here decides; the kernel does. Nothing here is needed for recovery: whatever dies, the sweeper of
+   any other process finds what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from tenure.clock import Clock, HostClock
+from tenure.errors import TenureError
+from tenure.ids import RunIds
+from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.kernel.decide.plans import Created
+from tenure.kernel.draft import Chance
+from tenure.kernel.model import Cap, Outbox
+from tenure.kernel.snapshot import Snapshot
+from tenure.limits import (
+    BATCH_COMMANDS_MAX,
+    CLAIM_STEPS_MAX,
+    COMMAND_SECONDS_MAX,
+    QUEUE_COMMANDS_MAX,
+    SNAPSHOTS_CACHED_MAX,
+)
+from tenure.orchestrator import batch as batches
+from tenure.orchestrator.batch import Item, Outcome, Work
+from tenure.orchestrator.chance import SystemChance
+from tenure.orchestrator.claims import Claim, Dispatch, claim
+from tenure.orchestrator.heartbeats import LeaseKey, beat
+from tenure.orchestrator.outbox import deliver
+from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
+
+log = structlog.get_logger(__name__)
+
+CAPS_SECONDS = 2.0
+"""How old the remembered caps may be; claims read them afresh under the tenant's lock."""
+POLL_SECONDS = 1.0
+"""The poll beneath the wake-ups: what a lost one costs."""
+RETRY_SECONDS_MIN = 0.002
+RETRY_SECONDS_MAX = 0.5
+
+
+class _Lane:
+    """A queue of commands that are committed one batch after another."""
+
+    __slots__ = ("items", "number", "task", "wake")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.items: deque[Item] = deque()
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Orchestrator:
+    """See the laws above. Use it as an async context manager, or call `start` and `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        chance: Chance | None = None,
+        ids: RunIds | None = None,
+        clock: Clock | None = None,
+        lanes: int | None = None,
+        queue_max: int = QUEUE_COMMANDS_MAX,
+        command_seconds: float = COMMAND_SECONDS_MAX,
+    ) -> None:
+        self.store = store
+        self.ids = ids or RunIds()
+        self._chance: Chance = chance or SystemChance()
+        self._clock: Clock = clock or HostClock()
+        self._lanes = [_Lane(i) for i in range(lanes or max(1, min(2, store.lanes_max)))]
+        self._queue_max = queue_max
+        self._command_seconds = command_seconds
+        self._queued = 0
+        self._room = asyncio.Condition()
+        self._cache: dict[int, Snapshot] = {}
+        self._caps: dict[str, dict[str, Cap]] = {}
+        self._caps_until = -1.0
+        self._dispatch = Dispatch()
+        self._claiming = asyncio.Lock()
+        self._work_ready = asyncio.Event()
+        self._beats: dict[LeaseKey, tuple[Heartbeat, asyncio.Future[Reply]]] = {}
+        self._beating: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.batches = 0
+        self.commands = 0
+
+    # ------------------------------------------------------------------------------------- life cycle
+
+    async def start(self) -> None:
+        """Begin to take commands."""
+        self._loop = asyncio.get_running_loop()
+        await self._refresh_caps()
+        for lane in self._lanes:
+            lane.task = self._loop.create_task(self._serve(lane), name=f"tenure-lane-{lane.number}")
+
+    async def stop(self) -> None:
+        """Finish what was submitted, then stop."""
+        self._stopping = True
+        for lane in self._lanes:
+            lane.wake.set()
+        await asyncio.gather(*(lane.task for lane in self._lanes if lane.task is not None))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Orchestrator:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # --------------------------------------------------------------------------------------- commands
+
+    def submit(
+        self, command: Command, *, delivery: tuple[int, int, int] | None = None
+    ) -> asyncio.Future[Any]:
+        """Put a command into its lane's queue; the future is its answer. QUEUE_FULL when there is no room."""
+        loop = self._loop
+        if loop is None or self._stopping:
+            raise TenureError("STORE_UNAVAILABLE", "the orchestrator is not running")
+        if self._queued >= self._queue_max:
+            raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
+        future: asyncio.Future[Any] = loop.create_future()
+        caps = self._caps.get(command.tenant, {}) if isinstance(command, CreateRun) else _NO_CAPS
+        item = Item(command, future, loop.time() + self._command_seconds, caps, delivery)
+        lane = self._lanes[item.run_id % len(self._lanes)]
+        lane.items.append(item)
+        self._queued += 1
+        lane.wake.set()
+        return future
+
+    async def send(self, command: Command) -> Any:
+        """Submit a command, waiting for room in the queue, and wait for its answer."""
+        if self._queued >= self._queue_max:
+            async with asyncio.timeout(self._command_seconds) as patience, self._room:
+                await self._room.wait_for(lambda: self._queued < self._queue_max)
+            if patience.expired():
+                raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
+        return await self.submit(command)
+
+    async def create(self, command: CreateRun) -> Created:
+        """Create a run; the command's id is replaced should another run have it."""
+        while True:
+            if self._caps_until < self._now():
+                await self._refresh_caps()
+            try:
+                created: Created = await self.send(command)
+            except TenureError as refused:
+                if refused.code != "RUN_ID_TAKEN" or command.parent_id is not None:
+                    raise
+                command = replace(command, run_id=self.new_id())
+            else:
+                return created
+
+    def new_id(self) -> int:
+        """An id for a new run."""
+        return self.ids.new(self.store.estimate_us() or self._clock.now_us())
+
+    async def put_caps(self, caps: list[Cap]) -> None:
+        """Set caps and weights."""
+        await self.store.put_caps(caps)
+        await self._refresh_caps()
+
+    async def _refresh_caps(self) -> None:
+        caps: dict[str, dict[str, Cap]] = {}
+        for cap in await self.store.read("all_caps"):
+            caps.setdefault(cap.tenant, {})[cap.scope] = cap
+        self._caps = caps
+        self._caps_until = self._now() + CAPS_SECONDS
+
+    def _now(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()
+
+    # ------------------------------------------------------------------------------------------ lanes
+
+    async def _serve(self, lane: _Lane) -> None:
+        while True:
+            if not lane.items:
+                if self._stopping:
+                    return
+                lane.wake.clear()
+                await lane.wake.wait()
+                continue
+            items = self._take(lane)
+            self.batches += 1
+            self.commands += len(items)
+            try:
+                await self._commit(lane.number, items)
+            except Exception as broken:  # a defect here must not lose commands
+                log.exception("batch_failed")
+                error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
+                for item in items:
+                    self._answer(item, None, error)
+            if self._queued + len(items) >= self._queue_max:
+                async with self._room:
+                    self._room.notify_all()
+
+    def _take(self, lane: _Lane) -> list[Item]:
+        """The next batch: at most one command per tenant that looks beyond its run, the others wait a turn."""
+        queue = lane.items
+        if len(queue) <= BATCH_COMMANDS_MAX:
+            items = list(queue)
+            queue.clear()
+        else:
+            items = [queue.popleft() for _ in range(BATCH_COMMANDS_MAX)]
+        gated: set[str] = set()
+        held: set[int] = set()
+        later: list[Item] = []
+        batch: list[Item] = []
+        for item in items:
+            tenant = item.gate_tenant
+            if (tenant is not None and tenant in gated) or item.run_id in held:
+                later.append(item)
+                held.add(item.run_id)
+                continue
+            if tenant is not None:
+                gated.add(tenant)
+            batch.append(item)
+        queue.extendleft(reversed(later))
+        self._queued -= len(batch)
+        return batch
+
+    async def _commit(self, lane: int, items: list[Item]) -> None:
+        slow = await self._commit_cached(lane, items)
+        if slow:
+            await self._commit_locked(lane, slow)
+
+    async def _commit_cached(self, lane: int, items: list[Item]) -> list[Item]:
+        """The quick way, for runs whose snapshots we have. Answers the items that need the lock."""
+        now = self.store.estimate_us()
+        if now is None:
+            return items
+        works: list[Work] = []
+        slow: list[Item] = []
+        for run_id, mine in batches.group(items).items():
+            snap = self._cache.pop(run_id, None)
+            first = mine[0]
+            if snap is None and isinstance(first.command, CreateRun) and first.gate_tenant is None:
+                snap = Snapshot.of_new_run(run_id)
+                snap.caps = first.caps
+            if snap is None:
+                slow += mine
+                continue
+            work = Work(snap, mine)
+            if batches.decide_cached(work, now, self._chance):
+                works.append(work)
+            else:
+                slow += mine
+        if not works:
+            return slow
+        outcome = Outcome()
+
+        def make() -> Transaction[Saved]:
+            saved: Saved = yield batches.save_of(works, now)
+            return saved
+
+        decided = [item for work in works for item in work.items]
+        try:
+            saved = await self.store.transact(make, lane=lane, single=True)
+        except Ambiguous:
+            batches.remember(works)
+            return slow + decided
+        except (Conflict, Rejected, TenureError):
+            return slow + decided
+        batches.conclude(works, saved, outcome)
+        self._finish(outcome)
+        return slow + outcome.again
+
+    async def _commit_locked(self, lane: int, items: list[Item]) -> None:
+        """Under the lock, until every item has its answer."""
+        pause = RETRY_SECONDS_MIN
+        while items:
+            works: list[Work] = []
+            cached = {item.run_id: snap for item in items if (snap := self._cache.pop(item.run_id, None))}
+            make = partial(batches.locked, items, cached, self._chance, works)
+            failure: Exception
+            try:
+                outcome = await self.store.transact(make, lane=lane)
+            except Rejected as refused:
+                if len(items) > 1:
+                    half = len(items) // 2
+                    await self._commit_locked(lane, items[:half])
+                    items = items[half:]
+                    continue
+                self._answer(
+                    items[0], None, TenureError("INVALID_INPUT", f"the database refused it: {refused}")
+                )
+                return
+            except Ambiguous as unknown:
+                batches.remember(works)
+                failure = unknown
+            except Conflict as conflict:
+                failure = conflict
+            except TenureError as refused:
+                if not refused.retryable:
+                    for item in items:
+                        self._answer(item, None, refused)
+                    return
+                failure = refused
+            else:
+                self._finish(outcome)
+                items = outcome.again
+                if not items:
+                    return
+                failure = Conflict("the run changed")
+            items = self._drop_late(items, failure)
+            await asyncio.sleep(pause * (0.5 + self._chance.random()))
+            pause = min(pause * 2, RETRY_SECONDS_MAX)
+
+    def _drop_late(self, items: list[Item], failure: Exception) -> list[Item]:
+        """Tell those whose deadline has passed; the rest is tried again."""
+        now = self._now()
+        left = []
+        for item in items:
+            if item.deadline > now:
+                left.append(item)
+            elif isinstance(failure, TenureError):
+                self._answer(item, None, failure)
+            else:
+                self._answer(item, None, TenureError("COMMAND_DEADLINE", f"not done in time: {failure}"))
+        return left
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Answer, remember, and set off what follows from a commit that happened."""
+        cache = self._cache
+        for snap in outcome.snapshots:
+            cache[snap.run_id] = snap
+        while len(cache) > SNAPSHOTS_CACHED_MAX:
+            del cache[next(iter(cache))]
+        for item in outcome.done:
+            self._answer(item, item.result, item.error)
+        if outcome.ready:
+            self._work_ready.set()
+            self._spawn(self.store.tell_work())
+        if outcome.outbox:
+            self._spawn(self.deliver(outcome.outbox))
+
+    @staticmethod
+    def _answer(item: Item, result: Any, error: Exception | None) -> None:
+        future = item.future
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ----------------------------------------------------------------------------------------- claims
+
+    async def claim(
+        self,
+        worker: str,
+        *,
+        queues: Iterable[str] = ("default",),
+        limit: int = 1,
+        ack: bool = True,
+        wait_seconds: float = 0.0,
+    ) -> list[Lease]:
+        """Take up to `limit` ready steps; with `wait_seconds`, wait for some when there are none."""
+        if not 0 < limit <= CLAIM_STEPS_MAX:
+            raise TenureError("INVALID_INPUT", f"a claim takes 1 to {CLAIM_STEPS_MAX} steps, not {limit}")
+        wanted = Claim(ClaimBy(worker, ack), tuple(dict.fromkeys(queues)), limit)
+        deadline = self._now() + wait_seconds
+        while True:
+            self._work_ready.clear()
+            leases = await self._claim_once(wanted)
+            left = deadline - self._now()
+            if leases or left <= 0 or self._stopping:
+                return leases
+            await self._wait_for_work(min(left, POLL_SECONDS))
+
+    async def _wait_for_work(self, timeout_s: float) -> None:
+        """Until work became ready here or elsewhere, or the time is over."""
+        here = asyncio.ensure_future(self._work_ready.wait())
+        elsewhere = asyncio.ensure_future(self.store.wait_for_work(timeout_s))
+        try:
+            await asyncio.wait((here, elsewhere), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in (here, elsewhere):
+                waiter.cancel()
+
+    async def _claim_once(self, wanted: Claim) -> list[Lease]:
+        works: list[Work] = []
+
+        make = partial(claim, wanted, self._dispatch, self._chance, works)
+        deadline = self._now() + self._command_seconds
+        async with self._claiming:
+            while True:
+                try:
+                    claimed = await self.store.transact(make, lane=len(self._lanes))
+                except (Conflict, Ambiguous) as fault:
+                    # Leases of a commit of unknown fate that did happen are not ours to use: they expire.
+                    if self._now() >= deadline:
+                        raise TenureError(
+                            "COMMAND_DEADLINE", f"the claim did not get through: {fault}"
+                        ) from fault
+                    await asyncio.sleep(RETRY_SECONDS_MIN * (0.5 + self._chance.random()))
+                    continue
+                self._finish(claimed.outcome)
+                if claimed.leases or not claimed.more:
+                    return claimed.leases
+                await asyncio.sleep(RETRY_SECONDS_MIN)
+                if self._now() >= deadline:
+                    return []
+
+    # ------------------------------------------------------------------------------------- heartbeats
+
+    def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
+        """Extend a lease; collected into a commit of their own so that nothing holds them up."""
+        assert self._loop is not None
+        key = (message.run_id, message.idx, message.n)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        older = self._beats.get(key)
+        if older is not None and not older[1].done():
+            older[1].set_result(Reply("ignored"))
+        self._beats[key] = (message, future)
+        if self._beating is None or self._beating.done():
+            self._beating = self._loop.create_task(self._beat())
+            self._tasks.add(self._beating)
+            self._beating.add_done_callback(self._tasks.discard)
+        return future
+
+    async def _beat(self) -> None:
+        while self._beats:
+            beats, self._beats = self._beats, {}
+            messages = [message for message, _ in beats.values()]
+            replies: dict[LeaseKey, Reply] = {}
+            try:
+                replies = await self.store.transact(partial(beat, messages), lane=len(self._lanes) + 1)
+            except Exception as fault:
+                log.warning("heartbeats_failed", error=repr(fault))
+            for key, (message, future) in beats.items():
+                reply = replies.get(key)
+                if future.done():
+                    continue
+                if reply is not None:
+                    future.set_result(reply)
+                    self._extend_cached(message, reply)
+                else:
+                    self._spawn(self._beat_slowly(message, future))
+
+    def _extend_cached(self, message: Heartbeat, reply: Reply) -> None:
+        snap = self._cache.get(message.run_id)
+        attempt = snap.attempts.pop((message.idx, message.n), None) if snap is not None else None
+        if snap is not None and attempt is not None and reply.expires_at is not None:
+            snap.attempts[message.idx, message.n] = replace(
+                attempt,
+                seq=max(attempt.seq, message.seq),
+                expires_at=max(attempt.expires_at, reply.expires_at),
+            )
+
+    async def _beat_slowly(self, message: Heartbeat, future: asyncio.Future[Reply]) -> None:
+        """The long way, which begins the work or says what is wrong."""
+        try:
+            reply = await self.send(message)
+        except Exception as fault:
+            if not future.done():
+                future.set_exception(fault)
+        else:
+            if not future.done():
+                future.set_result(reply)
+
+    # ----------------------------------------------------------------------------------------- outbox
+
+    async def deliver(self, rows: Iterable[Outbox]) -> int:
+        """Tell other runs what they are owed; what fails is found again by the sweeper."""
+        return await deliver(self, rows)
+
+
+_NO_CAPS: dict[str, Cap] = {}
+
+
+def _with_id(command: CreateRun, run_id: int) -> CreateRun:
+    import msgspec
+
+    return msgspec.structs.replace(command, run_id=run_id)
+
+
+def _extended(attempt: Any, seq: int, expires_at: int) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(
+        attempt, seq=max(attempt.seq, seq), expires_at=max(attempt.expires_at, expires_at)
+    )

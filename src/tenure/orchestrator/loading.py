@@ -1,0 +1,72 @@
+"""From what a decision needs to the queries that fetch it: one query per kind of need, for a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from tenure.clock import us
+from tenure.kernel.admission import rate_full_until
+from tenure.kernel.snapshot import Facts, Key, Snapshot
+from tenure.limits import KEY_POLL_SECONDS
+from tenure.store.port import Query, Save
+
+RATE_WINDOW_US = 60_000_000
+
+_QUERY_OF: dict[str, str] = {
+    "spec": "load_specs",
+    "step": "load_steps",
+    "named": "load_named_steps",
+    "open_steps": "load_open_steps",
+    "attempt": "load_attempts",
+    "checkpoint": "load_checkpoints",
+    "checkpoints": "load_step_checkpoints",
+    "open_waits": "load_open_waits",
+    "wait": "load_waits",
+    "label": "load_labeled_waits",
+    "approval": "load_approvals",
+    "buffered": "load_buffered",
+    "inbox_id": "load_inbox_ids",
+    "open_children": "load_open_children",
+    "child": "load_children",
+}
+"""Need -> query; the query's rows are (run id, *rest of the need)."""
+
+
+def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Query | Save, Any, None]:
+    """Fetch everything that is needed and put it into the snapshots."""
+    by_query: dict[str, list[tuple[Any, ...]]] = {}
+    snaps: dict[int, Snapshot] = {}
+    for snap, keys in needs:
+        snaps[snap.run_id] = snap
+        for key in keys:
+            if key[0] == "admission":
+                yield from _load_facts(snap, now, *key[1:])
+                continue
+            if key in snap.known:
+                raise AssertionError(f"{key} was loaded and is needed again")
+            snap.known.add(key)
+            by_query.setdefault(_QUERY_OF[key[0]], []).append((snap.run_id, *key[1:]))
+    for name, rows in by_query.items():
+        for row in (yield Query(name, list(dict.fromkeys(rows)))):
+            snaps[row.run_id].add(row)
+
+
+def _load_facts(
+    snap: Snapshot, now: int, tenant: str, key: str | None, workflow: str
+) -> Generator[Query | Save, Any, None]:
+    """What admission looks at. The transaction holds the tenant's lock."""
+    facts = Facts()
+    if key is not None:
+        # A run in line for its key looks again within the poll; one delayed for longer is not in line yet.
+        queue = (yield Query("key_queue", (), (tenant, key, now + us(KEY_POLL_SECONDS))))[0]
+        live = yield Query("live_keys", (), (tenant, key, snap.run_id))
+        facts.holder_id = queue.holder_id
+        facts.first_waiting_id = queue.first_waiting_id
+        facts.live_ids = tuple(row.run_id for row in live)
+    caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
+    if any(cap.max_runs_per_min is not None for cap in caps.values()):
+        rows = yield Query("rates", (), (tenant, now - RATE_WINDOW_US))
+        rates = {row.workflow: (row.runs, row.first_at) for row in rows}
+        facts.rate_full_until = rate_full_until(caps, workflow, rates, RATE_WINDOW_US)
+    snap.facts = facts

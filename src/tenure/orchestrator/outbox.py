@@ -1,0 +1,79 @@
+"""What runs owe each other, carried out as commands of their own: at least once, deduplicated by the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel.commands import Admit, ChildFinished, Command, Context, CreateRun, RequestCancel
+from tenure.kernel.model import Outbox
+from tenure.limits import KEY_POLL_SECONDS
+from tenure.store.port import KeyQueue, Query, Save, Transaction
+
+if TYPE_CHECKING:
+    from tenure.orchestrator.core import Orchestrator
+
+log = structlog.get_logger(__name__)
+
+_create = msgspec.msgpack.Decoder(CreateRun)
+
+
+async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
+    """Carry out what these rows say; how many were."""
+    done = 0
+    for row in rows:
+        key = (row.run_id, row.seq, row.part)
+        try:
+            command = await _command(orchestrator, row)
+            if command is None:
+                await orchestrator.store.transact(partial(_forget, key))
+            else:
+                await orchestrator.submit(command, delivery=key)
+            done += 1
+        except TenureError as refused:
+            if refused.retryable:
+                log.warning("delivery_failed", topic=row.topic, error=refused.code)
+            else:
+                done += (
+                    1  # the other run is gone or finished: nothing is owed any more, and the row is deleted
+                )
+    return done
+
+
+def _forget(key: tuple[int, int, int]) -> Transaction[None]:
+    yield Save(delivered=[key])
+
+
+async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
+    """The command behind a row; None when nobody is concerned any more."""
+    cause = Context(actor="system:outbox", initiator="system", cause=f"{row.run_id}/{row.seq}/{row.part}")
+    if row.topic == "create":
+        return msgspec.structs.replace(_create.decode(row.body), context=cause)
+    body: dict[str, Any] = msgspec.msgpack.decode(row.body)
+    if row.topic == "key_freed":
+        return await _next_for_key(orchestrator, cause, body["tenant"], body["key"])
+    assert row.target_id is not None
+    if row.topic == "child_finished":
+        return ChildFinished(context=cause, run_id=row.target_id, **body)
+    assert row.topic == "cancel", f"unknown topic {row.topic}"
+    return RequestCancel(context=cause, run_id=row.target_id, reason=body["reason"])
+
+
+async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str, key: str) -> Admit | None:
+    now = orchestrator.store.estimate_us()
+    horizon = (1 << 62) if now is None else now + us(KEY_POLL_SECONDS)
+
+    def look() -> Transaction[KeyQueue]:
+        rows: list[KeyQueue] = yield Query("key_queue", (), (tenant, key, horizon))
+        return rows[0]
+
+    queue = await orchestrator.store.transact(look)
+    if queue.first_waiting_id is None or queue.holder_id is not None:
+        return None
+    return Admit(context=cause, run_id=queue.first_waiting_id, gate_tenant=tenant)
