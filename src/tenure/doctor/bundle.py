@@ -1,0 +1,64 @@
+"""Everything the database holds about one run."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import msgspec
+
+from tenure.kernel.model import (
+    Approval,
+    Attempt,
+    Checkpoint,
+    Child,
+    Event,
+    Inbox,
+    Outbox,
+    Payload,
+    Row,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
+
+R = TypeVar("R", bound=Row)
+
+
+class Bundle(msgspec.Struct, kw_only=True):
+    """All rows of one run, each table in key order."""
+
+    run: Run
+    spec: RunSpec | None = None
+    steps: list[Step] = []
+    attempts: list[Attempt] = []
+    checkpoints: list[Checkpoint] = []
+    waits: list[Wait] = []
+    approvals: list[Approval] = []
+    inbox: list[Inbox] = []
+    children: list[Child] = []
+    payloads: list[Payload] = []
+    events: list[Event] = []
+    outbox: list[Outbox] = []
+
+    def copied(self) -> Bundle:
+        """The same rows as copies, to be changed without harm."""
+        return Bundle(
+            run=copy.copy(self.run),
+            spec=copy.copy(self.spec),
+            steps=_copies(self.steps),
+            attempts=_copies(self.attempts),
+            checkpoints=_copies(self.checkpoints),
+            waits=_copies(self.waits),
+            approvals=_copies(self.approvals),
+            inbox=_copies(self.inbox),
+            children=_copies(self.children),
+            payloads=_copies(self.payloads),
+            events=_copies(self.events),
+            outbox=_copies(self.outbox),
+        )
+
+
+def _copies(rows: list[R]) -> list[R]:
+    return [copy.copy(row) for row in rows]

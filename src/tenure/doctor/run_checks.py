@@ -1,0 +1,29 @@
+"""The checks of one run, in the order of their numbers."""
+
+from __future__ import annotations
+
+from tenure.doctor.bundle import Bundle
+from tenure.doctor.table import INVARIANTS, Check, Violation
+from tenure.doctor.view import View
+
+
+def _ordered() -> list[tuple[str, Check]]:
+    return [
+        (number, check)
+        for number, invariant in INVARIANTS.items()
+        if invariant.scope in ("run", "eventual")
+        for check in invariant.checks
+    ]
+
+
+_CHECKS = _ordered()
+
+
+def check_run(bundle: Bundle, *, settled: bool = False, now: int | None = None) -> list[Violation]:
+    """Every violation that this run's rows show. `settled` adds the invariants that hold once faults have
+    stopped and everything due has been done; `now` is the store's time for those that need one."""
+    view = View(bundle, settled=settled, now=now)
+    run_id = bundle.run.id
+    return [
+        Violation(number, problem, run_id, row) for number, check in _CHECKS for row, problem in check(view)
+    ]
