@@ -16,6 +16,7 @@ import msgspec
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
+from tenure.kernel.history import difference
 from tenure.kernel.machines import MOVES, RUN_PATHS, Joint, Move
 from tenure.kernel.model import (
     CLOSED_RUN,
@@ -53,7 +54,10 @@ class Decision(msgspec.Struct, gc=False):
     """What a command means: the answer, and the rows as they shall be."""
 
     result: Any
-    rows: list[Row] = []
+    run: Run | None = None
+    rows: dict[tuple[Any, ...], Row] = {}
+    """Rows beneath the run, by (table, *key within the run)."""
+    outbox: list[Outbox] = []
     event: Event | None = None
     error: TenureError | None = None
     """A refusal that is recorded all the same (a stale message)."""
@@ -335,25 +339,26 @@ class Draft:
 
     def stale(self, row: Stale, error: TenureError) -> Decision:
         """A message from an ended lease: recorded once, and nothing else happens."""
-        return Decision(None, [row], None, error)
+        return Decision(None, rows={("stale", row.idx, row.n, row.said): row}, error=error)
 
     def decision(self, result: Any, kind: str) -> Decision:
         """The finished decision, with its event if anything that is history changed."""
-        snap = self.snap
-        before = snap.run
+        before = self.snap.run
         changes: dict[str, dict[str, Any]] = {}
-        rows: list[Row] = []
         for key, row in self.changed.items():
             table = key[0]
-            rows.append(row)
             if table == "payload":
                 continue
-            delta = history.difference(self._before(row), row)
+            delta = difference(self._before(key), row)
             if delta:
-                changes.setdefault(table, {})["/".join(map(str, key[1:]))] = delta
+                name = "/".join(map(str, key[1:]))
+                if table in changes:
+                    changes[table][name] = delta
+                else:
+                    changes[table] = {name: delta}
         run = self._run
         if run is not None:
-            delta = history.difference(before, run)
+            delta = difference(before, run)
             if delta:
                 changes["run"] = {"": delta}
         event = None
@@ -369,47 +374,26 @@ class Draft:
             if self.notes:
                 body["context"] = self.notes
             encoded = history.encode_body(body)
-            context = self.command.context
-            seq = run.version + 1
-            hashed = history.event_hash(
-                run.head,
-                run.tenant,
-                run.id,
-                seq,
-                kind,
-                self.now,
-                context.actor,
+            actor, initiator, cause = (
+                (context := self.command.context).actor,
                 context.initiator,
                 context.cause,
-                encoded,
             )
-            event = Event(
-                run.id, seq, kind, self.now, context.actor, context.initiator, context.cause, encoded, hashed
+            seq = run.version + 1
+            hashed = history.event_hash(
+                run.head, run.tenant, run.id, seq, kind, self.now, actor, initiator, cause, encoded
             )
+            event = Event(run.id, seq, kind, self.now, actor, initiator, cause, encoded, hashed)
             run.version = seq
             run.head = hashed
             run.event_at = self.now
-            rows.append(event)
-            rows += self.outbox
-        if run is not None:
-            rows.append(run)
-        return Decision(result, rows, event, None, self.ready)
+        return Decision(result, run, self.changed, self.outbox, event, None, self.ready)
 
-    def _before(self, row: Row) -> Row | None:
+    def _before(self, key: tuple[Any, ...]) -> Row | None:
+        """The row as the snapshot has it."""
         snap = self.snap
-        if isinstance(row, Step):
-            return snap.steps.get(row.idx)
-        if isinstance(row, Attempt):
-            return snap.attempts.get((row.idx, row.n))
-        if isinstance(row, RunSpec):
+        table = key[0]
+        if table == "run_spec":
             return snap.spec
-        place: dict[str, dict[Any, Any]] = {
-            "checkpoint": snap.checkpoints,
-            "wait": snap.waits,
-            "approval": snap.approvals,
-            "inbox": snap.inbox,
-            "child": snap.children,
-        }
-        key = tuple(getattr(row, name) for name in row.key[1:])
-        old: Row | None = place[row.table].get(key if len(key) > 1 else key[0])
-        return old
+        rest = key[1:]
+        return snap.place[table].get(rest if len(rest) > 1 else rest[0])

@@ -71,6 +71,7 @@ class Snapshot:
         "facts",
         "inbox",
         "known",
+        "place",
         "run",
         "run_id",
         "spec",
@@ -93,6 +94,19 @@ class Snapshot:
         self.facts: Facts | None = None
         self.caps: dict[str, Cap] = {}
         """The caps of the run's tenant by scope, where it has any."""
+        self.place: dict[str, dict[Any, Any]] = {}
+        self._find_places()
+
+    def _find_places(self) -> None:
+        self.place = {
+            "step": self.steps,
+            "attempt": self.attempts,
+            "checkpoint": self.checkpoints,
+            "wait": self.waits,
+            "approval": self.approvals,
+            "inbox": self.inbox,
+            "child": self.children,
+        }
 
     @classmethod
     def of_new_run(cls, run_id: int) -> Snapshot:
@@ -109,25 +123,17 @@ class Snapshot:
         return snap
 
     def add(self, row: Row) -> None:
-        """Put a loaded or newly decided row in its place."""
-        if isinstance(row, Step):
-            self.steps[row.idx] = row
-        elif isinstance(row, Attempt):
-            self.attempts[row.idx, row.n] = row
-        elif isinstance(row, Checkpoint):
-            self.checkpoints[row.idx, row.name] = row
-        elif isinstance(row, Run):
-            self.run = row
-        elif isinstance(row, Wait):
-            self.waits[row.no] = row
-        elif isinstance(row, Approval):
-            self.approvals[row.no] = row
-        elif isinstance(row, RunSpec):
-            self.spec = row
-        elif isinstance(row, Inbox):
-            self.inbox[row.no] = row
-        elif isinstance(row, Child):
-            self.children[row.child_id] = row
+        """Put a loaded row in its place."""
+        key = tuple(getattr(row, name) for name in row.key[1:])
+        self.put((row.table, *key), row)
+
+    def put(self, key: Key, row: Row) -> None:
+        """Put a row in its place, by (table, *key within the run)."""
+        place = self.place.get(key[0])
+        if place is not None:
+            place[key[1:] if len(key) > 2 else key[1]] = row
+        elif key[0] == "run_spec":
+            self.spec = row  # type: ignore[assignment]  # the key says which type it is
 
     def trim(self) -> None:
         """Forget what a long run no longer needs, so that a cached snapshot stays small."""
@@ -137,12 +143,14 @@ class Snapshot:
                 step = self.steps.pop(idx)
                 self.known.discard(("named", step.name))
             self.attempts = {key: row for key, row in self.attempts.items() if key[0] in self.steps}
+            self._find_places()
         if len(self.checkpoints) > SNAPSHOT_CHECKPOINTS_MAX:
             self.checkpoints.clear()
             self.known = {key for key in self.known if "checkpoint" not in key[0]}
         if len(self.waits) > STEPS_KEPT_MAX:
             self.waits = {no: wait for no, wait in self.waits.items() if wait.state == "open"}
             self.known = {key for key in self.known if key[0] not in ("all_waits", "label", "wait")}
+            self._find_places()
 
     # ------------------------------------------------------------------------------------- questions
 

@@ -23,7 +23,7 @@ from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.plans import same_key
 from tenure.kernel.draft import Chance, Decision
-from tenure.kernel.model import CLOSED_RUN, Cap, Outbox, Row, Run, RunSpec
+from tenure.kernel.model import CLOSED_RUN, Cap, Event, Outbox, Row, Run, RunSpec
 from tenure.kernel.snapshot import Key, Need, Snapshot
 from tenure.orchestrator.loading import load
 from tenure.store.port import Query, Save, Saved, Transaction
@@ -87,7 +87,19 @@ class Outcome:
 class Work:
     """The commands of one run in a batch, and what was decided about them."""
 
-    __slots__ = ("base", "decided", "deleted", "items", "new", "rows", "snap", "valid_until")
+    __slots__ = (
+        "base",
+        "decided",
+        "deleted",
+        "events",
+        "items",
+        "new",
+        "outbox",
+        "rows",
+        "snap",
+        "touched",
+        "valid_until",
+    )
 
     def __init__(self, snap: Snapshot, items: list[Item]) -> None:
         self.snap = snap
@@ -96,22 +108,28 @@ class Work:
         self.new = snap.run is None
         self.decided: list[tuple[Item, Decision]] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
+        self.events: list[Event] = []
+        self.outbox: list[Outbox] = []
+        self.touched = False
         self.valid_until: int | None = None
         self.deleted = False
 
     def accept(self, item: Item, decision: Decision) -> None:
         """Take a decision's rows over; the next command of the run is decided on top of them."""
         snap = self.snap
-        for row in decision.rows:
-            table = row.table
-            if table == "run":
-                snap.run = row  # type: ignore[assignment]  # the table says which type it is
-            else:
-                key = (table, *[getattr(row, name) for name in row.key[1:]])
-                self.rows[key] = row
-                snap.add(row)
+        if decision.run is not None:
+            snap.run = decision.run
+            self.touched = True
+        if decision.rows:
+            self.touched = True
+            self.rows.update(decision.rows)
+            for key, row in decision.rows.items():
+                snap.put(key, row)
+        if decision.event is not None:
+            self.events.append(decision.event)
+            self.outbox += decision.outbox
         if decision.deleted:
-            self.deleted = True
+            self.touched = self.deleted = True
             snap.run = None
         self.decided.append((item, decision))
 
@@ -165,39 +183,45 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
 
 def save_of(works: list[Work], estimate_us: int | None) -> Save:
     """One save for everything that was decided."""
-    save = Save(estimate_us=estimate_us, expect=[], runs=[], new_runs=[], new_specs=[], rows={}, delivered=[])
-    rows = save.rows
+    tables: dict[str, list[Row]] = {}
+    events: list[Row] = []
+    outbox: list[Row] = []
+    save = Save(estimate_us=estimate_us, rows=tables)
     for work in works:
-        run = work.snap.run
-        changed = False
-        for item, decision in work.decided:
-            if item.delivery is not None:
-                save.delivered.append(item.delivery)
-            changed = changed or bool(decision.rows)
+        save.delivered += [item.delivery for item, _ in work.decided if item.delivery is not None]
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
             save.expect.append((work.snap.run_id, work.base, None))
             continue
-        if not changed or run is None:
+        run = work.snap.run
+        if not work.touched or run is None:
             continue
         if work.new:
             save.new_runs.append(run)
         else:
             save.expect.append((run.id, work.base, work.valid_until))
             save.runs.append(run)
+        events += work.events
+        outbox += work.outbox
         for key, row in work.rows.items():
-            if work.new and key[0] == "run_spec":
+            table = key[0]
+            if table == "run_spec" and work.new:
                 save.new_specs.append(row)  # type: ignore[arg-type]  # the key says which type it is
-                continue
-            rows.setdefault(key[0], []).append(row)
+            elif table in tables:
+                tables[table].append(row)
+            else:
+                tables[table] = [row]
+    if events:
+        tables["event"] = events
+    if outbox:
+        tables["outbox"] = outbox
     return save
 
 
 def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
     """Sort what was decided into done and to be decided again."""
     for work in works:
-        touched = work.deleted or any(decision.rows for _, decision in work.decided)
-        if touched and work.snap.run_id not in saved.ids:
+        if work.touched and work.snap.run_id not in saved.ids:
             outcome.again += [item for item, _ in work.decided]
             continue
         for item, decision in work.decided:
@@ -205,8 +229,7 @@ def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
             item.error = decision.error
             outcome.done.append(item)
             outcome.ready = outcome.ready or decision.ready
-        if touched:
-            outcome.outbox += [row for row in work.rows.values() if isinstance(row, Outbox)]
+        outcome.outbox += work.outbox
         keep(work.snap, outcome)
 
 

@@ -47,6 +47,8 @@ from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Trans
 
 log = structlog.get_logger(__name__)
 
+LANES = 2
+"""Two, so that one batch is decided while the other is being committed."""
 CAPS_SECONDS = 2.0
 """How old the remembered caps may be; claims read them afresh under the tenant's lock."""
 POLL_SECONDS = 1.0
@@ -85,7 +87,7 @@ class Orchestrator:
         self.ids = ids or RunIds()
         self._chance: Chance = chance or SystemChance()
         self._clock: Clock = clock or HostClock()
-        self._lanes = [_Lane(i) for i in range(lanes or max(1, min(2, store.lanes_max)))]
+        self._lanes = [_Lane(i) for i in range(lanes or LANES)]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
         self._queued = 0

@@ -67,4 +67,4 @@ def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Deci
     except leases.Answered as again:
         return Decision(again.reply)
     except leases.StaleMessage as stale:
-        return Decision(None, [stale.row], error=stale.error)
+        return draft.stale(stale.row, stale.error)

@@ -272,10 +272,9 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     unsafe = not c.idempotent and (c.state == "started" or (done and not c.resumable))
     was_unsafe = old is not None and not old.idempotent and (old.state == "started" or not old.resumable)
     progress = old is None and c.state != "started" and step.charged
-    if old is None or progress or unsafe != was_unsafe:
+    if not step.checkpoints or progress or unsafe != was_unsafe:
         step = d.edit(step)
-        if old is None:
-            step.checkpoints += 1
+        step.checkpoints = 1
         if progress:
             step.charged = 0
         step.unsafe += unsafe - was_unsafe
