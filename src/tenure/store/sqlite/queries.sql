@@ -109,21 +109,35 @@ select * from cap where tenant = ?1 order by scope
 
 -- name: lanes
 -- The (tenant, workspace) pairs with claimable work in a queue, after a given one. A loose index scan: each
--- hop is two searches in step_claim, however long the queue is. The store merges the answers of several queues.
--- The plus signs keep SQLite from comparing with an affinity, which would cost it the second column's search.
+-- hop is a few searches in step_claim, however long the queue is. The store merges the answers of several queues.
+-- PostgreSQL compares the pair as a row. SQLite would search for `>=` and step over every equal entry, so
+-- here a hop asks for the tenant's next workspace, and else for the next tenant's first.
 with recursive hop (tenant, workspace, n) as (
     select ?2, ?3, 0
     union all
     select
-        (
-            select s.tenant from step as s
-            where s.queue = ?1 and s.claimable = 1 and (s.tenant, s.workspace) > (+hop.tenant, +hop.workspace)
-            order by s.tenant, s.workspace limit 1
-        ),
-        (
-            select s.workspace from step as s
-            where s.queue = ?1 and s.claimable = 1 and (s.tenant, s.workspace) > (+hop.tenant, +hop.workspace)
-            order by s.tenant, s.workspace limit 1
+        case
+            when exists (
+                select 1 from step as s
+                where s.queue = ?1 and s.claimable = 1 and s.tenant = hop.tenant and s.workspace > hop.workspace
+            ) then hop.tenant
+            else (
+                select s.tenant from step as s
+                where s.queue = ?1 and s.claimable = 1 and s.tenant > hop.tenant
+                order by s.tenant limit 1
+            )
+        end,
+        coalesce(
+            (
+                select s.workspace from step as s
+                where s.queue = ?1 and s.claimable = 1 and s.tenant = hop.tenant and s.workspace > hop.workspace
+                order by s.workspace limit 1
+            ),
+            (
+                select s.workspace from step as s
+                where s.queue = ?1 and s.claimable = 1 and s.tenant > hop.tenant
+                order by s.tenant, s.workspace limit 1
+            )
         ),
         hop.n + 1
     from hop where hop.tenant is not null and hop.n < ?4
@@ -186,11 +200,12 @@ select ?1 is null or abs(?2 - ?1) <= 1000000
 select id from run where id = ?1 and version = ?2
 
 -- name: save_new_spec
--- Of a new run; nothing where its id or its idempotency key exists (I31).
+-- Of a new run; nothing where its id or its idempotency key exists (I31). Whether it did anything is told by
+-- changes(): a RETURNING clause costs a third more.
 insert into run_spec values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
 )
-on conflict do nothing returning run_id
+on conflict do nothing
 
 -- name: save_new_run
 -- A new run, after its spec was accepted. A held concurrency key is an error, an id that exists is not.
@@ -199,10 +214,12 @@ insert into run values (
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
     ?45, ?46, ?47, ?48, ?49
 )
-on conflict (id) do nothing returning id
+on conflict (id) do nothing
 
 -- name: save_run
--- Everything that can change. The version was checked in this transaction.
+-- Everything that can change. The version was checked in this transaction. SQLite rewrites the entries of every
+-- index with a column in the SET list, changed or not; running.py makes a shorter form of this statement
+-- for the usual case, that no indexed column has changed.
 update run set
     status = ?13, version = ?14, head = ?15, event_at = ?16, planned = ?17, admitted_at = ?18,
     started_at = ?19, finished_at = ?20, duration_us = ?21, reason = ?22, paused = ?23, parked = ?24,

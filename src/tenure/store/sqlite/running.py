@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any, get_type_hints
@@ -28,9 +29,23 @@ _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "cap", "idempotency")]
+_INDEXED = ("status", "admitted_at", "finished_at", "duration_us", "reason", "sealed_at", "wake_at")
+"""The changing columns of a run that are in an index, or tied by a CHECK to one that is."""
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
+
+
+def _quickly(save_run: str) -> str:
+    """The statement for a run none of whose indexed columns has changed; its last argument is the version."""
+    numbers = {name: n for n, name in enumerate(Run.__struct_fields__, start=1)}
+    for name in _INDEXED:
+        save_run = re.sub(rf"\b{name} = \?{numbers[name]},?\s*", "", save_run)
+    unchanged = [f"{name} is ?{numbers[name]}" for name in _INDEXED]
+    return " and ".join([save_run, f"version = ?{len(numbers) + 1}", *unchanged])
+
+
+_RUN_QUICKLY = _quickly(_RUN)
 
 
 def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]], list[Any]]:
@@ -111,11 +126,9 @@ class Running:
         now = self.now()
         if save.estimate_us is not None and not self._fine(save.estimate_us, now):
             return port.Saved(set(), now)
-        ids = self._as_expected(save.expect, now)
+        ids = self._save_runs(save, now)
         if save.new_specs:
             ids |= self._insert_new(save)
-        if save.runs:
-            self._update_runs([run for run in save.runs if run.id in ids])
         for table, rows in save.rows.items():
             self._write(table, rows, ids)
         if save.delivered:
@@ -134,37 +147,58 @@ class Running:
     def _fine(self, estimate_us: int, now: int) -> bool:
         return self._cursor.execute(_FINE, (estimate_us, now)).fetchall() == [(1,)]
 
-    def _as_expected(self, expect: list[tuple[int, int, int | None]], now: int) -> set[int]:
+    def _save_runs(self, save: port.Save, now: int) -> set[int]:
+        """Update the runs that are as expected; the ids of all that are, changed or not."""
+        expect = {
+            run_id: version
+            for run_id, version, valid_until in save.expect
+            if valid_until is None or now < valid_until
+        }
         ids: set[int] = set()
-        unseen: list[tuple[int, int]] = []
+        slow: list[Run] = []
+        execute, changes = self._cursor.execute, self._cursor.connection.changes
+        for run in save.runs:
+            if (version := expect.get(run.id)) is not None:
+                execute(_RUN_QUICKLY, (*_tuple(run), version))
+                if changes():
+                    ids.add(run.id)
+                else:
+                    slow.append(run)
+        if len(ids) < len(expect):
+            ids |= self._as_expected([(id_, version) for id_, version in expect.items() if id_ not in ids])
+        if slow:
+            self._update_runs([run for run in slow if run.id in ids])
+        self._seen.update([(run.id, run.version) for run in save.runs if run.id in ids])
+        return ids
+
+    def _as_expected(self, expect: list[tuple[int, int]]) -> set[int]:
         seen = self._seen
-        for run_id, version, valid_until in expect:
-            if valid_until is not None and now >= valid_until:
-                continue
-            known = seen.get(run_id)
-            if known is None:
-                unseen.append((run_id, version))
-            elif known == version:
-                ids.add(run_id)
+        ids = {run_id for run_id, version in expect if seen.get(run_id) == version}
+        unseen = [one for one in expect if one[0] not in seen]
         if unseen:
             ids.update([row[0] for row in self._cursor.executemany(_EXPECTED, unseen)])
         return ids
-
-    def _insert_new(self, save: port.Save) -> set[int]:
-        made = {row[0] for row in self._cursor.executemany(_NEW_SPEC, map(_tuple, save.new_specs))}
-        rows = [_tuple(run) for run in save.new_runs if run.id in made]
-        inserted = {row[0] for row in self._cursor.executemany(_NEW_RUN, rows)}
-        if inserted != made:
-            raise port.Rejected("a new spec has no new run")
-        self._seen.update([(run.id, run.version) for run in save.new_runs if run.id in made])
-        return made
 
     def _update_runs(self, runs: list[Run]) -> None:
         if any(run.concurrency_key is not None for run in runs):
             # A key is handed on in one commit: its old holder has to let go before the new one takes it.
             runs.sort(key=lambda run: run.finished_at is None)
         self._cursor.executemany(_RUN, map(_tuple, runs))
+
+    def _insert_new(self, save: port.Save) -> set[int]:
+        execute, changes = self._cursor.execute, self._cursor.connection.changes
+        made: set[int] = set()
+        for spec in save.new_specs:
+            execute(_NEW_SPEC, _tuple(spec))
+            if changes():
+                made.add(spec.run_id)
+        before = self._cursor.connection.total_changes()
+        runs = [run for run in save.new_runs if run.id in made]
+        self._cursor.executemany(_NEW_RUN, map(_tuple, runs))
+        if self._cursor.connection.total_changes() - before != len(made):
+            raise port.Rejected("a new spec is without its new run")
         self._seen.update([(run.id, run.version) for run in runs])
+        return made
 
     def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
         written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table beneath a run has it
