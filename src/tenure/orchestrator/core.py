@@ -87,7 +87,7 @@ class Orchestrator:
         self.ids = ids or RunIds()
         self._chance: Chance = chance or SystemChance()
         self._clock: Clock = clock or HostClock()
-        self._lanes = [_Lane(i) for i in range(lanes or LANES)]
+        self._lanes = [_Lane(i) for i in range(lanes or min(LANES, store.lanes_max))]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
         self._queued = 0
