@@ -121,7 +121,7 @@ class Story:
         self.payloads: dict[int, Payload] = {}
         self.events: list[Event] = []
         self.outbox: list[Outbox] = []
-        self.stale: list[Stale] = []
+        self.stale: dict[tuple[int, int, str], Stale] = {}
         self.deleted = False
         self.snap = Whole(run_id)
         self.snap.caps = {cap.scope: cap for cap in caps}
@@ -203,20 +203,20 @@ class Story:
         """Decide a command and take over what it changed; the answer, or the TenureError that refused it."""
         decision = decide(self.snap, command, self.now, self.dice)
         self.decisions.append(decision)
-        for row in decision.rows:
+        if decision.run is not None:
+            self.snap.run = decision.run
+        for key, row in decision.rows.items():
             if isinstance(row, Payload):
                 self.payloads[row.ref] = row
-            elif isinstance(row, Event):
-                self.events.append(row)
-            elif isinstance(row, Outbox):
-                self.outbox.append(row)
             elif isinstance(row, Stale):
-                if not any((s.idx, s.n, s.said) == (row.idx, row.n, row.said) for s in self.stale):
-                    self.stale.append(row)
+                self.stale.setdefault((row.idx, row.n, row.said), row)
             else:
-                self.snap.add(row)
+                self.snap.put(key, row)
+        if decision.event is not None:
+            self.events.append(decision.event)
+            self.outbox += decision.outbox
         self.deleted = self.deleted or decision.deleted
-        if self.checked and decision.rows:
+        if self.checked and (decision.run is not None or decision.rows):
             self.check()
         if decision.error is not None:
             raise decision.error
@@ -263,9 +263,10 @@ class Story:
         other = copy.copy(self)
         other.dice = copy.copy(self.dice)
         other.snap = Whole(self.run_id)
-        for name in Snapshot.__slots__:
-            if name != "known":
-                setattr(other.snap, name, copy.copy(getattr(self.snap, name)))
+        for name in ("run", "spec", "facts", "caps"):
+            setattr(other.snap, name, copy.copy(getattr(self.snap, name)))
+        for table, rows in self.snap.place.items():
+            other.snap.place[table].update(rows)
         for name in ("decisions", "payloads", "events", "outbox", "stale", "_seqs"):
             setattr(other, name, copy.copy(getattr(self, name)))
         return other

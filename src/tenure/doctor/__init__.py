@@ -12,5 +12,6 @@ from __future__ import annotations
 from tenure.doctor.bundle import Bundle
 from tenure.doctor.run_checks import check_run
 from tenure.doctor.table import INVARIANTS, Invariant, Violation
+from tenure.doctor.whole import WholeView, check_whole
 
-__all__ = ["INVARIANTS", "Bundle", "Invariant", "Violation", "check_run"]
+__all__ = ["INVARIANTS", "Bundle", "Invariant", "Violation", "WholeView", "check_run", "check_whole"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from tenure.doctor import cancel, history, leases, runs, states, waits
 from tenure.doctor.bundle import Bundle
 from tenure.doctor.table import INVARIANTS, Check, Violation
 from tenure.doctor.view import View
+
+MODULES = (states, history, runs, leases, waits, cancel)
+"""Where the checks are; importing them registers them."""
 
 
 def _ordered() -> list[tuple[str, Check]]:

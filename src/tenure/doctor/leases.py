@@ -1,0 +1,220 @@
+"""Leases: I22 to I30.
+
+Heartbeats leave no event: what they changed is in the attempt's row alone, and is checked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tenure.doctor.runs import CLAIMS
+from tenure.doctor.states import attempt_row, step_row
+from tenure.doctor.table import Finding, checks
+from tenure.doctor.view import Body, View
+from tenure.kernel.machines import LEASED_STEP, LIVE_LEASE
+from tenure.kernel.model import Event
+
+SWEEP_BOUND_US = 30_000_000
+"""How long after its moment anything may stay undone in a system that has settled."""
+
+MESSAGES = frozenset(
+    {
+        "ack", "begin", "uploading", "checkpoint", "complete", "fail", "release", "park", "cancel_ack",
+        "open_wait", "suspend",
+    }
+)  # fmt: skip
+"""Kinds of events that are a lease holder's messages."""
+_COMPLETES = {
+    "complete": ("complete",),
+    "fail": ("fail", "suspend"),  # a governed refusal found at suspending fails the step there
+    "fail_retry": ("fail",),
+    "late_result": ("complete", "fail"),
+}
+"""Moves that complete a lease -> the messages that may make them."""
+
+
+@checks("I22")
+def one_live_lease(view: View) -> Iterator[Finding]:
+    """A step has a live lease exactly while it is leased or canceling, and it is the newest one's."""
+    for step in view.bundle.steps:
+        live = [a for a in view.attempts.get(step.idx, ()) if a.lease in LIVE_LEASE]
+        if len(live) > 1:
+            yield step_row(step), f"has {len(live)} live leases: attempts {[a.n for a in live]}"
+        held = step.state in LEASED_STEP or step.state == "canceling"
+        if held and not live:
+            yield step_row(step), f"is {step.state} without a live lease"
+        for attempt in live:
+            if attempt.n != step.attempt:
+                yield attempt_row(attempt), f"has a live lease, but the newest attempt is {step.attempt}"
+            if not held:
+                yield attempt_row(attempt), f"has a live lease while its step is {step.state}"
+            elif attempt.state != step.state:
+                yield attempt_row(attempt), f"is {attempt.state} while its step is {step.state}"
+
+
+@checks("I23")
+def fence_grows(view: View) -> Iterator[Finding]:
+    """Every claim raises its step's fence by one, and nothing else moves it."""
+    fence: dict[int, int] = {}
+    for taken in view.taken:
+        if taken.idx is not None and taken.move in CLAIMS:
+            if taken.n != fence.get(taken.idx, 0) + 1:
+                yield (
+                    f"event {taken.seq}",
+                    f"step {taken.idx} gets fence {taken.n} after {fence.get(taken.idx, 0)}",
+                )
+            fence[taken.idx] = taken.n
+    for event, body in view.bodies:
+        for key, columns in body.get("set", {}).get("step", {}).items():
+            attempt = columns.get("attempt")
+            if attempt is not None and event.kind not in ("claim", "create"):
+                yield f"event {event.seq}", f"{event.kind} moves the fence of step {key} to {attempt}"
+    for step in view.bundle.steps:
+        if step.attempt != fence.get(step.idx, 0):
+            yield step_row(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
+
+
+def _messages(view: View) -> Iterator[tuple[Event, int, int | None]]:
+    """Every accepted message as (event, step, attempt); None where it does not name its attempt."""
+    by_edges = {
+        taken.seq: (taken.idx, taken.n)
+        for taken in reversed(view.taken)
+        if taken.idx is not None and taken.n and taken.kind in MESSAGES
+    }
+    recorded_by: dict[str, int] = {}
+    for event, body in view.bodies:
+        if event.kind not in MESSAGES:
+            continue
+        found = by_edges.get(event.seq) or _sender(body, recorded_by)
+        if found is not None:
+            yield event, *found
+
+
+def _sender(body: Body, recorded_by: dict[str, int]) -> tuple[int, int | None] | None:
+    changes = body.get("set", {})
+    for key, columns in changes.get("checkpoint", {}).items():
+        n = columns.get("n", recorded_by.get(key))
+        if n is not None:
+            recorded_by[key] = n
+        return int(key.split("/", 1)[0]), n
+    for columns in changes.get("wait", {}).values():
+        if "idx" in columns:
+            return columns["idx"], None
+    return None
+
+
+@checks("I24")
+def messages_are_current(view: View) -> Iterator[Finding]:
+    """A message that was accepted came from the newest attempt, while its lease had not expired."""
+    claims = [(t.seq, t.idx, t.n) for t in view.taken if t.move in CLAIMS]
+    for event, idx, n in _messages(view):
+        fence = max((c for seq, i, c in claims if i == idx and seq < event.seq), default=0)
+        if n is not None and n != fence:
+            yield f"event {event.seq}", f"{event.kind} of attempt {n} was accepted; the fence was {fence}"
+        for attempt in view.attempts.get(idx, ()):
+            if attempt.n == fence and not attempt.granted_at <= event.at < attempt.expires_at:
+                yield (
+                    f"event {event.seq}",
+                    f"{event.kind} of attempt {fence} at {event.at}, but its lease ran from {attempt.granted_at} to {attempt.expires_at}",
+                )
+
+
+@checks("I25")
+def stale_changes_nothing(view: View) -> Iterator[Finding]:
+    """No message of an attempt that had ended left a trace in the history."""
+    ended: dict[tuple[int, int], int] = {}
+    for event, body in view.bodies:
+        for key, columns in body.get("set", {}).get("attempt", {}).items():
+            if columns.get("ended_at") is not None:
+                step, attempt = map(int, key.split("/"))
+                ended.setdefault((step, attempt), event.seq)
+    for event, idx, n in _messages(view):
+        seq = None if n is None else ended.get((idx, n))
+        if seq is not None and seq < event.seq:
+            yield (
+                f"event {event.seq}",
+                f"{event.kind} of attempt {idx}/{n} changed rows after it ended in event {seq}",
+            )
+
+
+@checks("I26")
+def heartbeats_extend(view: View) -> Iterator[Finding]:
+    """A lease runs at most its length from its last heartbeat, and never past the step's timeout."""
+    for attempt in view.bundle.attempts:
+        if attempt.expires_at < attempt.granted_at:
+            yield attempt_row(attempt), f"expires at {attempt.expires_at}, before it was granted"
+        if attempt.timeout_at is not None and attempt.expires_at > attempt.timeout_at:
+            yield (
+                attempt_row(attempt),
+                f"expires at {attempt.expires_at}, past its timeout {attempt.timeout_at}",
+            )
+        if attempt.beat_at < attempt.granted_at:
+            yield attempt_row(attempt), f"was last heard of at {attempt.beat_at}, before it was granted"
+        step = view.steps.get(attempt.idx)
+        if step is not None:
+            if attempt.expires_at > attempt.beat_at + step.lease_us:
+                yield (
+                    attempt_row(attempt),
+                    f"expires at {attempt.expires_at}, more than its lease after its last heartbeat {attempt.beat_at}",
+                )
+            timeout = None if step.timeout_us is None else attempt.granted_at + step.timeout_us
+            if attempt.timeout_at != timeout:
+                yield attempt_row(attempt), f"times out at {attempt.timeout_at}, not at {timeout}"
+
+
+@checks("I27")
+def answers_are_kept(view: View) -> Iterator[Finding]:
+    """A lease that has been heard of has a sequence number, and the answer to its last message."""
+    for attempt in view.bundle.attempts:
+        if attempt.seq < 0 or (attempt.said and attempt.seq == 0):
+            yield attempt_row(attempt), f"said {attempt.said!r} with sequence number {attempt.seq}"
+        if bool(attempt.said) != bool(attempt.answer):
+            yield attempt_row(attempt), f"said {attempt.said!r} and was answered {attempt.answer!r}"
+
+
+@checks("I28")
+def leases_end_for_a_reason(view: View) -> Iterator[Finding]:
+    """Completed by a Complete or a Fail, canceled by a CancelAck after a request, and the other way round."""
+    for taken in view.taken:
+        for machine, _, target, _ in taken.edges:
+            if machine != "lease":
+                continue
+            if target == "completed" and taken.kind not in _COMPLETES.get(taken.move, ()):
+                yield (
+                    f"event {taken.seq}",
+                    f"'{taken.move}' by {taken.kind} completed the lease of step {taken.idx}",
+                )
+            elif target == "canceled" and (taken.move, taken.kind) != ("cancel_ack", "cancel_ack"):
+                yield (
+                    f"event {taken.seq}",
+                    f"'{taken.move}' by {taken.kind} canceled the lease of step {taken.idx}",
+                )
+    for attempt in view.bundle.attempts:
+        if attempt.state in ("succeeded", "failed") and attempt.lease != "completed":
+            yield attempt_row(attempt), f"{attempt.state}, but its lease is {attempt.lease}"
+        elif attempt.lease == "completed" and attempt.state not in ("succeeded", "failed", "canceled"):
+            yield attempt_row(attempt), f"its lease was completed, but it is {attempt.state}"
+        elif attempt.lease == "canceled" and attempt.state != "canceled":
+            yield attempt_row(attempt), f"its lease was canceled, but it is {attempt.state}"
+
+
+@checks("I29")
+def expired_leases_are_swept(view: View) -> Iterator[Finding]:
+    """Once the system has settled, no lease stays live long after its expiry."""
+    if not view.settled or view.now is None:
+        return
+    for attempt in view.bundle.attempts:
+        if attempt.lease in LIVE_LEASE and attempt.expires_at + SWEEP_BOUND_US < view.now:
+            yield attempt_row(attempt), f"expired at {attempt.expires_at} and is still {attempt.lease}"
+
+
+@checks("I30")
+def leases_keep_their_tenant(view: View) -> Iterator[Finding]:
+    """Tenant and workflow of a lease, by which caps count it, are its run's."""
+    run = view.run
+    for attempt in view.bundle.attempts:
+        if attempt.tenant != run.tenant or attempt.workflow != run.workflow:
+            yield (
+                attempt_row(attempt),
+                f"counts for {attempt.tenant}/{attempt.workflow}, its run is {run.tenant}/{run.workflow}'s",
+            )

@@ -1,0 +1,100 @@
+"""Approvals: I42 to I45, as far as they bind by themselves (what policies ask for comes later)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tenure.doctor.states import step_row
+from tenure.doctor.table import Finding, checks
+from tenure.doctor.view import View
+from tenure.kernel.model import Approval
+
+
+def _row(approval: Approval) -> str:
+    return f"approval {approval.no}"
+
+
+@checks("I42")
+def approved_in_time(view: View) -> Iterator[Finding]:
+    """Approved means: by enough people for the newest revision, before it expired; the wait says the same."""
+    if not view.bundle.approvals:
+        return
+    waits = {wait.no: wait for wait in view.bundle.waits}
+    for approval in view.bundle.approvals:
+        wait = waits.get(approval.no)
+        if wait is None or wait.kind != "approval":
+            yield _row(approval), "has no wait"
+            continue
+        if wait.state == "settled" and wait.outcome != approval.status:
+            yield _row(approval), f"is {approval.status}, its wait was told {wait.outcome!r}"
+        if wait.expires_at != approval.expires_at:
+            yield _row(approval), f"expires at {approval.expires_at}, its wait at {wait.expires_at}"
+        if approval.status != "approved":
+            continue
+        if (
+            approval.expires_at is not None
+            and approval.decided_at is not None
+            and approval.decided_at >= approval.expires_at
+        ):
+            yield _row(approval), f"was approved at {approval.decided_at}, after it expired"
+        if len(approval.votes.split()) < approval.people:
+            yield _row(approval), f"was approved by {approval.votes!r}; it takes {approval.people}"
+    yield from _votes_of_revision(view)
+    for step in view.bundle.steps:
+        if step.kind == "approval" and step.state == "succeeded":
+            no = step.wait_no
+            if not any(a.no == no and a.status == "approved" for a in view.bundle.approvals):
+                yield step_row(step), "succeeded without an approval"
+
+
+def _votes_of_revision(view: View) -> Iterator[Finding]:
+    """Votes of an older revision do not count for a newer one."""
+    for event, body in view.bodies:
+        for no, columns in body.get("set", {}).get("approval", {}).items():
+            if "revision" in columns and "requested_at" not in columns and columns.get("votes", ""):
+                yield (
+                    f"event {event.seq}",
+                    f"approval {no} was revised and kept the votes {columns['votes']!r}",
+                )
+            if "digest" in columns and "revision" not in columns:
+                yield f"event {event.seq}", f"approval {no} asks for something else under the same revision"
+
+
+@checks("I43")
+def approvers_are_others(view: View) -> Iterator[Finding]:
+    """Whoever asked does not approve, and nobody counts twice."""
+    for approval in view.bundle.approvals:
+        votes = approval.votes.split()
+        if approval.requester in votes or approval.decided_by == approval.requester:
+            yield _row(approval), f"was asked for and decided by {approval.requester}"
+        if len(set(votes)) != len(votes):
+            yield _row(approval), f"counts somebody twice: {approval.votes!r}"
+
+
+@checks("I44")
+def decided_once(view: View) -> Iterator[Finding]:
+    """The history decides an approval once, and the row says by whom."""
+    if not view.bundle.approvals:
+        return
+    decided: dict[str, int] = {}
+    for event, body in view.bodies:
+        for no, columns in body.get("set", {}).get("approval", {}).items():
+            if columns.get("status", "requested") != "requested":
+                if no in decided:
+                    yield f"event {event.seq}", f"approval {no} was decided in event {decided[no]} already"
+                decided[no] = event.seq
+    for approval in view.bundle.approvals:
+        if (approval.status in ("approved", "rejected")) != (approval.decided_by is not None):
+            yield _row(approval), f"is {approval.status}, decided by {approval.decided_by!r}"
+
+
+@checks("I45")
+def gates_are_never_leased(view: View) -> Iterator[Finding]:
+    """A gate has no attempts and cannot be claimed."""
+    for step in view.bundle.steps:
+        leased = step.attempt or step.claimable or step.idx in view.attempts
+        if leased and step.kind in ("approval", "wait"):
+            yield (
+                step_row(step),
+                f"is a gate; it was leased {step.attempt} times, claimable: {step.claimable}",
+            )

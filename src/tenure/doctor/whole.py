@@ -1,0 +1,132 @@
+"""What only all runs together show: I31, I46, and rows that belong to no run (I50)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from tenure.doctor.table import Finding, Violation
+from tenure.kernel.model import Cap
+
+RATE_WINDOW_US = 60_000_000
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """Live leases of one workflow of a tenant."""
+
+    tenant: str
+    workflow: str
+    leases: int
+
+
+class Start(msgspec.Struct, frozen=True, order=True):
+    """A run that counts against max_runs_per_min, by when it began."""
+
+    admitted_at: int
+    run_id: int
+    tenant: str
+    workflow: str
+
+
+class WholeView(msgspec.Struct, kw_only=True):
+    """What the checks over all runs look at."""
+
+    caps: Sequence[Cap] = ()
+    usage: Sequence[Leases] = ()
+    starts: Sequence[Start] = ()
+    same_key: Sequence[tuple[int, str]] = ()
+    """Runs whose idempotency key another run has too, with the key."""
+    key_holders_twice: Sequence[int] = ()
+    """Runs that share a concurrency key although both have begun."""
+    orphans: Sequence[int] = ()
+    """Run ids that rows name although there is no such run."""
+    lost_specs: Sequence[int] = ()
+    """Runs without a spec, or with another tenant's."""
+
+
+def check_whole(view: WholeView) -> list[Violation]:
+    """Every violation that all runs together show."""
+    return [
+        Violation(number, problem, _id(row), row)
+        for number, check in WHOLE_CHECKS
+        for row, problem in check(view)
+    ]
+
+
+def _id(row: str) -> int:
+    kind, _, number = row.partition(" ")
+    return int(number) if kind == "run" else 0
+
+
+def one_run_per_key(view: WholeView) -> Iterator[Finding]:
+    """I31: no two runs of a tenant have the same idempotency key from the same source."""
+    for run_id, key in view.same_key:
+        yield f"run {run_id}", f"shares the idempotency key {key!r} with another run"
+
+
+def leases_within_caps(view: WholeView) -> Iterator[Finding]:
+    """I46: live leases of a tenant and of a workflow are within max_concurrency."""
+    by_tenant: dict[str, int] = {}
+    by_workflow: dict[tuple[str, str], int] = {}
+    for row in view.usage:
+        by_tenant[row.tenant] = by_tenant.get(row.tenant, 0) + row.leases
+        by_workflow[row.tenant, row.workflow] = row.leases
+    for cap in view.caps:
+        if cap.max_concurrency is None:
+            continue
+        if cap.scope == "":
+            used = by_tenant.get(cap.tenant, 0)
+        elif cap.scope.startswith("wf:"):
+            used = by_workflow.get((cap.tenant, cap.scope[3:]), 0)
+        else:
+            continue
+        if used > cap.max_concurrency:
+            yield (
+                f"cap {cap.tenant}/{cap.scope}",
+                f"{used} live leases; max_concurrency is {cap.max_concurrency} (unless it was lowered just now)",
+            )
+
+
+def starts_within_rates(view: WholeView) -> Iterator[Finding]:
+    """I46: in no 60 seconds did more rated runs begin than max_runs_per_min."""
+    for cap in view.caps:
+        most = cap.max_runs_per_min
+        if most is None:
+            continue
+        if cap.scope == "":
+            starts = sorted(s for s in view.starts if s.tenant == cap.tenant)
+        elif cap.scope.startswith("wf:"):
+            starts = sorted(s for s in view.starts if s.tenant == cap.tenant and s.workflow == cap.scope[3:])
+        else:
+            continue
+        for first, over in zip(starts, starts[most:], strict=False):
+            if over.admitted_at - first.admitted_at < RATE_WINDOW_US:
+                yield (
+                    f"run {over.run_id}",
+                    f"is one more than {most} runs of {cap.tenant}/{cap.scope} within a minute",
+                )
+
+
+def one_holder_per_key(view: WholeView) -> Iterator[Finding]:
+    """I46: one run at a time holds a concurrency key."""
+    for run_id in view.key_holders_twice:
+        yield f"run {run_id}", "holds a concurrency key that another open run holds too"
+
+
+def rows_have_their_run(view: WholeView) -> Iterator[Finding]:
+    """I50: what lies beneath a run has that run, and every run has its spec."""
+    for run_id in view.orphans:
+        yield f"run {run_id}", "rows name it, but there is no such run"
+    for run_id in view.lost_specs:
+        yield f"run {run_id}", "has no run_spec row, or one of another tenant"
+
+
+WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
+    ("I31", one_run_per_key),
+    ("I46", leases_within_caps),
+    ("I46", starts_within_rates),
+    ("I46", one_holder_per_key),
+    ("I50", rows_have_their_run),
+)
+"""By the number of their invariant; I50 is also a check of each run."""
