@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from tenure.errors import TenureError
 
@@ -31,14 +32,19 @@ class RunIds:
         return (now_us // 1_000_000) << _SUFFIX_BITS | self._suffix
 
 
+_PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
+
+
+@lru_cache(maxsize=64)
+def _made(second: int) -> str:
+    return f"run_{datetime.fromtimestamp(second, UTC):%Y-%m-%d_%H%M%S}_"
+
+
 def run_text(run_id: int) -> str:
     """The id as people see it."""
-    made = datetime.fromtimestamp(run_id >> _SUFFIX_BITS, UTC)
-    suffix, digits = run_id & _SUFFIX_MASK, ""
-    for _ in range(6):
-        suffix, digit = divmod(suffix, 36)
-        digits = _DIGITS[digit] + digits
-    return f"run_{made:%Y-%m-%d_%H%M%S}_{digits}"
+    suffix = run_id & _SUFFIX_MASK
+    high, low = divmod(suffix, 1296)
+    return f"{_made(run_id >> _SUFFIX_BITS)}{_PAIRS[high // 1296]}{_PAIRS[high % 1296]}{_PAIRS[low]}"
 
 
 def run_int(text: str) -> int:

@@ -17,7 +17,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
 from tenure.kernel.history import difference
-from tenure.kernel.machines import MOVES, RUN_PATHS, Joint, Move
+from tenure.kernel.machines import LIVE_LEASE, MOVES, RUN_PATHS, Joint, Move
 from tenure.kernel.model import (
     CLOSED_RUN,
     Attempt,
@@ -71,9 +71,32 @@ def _edges_json(pairs: list[tuple[str, str, str, str]]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(pairs))
 
 
-_MOVE_EDGES: dict[int, msgspec.Raw] = {
-    id(move): _edges_json([(machine, e.state, e.next, e.owner) for machine, e in move.edges])
-    for move in MOVES.values()
+class _Stride(msgspec.Struct, gc=False, frozen=True):
+    """A move, made ready for use."""
+
+    joint: Joint
+    step: str
+    """The step's state at the end."""
+    attempt: str
+    lease: str
+    """Where the attempt and lease that it began with end; a new attempt may have begun since."""
+    ended: bool
+    edges: msgspec.Raw
+
+
+def _stride(move: Move) -> _Stride:
+    closing = move.start
+    for place in move.path:
+        if place.attempt == "created":
+            break
+        closing = place
+    ended = closing.lease not in LIVE_LEASE
+    edges = _edges_json([(machine, e.state, e.next, e.owner) for machine, e in move.edges])
+    return _Stride(move.start, move.end.step, closing.attempt, closing.lease, ended, edges)
+
+
+_STRIDES: dict[tuple[str, str, str, str], _Stride] = {
+    (name, start.step, start.attempt, start.lease): _stride(move) for (name, start), move in MOVES.items()
 }
 _PATH_EDGES = {
     pair: _edges_json([("run", e.state, e.next, e.owner) for e in path]) for pair, path in RUN_PATHS.items()
@@ -228,56 +251,48 @@ class Draft:
 
     # ----------------------------------------------------------------------------------------- moves
 
-    def can_move(self, step: Step, name: str) -> Move | None:
-        """The move of this name from where the step stands, if there is one."""
-        return MOVES.get((name, self.joint(step)))
+    def can_move(self, step: Step, name: str) -> bool:
+        """Whether there is a move of this name from where the step stands."""
+        return (name, *self._place(step)) in _STRIDES
 
-    def joint(self, step: Step) -> Joint:
+    def _place(self, step: Step) -> tuple[str, str, str]:
         """Where a step stands, with its attempt and lease."""
         state = step.state
-        if state == "pending":
-            return Joint("pending")
         if state == "ready":
-            return Joint("ready", "queued")
-        if step.kind in ("approval", "wait") or step.attempt == 0:
-            return Joint(state)
+            return "ready", "queued", "-"
+        if step.attempt == 0 or state == "pending":
+            return state, "-", "-"
         attempt = self.attempt_of(step)
-        return Joint(state, attempt.state, attempt.lease)
+        return state, attempt.state, attempt.lease
 
     def move(self, step: Step, name: str) -> Step:
         """Make a move; one that does not exist from here is RUN_INVALID_TRANSITION. Answers the changed step."""
-        joint = self.joint(step)
-        move = MOVES.get((name, joint))
-        if move is None:
+        place = self._place(step)
+        stride = _STRIDES.get((name, *place))
+        if stride is None:
             raise TenureError(
-                "RUN_INVALID_TRANSITION", f"step {step.name!r} is {joint.step} and does not accept '{name}'"
+                "RUN_INVALID_TRANSITION", f"step {step.name!r} is {place[0]} and does not accept '{name}'"
             )
         if walked_moves is not None:
-            walked_moves.add((name, joint))
+            walked_moves.add((name, stride.joint))
         run = self.edit_run()
         new = self.edit(step)
-        end = move.end
         n = step.attempt
         if name in ("claim", "claim_and_ack"):
             n += 1  # the attempt's row is added by the claim itself
-        elif joint.lease in ("granted", "active"):
+        elif place[2] in LIVE_LEASE:
             attempt = self.edit(self.attempt_of(step))
-            closing = move.path[0]
-            for place in move.path:  # the last place before a new attempt begins is where this one ended
-                if place.attempt == "created":
-                    break
-                closing = place
-            attempt.state, attempt.lease = closing.attempt, closing.lease
-            if closing.lease not in ("granted", "active"):
+            attempt.state, attempt.lease = stride.attempt, stride.lease
+            if stride.ended:
                 attempt.ended_at = self.now
-        self._count(run, step.state, -1)
-        new.state = end.step
-        self._count(run, end.step, 1)
-        entry = {"step": step.idx, "move": name, "edges": _MOVE_EDGES[id(move)]}
+        self._count(run, place[0], -1)
+        new.state = stride.step
+        self._count(run, stride.step, 1)
+        entry = {"step": step.idx, "move": name, "edges": stride.edges}
         if n:
             entry["attempt"] = n
         self.edges.append(entry)
-        if new.claimable and end.step != "ready":
+        if new.claimable and stride.step != "ready":
             new.claimable = False
         return new
 

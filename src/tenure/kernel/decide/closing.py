@@ -15,7 +15,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.machines import WAITING_STEP
+from tenure.kernel.machines import LEASED_STEP, WAITING_STEP
 from tenure.kernel.model import CLOSED_RUN, Approval, Inbox, Step, Wait
 
 
@@ -25,9 +25,15 @@ def dependents_of(step: Step) -> list[int]:
 
 
 def end_step(
-    d: Draft, step: Step, reason: str, *, output_ref: int | None = None, error_ref: int | None = None
+    d: Draft,
+    step: Step,
+    reason: str,
+    *,
+    output_ref: int | None = None,
+    error_ref: int | None = None,
+    closing: bool = False,
 ) -> None:
-    """What follows from a step that has just reached a terminal state."""
+    """What follows from a step that has just reached a terminal state; `closing` opens nothing behind it."""
     run = d.edit_run()
     step.finished_at = d.now
     step.reason = reason
@@ -52,7 +58,7 @@ def end_step(
             run.error_ref = step.error_ref
             d.notes.setdefault("failed_step", step.idx)
             d.notes.setdefault("reason", reason)
-    elif run.cancel_at is None:
+    elif run.cancel_at is None and not closing:
         for idx in dependents_of(step):
             behind = d.step(idx)
             if behind.state == "pending":
@@ -167,9 +173,13 @@ def close_open_steps(d: Draft, *, behind: Step | None = None) -> None:
         if step.state == "pending":
             skip = step.idx in skipped
             ended = d.move(step, "skip" if skip else "drop")
-            end_step(d, ended, "STEP_SKIPPED" if skip else "RUN_CLOSED")
+            end_step(d, ended, "STEP_SKIPPED" if skip else "RUN_CLOSED", closing=True)
         else:
-            end_step(d, d.move(step, "close"), "RUN_CLOSED")
+            leased = step.state in LEASED_STEP or step.state == "canceling"
+            ended = d.move(step, "close")
+            if leased:
+                d.edit(d.attempt_of(ended)).reason = "RUN_CLOSED"
+            end_step(d, ended, "RUN_CLOSED", closing=True)
 
 
 def time_out_run(d: Draft) -> Decision:

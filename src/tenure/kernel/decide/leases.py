@@ -245,7 +245,8 @@ def uploading(d: Draft, c: Uploading) -> Decision:
 
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
-    """Record a sub-result. New ones are progress: the charge goes back to zero."""
+    """Record a sub-result. One that is new, or done for the first time, is progress: the charge goes back to
+    zero. What was done once stays done, also while it is done again because it cannot be reused."""
     old = d.snap.find_checkpoint(c.idx, c.name)
     if old is not None and old.n == c.n and old.seq == c.seq:
         return Decision(_OK)
@@ -266,12 +267,13 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
                 "CHECKPOINT_LIMIT",
                 f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints: use tenure.restart",
             )
-    done = c.state == "done"
-    if done and (old is None or old.state != "done"):
+    state = c.state if old is None or old.state != "done" else "done"
+    first_done = state == "done" and (old is None or old.state != "done")
+    if first_done:
         run.steps_done += 1
-    unsafe = not c.idempotent and (c.state == "started" or (done and not c.resumable))
-    was_unsafe = old is not None and not old.idempotent and (old.state == "started" or not old.resumable)
-    progress = old is None and c.state != "started" and step.charged
+    unsafe = _is_unsafe(state, c.resumable, c.idempotent)
+    was_unsafe = old is not None and _is_unsafe(old.state, old.resumable, old.idempotent)
+    progress = step.charged and (first_done or (old is None and state != "started"))
     if not step.checkpoints or progress or unsafe != was_unsafe:
         step = d.edit(step)
         step.checkpoints = 1
@@ -284,7 +286,7 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
             c.idx,
             c.name,
             old.no if old is not None else run.checkpoints,
-            c.state,
+            state,
             c.n,
             c.seq,
             c.resumable,
@@ -300,6 +302,11 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     )
     cancel = step.state == "canceling"
     return d.decision(Reply(cancel=True) if cancel else _OK, "checkpoint")
+
+
+def _is_unsafe(state: str, resumable: bool, idempotent: bool) -> bool:
+    """Neither to be skipped nor to be repeated: begun and not known to have ended, or done but not reusable."""
+    return not idempotent and (state == "started" or (state == "done" and not resumable))
 
 
 def complete(d: Draft, c: Complete) -> Decision:
@@ -425,6 +432,9 @@ def _give_back(
         return finish(d, reply, kind)
     if parked is not None:
         d.edit_run().parked = parked
+        for other in d.open_steps() if d.run.steps_ready else ():
+            if other.claimable:
+                d.edit(other).claimable = False
     step = d.move(step, "release")
     step.charged = max(0, step.charged - 1)
     attempt = d.attempt_of(step)

@@ -10,6 +10,8 @@ Laws:
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from tenure import ids
@@ -209,6 +211,15 @@ def check_plan(
     return needs
 
 
+CHECKED_PLAN_STEPS_MAX = 32
+
+
+@lru_cache(maxsize=256)
+def _checked(plan: tuple[StepSpec, ...], profile: str) -> list[list[str]]:
+    """A plan's needs; runs of one workflow have the same plan, so that it is checked once."""
+    return check_plan(plan, profiles.get(profile), {}, 0)
+
+
 def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
     """A cycle in the needs, or nothing; without recursion, plans are long."""
     left = {step.name: set(wanted) & {s.name for s in plan} for step, wanted in zip(plan, needs, strict=True)}
@@ -250,7 +261,10 @@ def add_plan(
                 raise TenureError(
                     "PLAN_INVALID", f"the run has a step {spec.name!r} already", (Detail("plan", spec.name),)
                 )
-    needs = check_plan(plan, profile, existing, run.steps_total)
+    if run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
+        needs = check_plan(plan, profile, existing, run.steps_total)
+    else:
+        needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
     behind: dict[int, list[int]] = {}
     left = []
