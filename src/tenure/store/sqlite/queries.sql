@@ -156,7 +156,8 @@ where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
 
 -- name: key_queue
--- Who holds a concurrency key, and who has waited for it longest. Always one row.
+-- Who holds a concurrency key, and who has waited for it longest. Always one row. A run that waits for the key
+-- looks again soon (wake_at <= ?3); one whose start is delayed does not wait for it yet.
 select
     (
         select id from run
@@ -164,7 +165,8 @@ select
     ),
     (
         select id from run
-        where tenant = ?1 and concurrency_key = ?2 and admitted_at is null and finished_at is null
+        where
+            tenant = ?1 and concurrency_key = ?2 and admitted_at is null and finished_at is null and wake_at <= ?3
         order by created_at, id limit 1
     )
 
@@ -564,7 +566,7 @@ select tenant, workflow, count(*) from attempt where lease in ('granted', 'activ
 group by tenant, workflow order by tenant, workflow
 
 -- name: key_holders_twice
--- Runs that share a concurrency key while both are admitted and open; the unique index run_key_holder forbids it.
+-- Runs that share a concurrency key while both are admitted and open; the unique index run_key_held forbids it.
 select id from run
 where
     concurrency_key is not null and admitted_at is not null and finished_at is null

@@ -8,8 +8,7 @@ Laws:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import starmap
 from typing import Any, get_type_hints
 
@@ -20,6 +19,7 @@ from msgspec.json import encode
 from tenure.kernel.model import ROWS, Row, Run
 from tenure.store import port
 from tenure.store.sqlfile import named_queries
+from tenure.store.sqlite.quick import INDEXED, LIKELY, quickly
 
 SQL = named_queries("tenure.store.sqlite")
 _DONE = SQL["save_done"]
@@ -29,23 +29,10 @@ _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "cap", "idempotency")]
-_INDEXED = ("status", "admitted_at", "finished_at", "duration_us", "reason", "sealed_at", "wake_at")
-"""The changing columns of a run that are in an index, or tied by a CHECK to one that is."""
+_QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
-
-
-def _quickly(save_run: str) -> str:
-    """The statement for a run none of whose indexed columns has changed; its last argument is the version."""
-    numbers = {name: n for n, name in enumerate(Run.__struct_fields__, start=1)}
-    for name in _INDEXED:
-        save_run = re.sub(rf"\b{name} = \?{numbers[name]},?\s*", "", save_run)
-    unchanged = [f"{name} is ?{numbers[name]}" for name in _INDEXED]
-    return " and ".join([save_run, f"version = ?{len(numbers) + 1}", *unchanged])
-
-
-_RUN_QUICKLY = _quickly(_RUN)
 
 
 def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]], list[Any]]:
@@ -156,10 +143,10 @@ class Running:
         }
         ids: set[int] = set()
         slow: list[Run] = []
-        execute, changes = self._cursor.execute, self._cursor.connection.changes
+        quick, execute, changes = _QUICK["run"], self._cursor.execute, self._cursor.connection.changes
         for run in save.runs:
             if (version := expect.get(run.id)) is not None:
-                execute(_RUN_QUICKLY, (*_tuple(run), version))
+                execute(quick, (*_tuple(run), version))
                 if changes():
                     ids.add(run.id)
                 else:
@@ -201,13 +188,29 @@ class Running:
         return made
 
     def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
-        written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table beneath a run has it
+        if table in LIKELY:
+            rows = self._try_quickly(table, rows, ids)
+        known: Container[int | None] = ids
         if table == "idempotency":  # it may stand before its run, or without one
-            written += [_tuple(row) for row in rows if row.run_id is None]  # type: ignore[attr-defined]  # likewise
+            known = {None, *ids}
+        written = [_tuple(row) for row in rows if row.run_id in known]  # type: ignore[attr-defined]  # every table but cap has it
         if table == "attempt" and len(written) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
-            written.sort(key=lambda row: row[_ENDED_AT] is None)
+            written.sort(key=_is_live)
         self._cursor.executemany(_SAVE[table], written)
+
+    def _try_quickly(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
+        """Write what can be written in the short form; the rest."""
+        statement, likely = _QUICK[table], LIKELY[table]
+        execute, changes = self._cursor.execute, self._cursor.connection.changes
+        rest = []
+        for row in rows:
+            if likely(row) and row.run_id in ids:
+                execute(statement, _tuple(row))
+                if changes():
+                    continue
+            rest.append(row)
+        return rest
 
     def _delete_runs(self, save: port.Save, ids: set[int]) -> set[int]:
         refused = {run_id for run_id, _, _ in save.expect} - ids
@@ -219,3 +222,7 @@ class Running:
 
 
 _ENDED_AT = ROWS["attempt"].__struct_fields__.index("ended_at")
+
+
+def _is_live(attempt: tuple[Any, ...]) -> bool:
+    return attempt[_ENDED_AT] is None

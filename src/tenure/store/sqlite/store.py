@@ -63,6 +63,7 @@ class SqliteStore:
             raise ValueError("a database in memory has one connection: use inline=True")
         self._clock = clock
         self._shift_us = 0
+        self._last_us = 0
         self._inline = inline
         self._busy_seconds = busy_seconds
         self._chance = random.Random()
@@ -166,6 +167,7 @@ class SqliteStore:
             try:
                 running = Running(cursor, self._host_now)
                 result = _drive(make(), running)
+                self._last_us = running.now_us
                 if not running.wrote:
                     cursor.execute("rollback")
                     return result
@@ -242,6 +244,10 @@ class SqliteStore:
     def shift(self, offset_us: int) -> None:
         """Let this store's clock be so much ahead of the host's, for tests."""
         self._shift_us = offset_us
+
+    def estimate_us(self) -> int:
+        """The store's time: here it is known without asking, but for what other processes have committed."""
+        return max(self._host_now(), self._last_us)
 
     def _host_now(self) -> int:
         return self._clock.now_us() + self._shift_us

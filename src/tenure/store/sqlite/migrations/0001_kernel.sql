@@ -119,9 +119,9 @@ create index run_by_repo on run (tenant, repo, created_at) where repo is not nul
 create index run_newest on run (tenant, created_at);
 create index run_wake on run (wake_at) where wake_at is not null;
 create index run_rate on run (tenant, admitted_at) where rated = 1;
-create index run_key_live on run (tenant, concurrency_key, created_at)
+create index run_key_open on run (tenant, concurrency_key, created_at)
 where concurrency_key is not null and finished_at is null;
-create unique index run_key_holder on run (tenant, concurrency_key)
+create unique index run_key_held on run (tenant, concurrency_key)
 where concurrency_key is not null and admitted_at is not null and finished_at is null;
 create index run_sealed on run (finished_at) where sealed_at is not null;
 
@@ -290,8 +290,8 @@ create table attempt (
 ) strict;
 
 -- I22: one live lease per step.
-create unique index attempt_one_live on attempt (run_id, idx) where lease in ('granted', 'active');
-create index attempt_live on attempt (tenant, workflow) where lease in ('granted', 'active');
+create unique index attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
+create index attempt_usage on attempt (tenant, workflow) where lease in ('granted', 'active');
 
 create table checkpoint (
     run_id integer not null,

@@ -1,0 +1,56 @@
+"""The short form of a write: for a row none of whose indexed columns has changed.
+
+SQLite rewrites the entries of every index that has a column in an UPDATE's SET list, whether its value has
+changed or not. Most commands change a run's counters, a step's progress and a lease's last message, none of
+them indexed. So they first try the table's one write statement without the indexed columns, on the condition
+that those are as they were; where it finds no row, the whole statement is used. That halves the cost of
+such a row, and leaves the pages of the indexes alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tenure.kernel.model import ROWS, Attempt, Step
+
+INDEXED: dict[str, tuple[str, ...]] = {
+    "run": ("status", "admitted_at", "finished_at", "sealed_at", "wake_at"),
+    "step": ("claimable", "ready_at", "finished_at", "wake_at"),
+    "attempt": ("lease",),
+}
+"""The changing columns that an index holds or looks at; a test compares them with the schema."""
+
+_ASSIGNMENT = re.compile(r"\b(\w+) = (max\([^)]*\)|[\w.?]+)")
+_NEW_VALUE = re.compile(r"\bexcluded\.(\w+)")
+
+
+def quickly(table: str, statement: str) -> str:
+    """The short form of a table's write statement. A run's last argument is the version it must have."""
+    row, indexed = ROWS[table], INDEXED[table]
+    place = {name: f"?{n}" for n, name in enumerate(row.__struct_fields__, start=1)}
+    changes = statement.partition(" set\n")[2].partition("\nwhere")[0]
+    assigned = [
+        f"{name} = {_NEW_VALUE.sub(lambda found: place[found[1]], value)}"
+        for name, value in _ASSIGNMENT.findall(changes)
+        if name not in indexed
+    ]
+    where = [f"{name} = {place[name]}" for name in row.key] + [f"{name} is {place[name]}" for name in indexed]
+    if table == "run":
+        where.append(f"version = ?{len(place) + 1}")
+    return f"update {table} set {', '.join(assigned)} where {' and '.join(where)}"
+
+
+def _step_goes_on(step: Step) -> bool:
+    """A step that has recorded something and is not done has most likely just recorded something."""
+    return step.checkpoints > 0 and step.finished_at is None
+
+
+def _lease_goes_on(attempt: Attempt) -> bool:
+    """A lease that has said something and has not ended has most likely just said something."""
+    return attempt.seq > 0 and attempt.ended_at is None
+
+
+LIKELY: dict[str, Callable[[Any], bool]] = {"step": _step_goes_on, "attempt": _lease_goes_on}
+"""Which rows to try the short form on; a miss costs a look-up."""
