@@ -1,0 +1,522 @@
+"""`World`: a real store, one or more orchestrators on it, and a clock that is moved by hand.
+
+    async with World(place) as w:
+        run = await w.create(profile="delta-ci", plan=["build", "test"])
+        lease = await w.claim("bob")
+        await w.at("10:01:01").sweep()
+        async with w.refuses("LEASE_STALE"):
+            await w.complete(lease)
+
+Laws:
+1. A world begins at 10:00:00 on 5 January 2026 and its time stands still between moves: before every call the
+   store's clock is set, through its port, to the world's moment. What passes within a call is real.
+2. Nothing is swept, and no time passes, unless the story says so.
+3. A lease's messages get their sequence numbers by themselves, unless `seq` says otherwise.
+4. When a story ends well the doctor examines the whole database, and must find nothing.
+5. `refuses` compares every row of the database before and after: a refusal changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import pytest
+
+from tenure.clock import HostClock, us
+from tenure.doctor import Bundle, check_run
+from tenure.errors import TenureError
+from tenure.ids import RunIds
+from tenure.kernel import commands as c
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.kernel.decide.plans import Created
+from tenure.kernel.history import decode_body
+from tenure.kernel.model import Approval, Attempt, Cap, Event, Outbox, Run, RunSpec, Step, Wait
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.sweeper import Sweeper
+from tenure.store.port import Store
+from tenure.store.postgres import PostgresStore
+from tenure.store.sqlite import SqliteStore
+
+BEGIN = datetime(2026, 1, 5, 10, 0, 0, tzinfo=UTC)
+BEGIN_US = us(BEGIN.timestamp())
+SWEEPS_MAX = 50
+
+_host = HostClock()
+
+Plan = Sequence["str | c.StepSpec"]
+
+
+class Place(NamedTuple):
+    """An empty database."""
+
+    kind: Literal["sqlite", "postgres"]
+    address: str
+
+    def store(self) -> SqliteStore | PostgresStore:
+        """A store there, not yet open."""
+        return SqliteStore(self.address) if self.kind == "sqlite" else PostgresStore(self.address)
+
+
+class Dice:
+    """Chance that is not: nominal delays unless the story says otherwise, and salts that are counted."""
+
+    def __init__(self) -> None:
+        self.number = 0.0
+        self._salts = 0
+
+    def random(self) -> float:
+        return self.number
+
+    def salt(self) -> bytes:
+        self._salts += 1
+        return self._salts.to_bytes(16, "big")
+
+
+def plan_of(plan: Plan) -> tuple[c.StepSpec, ...]:
+    """Steps as commands want them: a bare name is a step of work."""
+    return tuple(c.StepSpec(name=step) if isinstance(step, str) else step for step in plan)
+
+
+def step(name: str, *needs: str, **how: Any) -> c.StepSpec:
+    """A step of work that needs exactly these."""
+    return c.StepSpec(name=name, needs=needs, **how)
+
+
+def gate(name: str = "gate", **spec: Any) -> c.StepSpec:
+    """An approval gate behind the step before it."""
+    return c.StepSpec(name=name, kind="approval", approval=c.ApprovalSpec(**spec))
+
+
+def pause(name: str = "pause", event: str = "", **spec: Any) -> c.StepSpec:
+    """A declared wait, for an event or for time alone."""
+    return c.StepSpec(name=name, kind="wait", wait=c.WaitSpec(event=event, **spec))
+
+
+class _Hand:
+    """The world's moment as a clock."""
+
+    def __init__(self) -> None:
+        self.moment = BEGIN_US
+
+    def now_us(self) -> int:
+        return self.moment
+
+    def monotonic_us(self) -> int:
+        return self.moment
+
+
+class World:
+    """See the laws above."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        orchestrators: int = 1,
+        stores: Sequence[Store] = (),
+        caps: Sequence[Cap] = (),
+        examined: bool = True,
+        **how: Any,
+    ) -> None:
+        self.place = place
+        self.dice = Dice()
+        self.hand = _Hand()
+        self.stores: list[Any] = list(stores) or [place.store() for _ in range(orchestrators)]
+        self.number = 0
+        self._caps = list(caps)
+        self._examined = examined
+        self._how = how
+        self._seqs: dict[tuple[int, int, int], int] = {}
+        self._causes = [0]
+        self.orchestrators: list[Orchestrator] = []
+
+    async def __aenter__(self) -> World:
+        await self.place.store().migrate()
+        for number, store in enumerate(self.stores):
+            await store.open()
+            orchestrator = Orchestrator(
+                store, chance=self.dice, ids=RunIds(start=number << 20), clock=self.hand, **self._how
+            )
+            self.orchestrators.append(orchestrator)
+        self.pin()
+        if self._caps:
+            await self.stores[0].put_caps(self._caps)
+        for orchestrator in self.orchestrators:
+            await orchestrator.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        for orchestrator in self.orchestrators:
+            await orchestrator.stop()
+        try:
+            if kind is None and self._examined:
+                await self.examine()
+        finally:
+            for store in self.stores:
+                await store.close()
+
+    def through(self, number: int) -> World:
+        """The same world, spoken to through another of its orchestrators."""
+        other = copy.copy(self)
+        other.number = number
+        return other
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """The one that is spoken to."""
+        return self.orchestrators[self.number]
+
+    @property
+    def store(self) -> Any:
+        """Its store."""
+        return self.stores[self.number]
+
+    # ------------------------------------------------------------------------------------------- time
+
+    def pin(self) -> None:
+        """Set every store's clock to the world's moment."""
+        offset = self.hand.moment - _host.now_us()
+        for store in self.stores:
+            store.shift(offset)
+
+    def at(self, moment: str) -> World:
+        """Go to a time of the day ("10:00:31")."""
+        day = datetime.strptime(f"{BEGIN:%Y-%m-%d} {moment}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        target = us(day.timestamp())
+        assert target >= self.hand.moment, "a story does not go back"
+        self.hand.moment = target
+        self.pin()
+        return self
+
+    def later(self, seconds: float) -> World:
+        """Let time pass."""
+        self.hand.moment += us(seconds)
+        self.pin()
+        return self
+
+    @property
+    def now(self) -> int:
+        """The world's moment in microseconds."""
+        return self.hand.moment
+
+    async def sweep(self) -> World:
+        """Do everything that is due, and what becomes due by that."""
+        self.pin()
+        sweeper = Sweeper(self.orchestrator)
+        for _ in range(SWEEPS_MAX):
+            found = await sweeper.sweep()
+            await self.settle()
+            if not found:
+                return self
+        raise AssertionError("the sweep does not come to an end")
+
+    async def settle(self) -> World:
+        """Let what the commits set off (deliveries to other runs) come to its end."""
+        while tasks := [task for o in self.orchestrators for task in o._tasks]:
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0)
+        return self
+
+    # -------------------------------------------------------------------------------------- commands
+
+    async def do(self, command: c.Command) -> Any:
+        """Any command; its answer or its error."""
+        self.pin()
+        return await self.orchestrator.send(command)
+
+    def context(self, who: str, initiator: c.Initiator = "user") -> c.Context:
+        """Who asks, with a cause of its own."""
+        self._causes[0] += 1
+        return c.Context(who, initiator, f"cause-{self._causes[0]}")
+
+    def request(self, *, plan: Plan | None = (c.BODY,), by: str = "u_alice", **fields: Any) -> c.CreateRun:
+        """A CreateRun."""
+        fields.setdefault("tenant", "acme")
+        fields.setdefault("workflow", "flow")
+        fields.setdefault("run_id", self.orchestrator.new_id())
+        fields.setdefault("context", self.context(by))
+        return c.CreateRun(plan=None if plan is None else plan_of(plan), **fields)
+
+    async def created(self, **request: Any) -> Created:
+        """Create a run; the whole answer."""
+        self.pin()
+        return await self.orchestrator.create(self.request(**request))
+
+    async def create(self, **request: Any) -> int:
+        """Create a run; its id."""
+        return (await self.created(**request)).run_id
+
+    async def begin(self, worker: str = "bob", **request: Any) -> Lease:
+        """Create a run whose first step is taken by a worker of this process in the same commit."""
+        lease = (await self.created(eager=c.ClaimBy(worker), **request)).lease
+        assert lease is not None, "the first step was not taken"
+        return lease
+
+    async def claims(self, worker: str = "bob", limit: int = 1, **how: Any) -> list[Lease]:
+        """Take what there is, up to a limit."""
+        self.pin()
+        return await self.orchestrator.claim(worker, limit=limit, **how)
+
+    async def claim(self, worker: str = "bob", **how: Any) -> Lease:
+        """Take one step; there has to be one."""
+        leases = await self.claims(worker, **how)
+        assert leases, f"there is nothing to claim for {worker}"
+        return leases[0]
+
+    async def say(
+        self, message: type[c.LeaseMessage], lease: Lease, *, seq: int | None = None, **fields: Any
+    ) -> Any:
+        """A message from a lease's holder; see law 3."""
+        key = (lease.run_id, lease.idx, lease.n)
+        if seq is None:
+            seq = self._seqs.get(key, 0) + 1
+        self._seqs[key] = max(seq, self._seqs.get(key, 0))
+        command = message(
+            run_id=lease.run_id,
+            idx=lease.idx,
+            n=lease.n,
+            seq=seq,
+            context=c.Context("w_runner", "system", f"{lease.idx}/{lease.n}/{seq}"),
+            **fields,
+        )
+        self.pin()
+        if isinstance(command, c.Heartbeat):
+            return await self.orchestrator.heartbeat(command)
+        return await self.orchestrator.send(command)
+
+    async def ack(self, lease: Lease, **how: Any) -> Reply:
+        """The runner has the lease."""
+        return await self.say(c.AckLease, lease, **how)  # type: ignore[no-any-return]  # messages are answered with a Reply
+
+    async def beat(self, lease: Lease, progress: str = "", **how: Any) -> Reply:
+        """A heartbeat."""
+        return await self.say(c.Heartbeat, lease, progress=progress, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def upload(self, lease: Lease, **how: Any) -> Reply:
+        """The work is done, its artifacts are on the way."""
+        return await self.say(c.Uploading, lease, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def checkpoint(self, lease: Lease, name: str, **how: Any) -> Reply:
+        """A sub-result."""
+        return await self.say(c.RecordCheckpoint, lease, name=name, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def complete(self, lease: Lease, output: bytes | None = None, **how: Any) -> Reply:
+        """The step succeeded."""
+        return await self.say(c.Complete, lease, output=output, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def fail(self, lease: Lease, code: str = "STEP_FAILED", **how: Any) -> Reply:
+        """The step failed."""
+        return await self.say(c.Fail, lease, code=code, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def release(self, lease: Lease, **how: Any) -> Reply:
+        """The step is given back unworked."""
+        return await self.say(c.Release, lease, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def park(self, lease: Lease, why: str, **how: Any) -> Reply:
+        """The step is given back because the code does not fit."""
+        return await self.say(c.Park, lease, why=why, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def cancel_ack(self, lease: Lease, **how: Any) -> Reply:
+        """The work was stopped."""
+        return await self.say(c.CancelAck, lease, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def wait(self, lease: Lease, label: str, **what: Any) -> Reply:
+        """Open a wait: `approval=`, `event=`, `until=` or `child=`."""
+        return await self.say(c.OpenWait, lease, label=label, **what)  # type: ignore[no-any-return]  # likewise
+
+    async def suspend(self, lease: Lease, *waits: int, **how: Any) -> Reply:
+        """Let go of the lease until one of these waits settles."""
+        return await self.say(c.Suspend, lease, waits=waits, **how)  # type: ignore[no-any-return]  # likewise
+
+    async def work_off(self, run: int, worker: str = "bob") -> World:
+        """Claim and complete whatever is ready, until nothing is; every lease must be this run's."""
+        while leases := await self.claims(worker):
+            assert leases[0].run_id == run
+            await self.complete(leases[0], b"done")
+        return self
+
+    async def plan_ready(self, run: int, *plan: str | c.StepSpec) -> Any:
+        """The planner's answer."""
+        return await self.do(
+            c.PlanReady(run_id=run, plan=plan_of(plan), context=self.context("planner", "system"))
+        )
+
+    async def plan_failed(self, run: int, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
+        """The planner gave up."""
+        context = self.context("planner", "system")
+        return await self.do(c.PlanFailed(run_id=run, code=code, message=message, context=context))
+
+    async def add(self, run: int, *plan: str | c.StepSpec) -> Any:
+        """More steps."""
+        return await self.do(c.AddSteps(run_id=run, plan=plan_of(plan), context=self.context("u_alice")))
+
+    async def approve(self, run: int, no: int | None = None, by: str = "u_bob", **how: Any) -> Any:
+        """A person says yes, to the only open question unless `no` names one."""
+        return await self._decide(run, no, by, approve=True, **how)
+
+    async def reject(self, run: int, no: int | None = None, by: str = "u_bob", **how: Any) -> Any:
+        """A person says no."""
+        return await self._decide(run, no, by, approve=False, **how)
+
+    async def _decide(self, run: int, no: int | None, by: str, **how: Any) -> Any:
+        if no is None:
+            (no,) = [row.no for row in await self.approvals(run) if row.status == "requested"]
+        context = self.context(by, "approval")
+        return await self.do(c.DecideApproval(run_id=run, no=no, approver=by, context=context, **how))
+
+    async def revise(self, run: int, no: int, digest: str, **how: Any) -> Any:
+        """What is proposed has changed."""
+        context = self.context("u_alice")
+        return await self.do(c.ReviseApproval(run_id=run, no=no, digest=digest, context=context, **how))
+
+    async def deliver(self, run: int, name: str, event_id: str = "e-1", **how: Any) -> Any:
+        """Something happened outside."""
+        context = self.context("webhook", "webhook")
+        return await self.do(
+            c.DeliverEvent(run_id=run, name=name, event_id=event_id, context=context, **how)
+        )
+
+    async def cancel(self, run: int, **how: Any) -> Any:
+        """Cancel the run."""
+        return await self.do(c.RequestCancel(run_id=run, context=self.context("u_alice"), **how))
+
+    async def cancel_step(self, run: int, name: str) -> Any:
+        """Cancel one step by hand."""
+        return await self.do(c.CancelStep(run_id=run, name=name, context=self.context("u_alice")))
+
+    async def revoke(self, lease: Lease) -> Any:
+        """Take a lease away."""
+        context = self.context("u_operator")
+        return await self.do(
+            c.RevokeLease(run_id=lease.run_id, idx=lease.idx, n=lease.n, context=context)
+        )
+
+    async def tell(self, command: type[c.RunCommand], run: int, who: str = "u_operator", **how: Any) -> Any:
+        """Any other command about a run."""
+        return await self.do(command(run_id=run, context=self.context(who), **how))
+
+    # ------------------------------------------------------------------------------------- questions
+
+    async def read(self, name: str, *scalars: Any) -> list[Any]:
+        """A named query."""
+        self.pin()
+        rows: list[Any] = await self.store.read(name, *scalars)
+        return rows
+
+    async def run(self, run: int) -> Run:
+        """The run's row."""
+        (row,) = await self.read("get_run", run)
+        assert isinstance(row, Run)
+        return row
+
+    async def spec(self, run: int) -> RunSpec:
+        """What the run was asked to be."""
+        (row,) = await self.read("get_spec", run)
+        assert isinstance(row, RunSpec)
+        return row
+
+    async def status(self, run: int) -> str:
+        """The run's status."""
+        return (await self.run(run)).status
+
+    async def steps(self, run: int) -> list[Step]:
+        """All steps of a run, in order."""
+        return await self.read("steps_of", run)
+
+    async def states(self, run: int) -> dict[str, str]:
+        """Every step's state by its name."""
+        return {row.name: row.state for row in await self.steps(run)}
+
+    async def step(self, run: int, name: str = "main") -> Step:
+        """One step."""
+        return next(row for row in await self.steps(run) if row.name == name)
+
+    async def attempts(self, run: int, name: str | None = None) -> list[Attempt]:
+        """The attempts of a run, or of one of its steps."""
+        rows: list[Attempt] = await self.read("attempts_of", run)
+        if name is None:
+            return rows
+        idx = (await self.step(run, name)).idx
+        return [row for row in rows if row.idx == idx]
+
+    async def waits(self, run: int) -> list[Wait]:
+        """Everything the run waits or waited for."""
+        return await self.read("waits_of", run)
+
+    async def approvals(self, run: int) -> list[Approval]:
+        """The run's questions."""
+        return await self.read("approvals_of", run)
+
+    async def events(self, run: int) -> list[Event]:
+        """The run's history."""
+        return await self.read("events_of", run)
+
+    async def kinds(self, run: int) -> list[str]:
+        """The kinds of its events."""
+        return [event.kind for event in await self.events(run)]
+
+    async def noted(self, run: int, kind: str) -> dict[str, Any]:
+        """The context the last event of this kind recorded."""
+        event = [event for event in await self.events(run) if event.kind == kind][-1]
+        context: dict[str, Any] = decode_body(event).get("context", {})
+        return context
+
+    async def body(self, run: int, ref: int | None) -> bytes | None:
+        """The payload behind a reference."""
+        if ref is None:
+            return None
+        (payload,) = await self.read("payload", run, ref)
+        found: bytes = payload.body
+        return found
+
+    async def run_ids(self) -> list[int]:
+        """Every run there is."""
+        ids: list[int] = []
+        while rows := await self.read("run_ids_after", ids[-1] if ids else 0, 1000):
+            ids += [row.run_id for row in rows]
+        return ids
+
+    async def bundle(self, run: int) -> Bundle:
+        """Every row of one run."""
+        names = (
+            "steps", "attempts", "checkpoints", "waits", "approvals", "inbox", "children", "payloads", "events",
+        )  # fmt: skip
+        rows = {name: await self.read(f"{name}_of", run) for name in names}
+        outbox: list[Outbox] = await self.read("outbox_of", run)
+        return Bundle(run=await self.run(run), spec=await self.spec(run), outbox=outbox, **rows)
+
+    # ------------------------------------------------------------------------------- what must not be
+
+    @contextlib.asynccontextmanager
+    async def refuses(self, code: str) -> AsyncIterator[pytest.ExceptionInfo[TenureError]]:
+        """What is done inside is refused with this code and changes no row of any run."""
+        before = [await self.bundle(run) for run in await self.run_ids()]
+        with pytest.raises(TenureError) as refusal:
+            yield refusal
+        assert refusal.value.code == code, f"refused with {refusal.value}, not {code}"
+        assert [await self.bundle(run) for run in await self.run_ids()] == before, "a refusal changed something"
+
+    async def examine(self) -> None:
+        """Have the doctor look at everything; it must find nothing."""
+        self.pin()
+        found = [
+            str(violation)
+            for run in await self.run_ids()
+            for violation in check_run(await self.bundle(run), now=self.now)
+        ]
+        for name in ("key_holders_twice", "orphan_rows", "lost_specs"):
+            found += [f"{name}: {row}" for row in await self.read(name)]
+        usage: dict[str, int] = {}
+        for row in await self.read("live_usage"):
+            usage[row.tenant] = usage.get(row.tenant, 0) + row.leases
+        found += [
+            f"{cap.tenant} has {usage[cap.tenant]} leases of {cap.max_concurrency}"
+            for cap in await self.read("all_caps")
+            if cap.scope == "" and cap.max_concurrency is not None and usage.get(cap.tenant, 0) > cap.max_concurrency
+        ]
+        assert not found, "the doctor found:\n" + "\n".join(found)
