@@ -68,7 +68,6 @@ class Target:
                 self.dsn,
                 timeout=CONNECT_SECONDS_MAX,
                 command_timeout=command_seconds,
-                statement_cache_size=0,  # what we send often is prepared by name
                 server_settings={**settings, "search_path": self.schema},
             )
         except ValueError as fault:

@@ -154,12 +154,13 @@ cross join lateral (
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
 -- name: key_queue
--- Who holds a concurrency key and who has waited longest for it: exactly one row.
+-- Who holds a concurrency key and who has waited longest for it: exactly one row. A run that waits for the key
+-- looks again soon (wake_at <= $3); one whose start is delayed does not wait for it yet.
 select
     (select id from run where tenant = $1 and concurrency_key = $2 and admitted_at is not null
         and finished_at is null limit 1) as holder_id,
     (select id from run where tenant = $1 and concurrency_key = $2 and admitted_at is null
-        and finished_at is null order by created_at, id limit 1) as first_waiting_id
+        and finished_at is null and wake_at <= $3 order by created_at, id limit 1) as first_waiting_id
 
 -- name: live_keys
 select id as run_id, admitted_at from run
@@ -384,17 +385,17 @@ on conflict do nothing returning run_id
 
 -- name: save_new_run
 insert into run ({run})
-select {n.run} from unnest({rows}::run_in[]) n where n.id in (select run_id from new_spec)
+select {n.run} from unnest({rows}::run_in[]) n where (n.id in (select run_id from new_spec)) is true
 returning id
 
 -- name: save_run_spec
 -- Labels and metadata change, and an erased salt; nothing else does.
 update run_spec s set labels = n.labels, metadata = n.metadata, salt = n.salt
-from unnest({rows}::run_spec_in[]) n where s.run_id = n.run_id and n.run_id in (select id from ok)
+from unnest({rows}::run_spec_in[]) n where s.run_id = n.run_id and (n.run_id in (select id from ok)) is true
 
 -- name: save_step
 insert into step ({step})
-select {n.step} from unnest({rows}::step_in[]) n where n.run_id in (select id from ok)
+select {n.step} from unnest({rows}::step_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx) do update set
     state = excluded.state, needs_left = excluded.needs_left, attempt = excluded.attempt,
     charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
@@ -406,7 +407,7 @@ on conflict (run_id, idx) do update set
 -- name: save_attempt
 -- Heartbeats may have written since the decision: the expiry and the sequence number never go down.
 insert into attempt as a ({attempt})
-select {n.attempt} from unnest({rows}::attempt_in[]) n where n.run_id in (select id from ok)
+select {n.attempt} from unnest({rows}::attempt_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
     expires_at = greatest(a.expires_at, excluded.expires_at), beat_at = excluded.beat_at,
@@ -415,7 +416,7 @@ on conflict (run_id, idx, n) do update set
 
 -- name: save_checkpoint
 insert into checkpoint ({checkpoint})
-select {n.checkpoint} from unnest({rows}::checkpoint_in[]) n where n.run_id in (select id from ok)
+select {n.checkpoint} from unnest({rows}::checkpoint_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, name) do update set
     no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq, resumable = excluded.resumable,
     idempotent = excluded.idempotent, arguments = excluded.arguments, at = excluded.at, tries = excluded.tries,
@@ -423,14 +424,14 @@ on conflict (run_id, idx, name) do update set
 
 -- name: save_wait
 insert into wait ({wait})
-select {n.wait} from unnest({rows}::wait_in[]) n where n.run_id in (select id from ok)
+select {n.wait} from unnest({rows}::wait_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_approval
 insert into approval ({approval})
-select {n.approval} from unnest({rows}::approval_in[]) n where n.run_id in (select id from ok)
+select {n.approval} from unnest({rows}::approval_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
     revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
@@ -439,30 +440,30 @@ on conflict (run_id, no) do update set
 
 -- name: save_inbox
 insert into inbox ({inbox})
-select {n.inbox} from unnest({rows}::inbox_in[]) n where n.run_id in (select id from ok)
+select {n.inbox} from unnest({rows}::inbox_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set wait_no = excluded.wait_no
 
 -- name: save_child
 insert into child ({child})
-select {n.child} from unnest({rows}::child_in[]) n where n.run_id in (select id from ok)
+select {n.child} from unnest({rows}::child_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, child_id) do update set
     state = excluded.state, outcome = excluded.outcome
 
 -- name: save_payload
 insert into payload ({payload})
-select {n.payload} from unnest({rows}::payload_in[]) n where n.run_id in (select id from ok)
+select {n.payload} from unnest({rows}::payload_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_event
 insert into event ({event})
-select {n.event} from unnest({rows}::event_in[]) n where n.run_id in (select id from ok)
+select {n.event} from unnest({rows}::event_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_outbox
 insert into outbox ({outbox})
-select {n.outbox} from unnest({rows}::outbox_in[]) n where n.run_id in (select id from ok)
+select {n.outbox} from unnest({rows}::outbox_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_stale
 insert into stale ({stale})
-select {n.stale} from unnest({rows}::stale_in[]) n where n.run_id in (select id from ok)
+select {n.stale} from unnest({rows}::stale_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict do nothing
 
 -- name: save_delivered

@@ -73,7 +73,7 @@ def compose(parts: frozenset[str]) -> str:
     """The statement that writes these parts. Its parameters: the clock's shift, the estimate, then those of
     each part in the order of `_PARTS`."""
     numbers = iter(range(3, 100))
-    gate = "n.id in (select id from expected)" if "expected" in parts else "true"
+    gate = "(n.id in (select id from expected)) is true" if "expected" in parts else "true"
     ctes: list[str] = []
 
     def add(name: str, query: str) -> None:

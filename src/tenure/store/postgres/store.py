@@ -42,6 +42,10 @@ T = TypeVar("T")
 
 READERS = 4
 MIGRATE_SECONDS_MAX = 600.0
+LOCKING = frozenset({"lock_tenants", "lock_runs", "lock_free_runs", "load_attempts", "beat"})
+"""Queries that lock or write."""
+ESTIMATE_US_MAX = 60_000_000
+"""How long the server's last word on the time is good for: two clocks drift apart by some 100 us a second."""
 
 
 class PostgresStore:
@@ -62,12 +66,13 @@ class PostgresStore:
         self.lanes_max = lanes
         self._target = Target(dsn, schema)
         self._shift_us = 0
+        self._heard: tuple[int, int] | None = None
         self._patience_seconds = patience_seconds
-        lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
+        self._lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
         # Beyond the patience a server that does not answer is taken for dead.
-        silence = patience_seconds + 5.0
-        self._lanes = [Link(self._target, lane_settings, silence) for _ in range(lanes)]
-        self._readers = [Link(self._target, READER_SETTINGS, silence) for _ in range(readers)]
+        self._silence_seconds = patience_seconds + 5.0
+        self._lanes: dict[int, Link] = {}
+        self._readers = [Link(self._target, READER_SETTINGS, self._silence_seconds) for _ in range(readers)]
         self._free_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         self._bell = Bell(self._target, ping_seconds)
         self._open = False
@@ -95,7 +100,7 @@ class PostgresStore:
         """Let go of everything; under way transactions are finished first."""
         self._open = False
         await self._bell.stop()
-        for link in (*self._lanes, *self._readers):
+        for link in (*self._lanes.values(), *self._readers):
             async with link.turn:
                 await link.close()
         while not self._free_readers.empty():
@@ -117,7 +122,7 @@ class PostgresStore:
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         """Run one transaction and commit it."""
-        link = self._lanes[lane % len(self._lanes)]
+        link = self._lane(lane)
         run = self._run_single if single else self._run
         async with self._turn(link) as deadline:
             pause = PAUSE_SECONDS_MIN
@@ -154,7 +159,7 @@ class PostgresStore:
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Insert or replace caps."""
-        link = self._lanes[0]
+        link = self._lane(0)
         async with self._turn(link) as deadline:
             await link.ready(deadline)
             try:
@@ -162,6 +167,14 @@ class PostgresStore:
                 await statement.fetch([msgspec.structs.astuple(cap) for cap in caps])
             except Exception as fault:
                 raise _named(fault) from fault
+
+    def _lane(self, number: int) -> Link:
+        """A lane's connection; claims and heartbeats have lanes of their own beyond `lanes_max`."""
+        link = self._lanes.get(number)
+        if link is None:
+            link = Link(self._target, self._lane_settings, self._silence_seconds)
+            self._lanes[number] = link
+        return link
 
     @asynccontextmanager
     async def _turn(self, link: Link) -> AsyncIterator[float]:
@@ -189,6 +202,7 @@ class PostgresStore:
             if is_connection_fault(fault):
                 link.drop()
             raise translated(fault, in_commit=True) from fault
+        self._hear(now_us)
         try:
             transaction.send(Saved(set(ids), now_us))
         except StopIteration as stop:
@@ -197,29 +211,34 @@ class PostgresStore:
         raise AssertionError("a single transaction is one save")
 
     async def _run(self, link: Link, transaction: Transaction[T]) -> T:
-        """Begin, give the transaction what it asks for, commit. Its own errors are its own."""
+        """Give the transaction what it asks for, and commit. Its own errors are its own.
+
+        It begins with the first request that locks or writes: until then, reading within a read-committed
+        transaction and outside of one is the same, and one that only looks (most claims of an idle worker)
+        costs no further round trips.
+        """
+        begun = False
+        answer: Any = None
         try:
-            await self._command(link, "begin")
-            result = await self._drive(link, transaction)
-            await self._command(link, "commit")
+            while True:
+                try:
+                    request = transaction.send(answer)
+                except StopIteration as stop:
+                    if begun:
+                        await self._command(link, "commit")
+                    result: T = stop.value
+                    return result
+                if not begun and (isinstance(request, Save) or request.name in LOCKING):
+                    await self._command(link, "begin")
+                    begun = True
+                answer = await self._answer(link, request)
         except BaseException as fault:
             transaction.close()
             if isinstance(fault, Lost | Ambiguous) or not isinstance(fault, Exception):
                 link.drop()
-            else:
+            elif begun:
                 await self._roll_back(link)
             raise
-        return result
-
-    async def _drive(self, link: Link, transaction: Transaction[T]) -> T:
-        answer: Any = None
-        while True:
-            try:
-                request = transaction.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer = await self._answer(link, request)
 
     async def _answer(self, link: Link, request: Query | Save) -> Any:
         try:
@@ -228,6 +247,7 @@ class PostgresStore:
             parts, params = pack(request, self._shift_us)
             statement = await link.statement(compose(parts))
             ids, now_us, _ = await statement.fetchrow(*params)
+            self._hear(now_us)
             return Saved(set(ids), now_us)
         except asyncpg.DivisionByZeroError as fault:
             raise Conflict("the save waited until its estimate of the time was wrong") from fault
@@ -254,6 +274,17 @@ class PostgresStore:
     def shift(self, offset_us: int) -> None:
         """Let this store's clock be so much ahead of the server's, for tests."""
         self._shift_us = offset_us
+
+    def estimate_us(self) -> int | None:
+        """The server's time by its last answer and our monotonic clock; None when that was long ago."""
+        if self._heard is None:
+            return None
+        server_us, heard_us = self._heard
+        passed_us = time.monotonic_ns() // 1000 - heard_us
+        return server_us + passed_us + self._shift_us if passed_us < ESTIMATE_US_MAX else None
+
+    def _hear(self, now_us: int) -> None:
+        self._heard = (now_us - self._shift_us, time.monotonic_ns() // 1000)
 
     async def wait_for_work(self, timeout_s: float) -> bool:
         """Return early (True) when another process says that work became ready."""
