@@ -54,8 +54,8 @@ class Item:
         self.delivery = delivery
         self.result: Any = None
         self.error: Exception | None = None
-        self.evidence: tuple[int, int, bytes] | None = None
-        """(run, sequence, hash) of its event in a commit whose fate is unknown, with `result` kept."""
+        self.evidence: list[tuple[int, int, bytes, Any]] = []
+        """(run, sequence, hash, result) of its event in each commit whose fate is unknown."""
 
     @property
     def gate_tenant(self) -> str | None:
@@ -248,8 +248,7 @@ def remember(works: list[Work]) -> None:
         for item, decision in work.decided:
             event = decision.event
             if event is not None:
-                item.evidence = (event.run_id, event.seq, event.hash)
-                item.result = decision.result
+                item.evidence.append((event.run_id, event.seq, event.hash, decision.result))
 
 
 # ------------------------------------------------------------------------------------ under the lock
@@ -322,16 +321,17 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query 
 
 def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | Save, Any, None]:
     """Answer the commands whose earlier commit turns out to have happened."""
-    proofs = {item.evidence[:2]: item.evidence[2] for item in items if item.evidence is not None}
+    proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.evidence}
     if not proofs:
         return
-    rows = yield Query("load_event_hashes", list(proofs))
-    happened = {(row.run_id, row.seq) for row in rows if proofs[row.run_id, row.seq] == row.hash}
+    rows = yield Query("load_event_hashes", sorted(proofs))
+    happened = {(row.run_id, row.seq, row.hash) for row in rows}
     for item in items:
-        if item.evidence is not None:
-            if item.evidence[:2] in happened:
+        for run_id, seq, proof, result in item.evidence:
+            if (run_id, seq, proof) in happened:
+                item.result = result
                 outcome.done.append(item)
-            item.evidence = None
+                break
 
 
 def _settle_keys(

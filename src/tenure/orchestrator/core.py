@@ -155,10 +155,11 @@ class Orchestrator:
     async def send(self, command: Command) -> Any:
         """Submit a command, waiting for room in the queue, and wait for its answer."""
         if self._queued >= self._queue_max:
-            async with asyncio.timeout(self._command_seconds) as patience, self._room:
-                await self._room.wait_for(lambda: self._queued < self._queue_max)
-            if patience.expired():
-                raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
+            try:
+                async with asyncio.timeout(self._command_seconds), self._room:
+                    await self._room.wait_for(lambda: self._queued < self._queue_max)
+            except TimeoutError:
+                raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting") from None
         return await self.submit(command)
 
     async def create(self, command: CreateRun) -> Created:
