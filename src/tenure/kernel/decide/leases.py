@@ -27,7 +27,6 @@ from tenure.kernel.commands import (
     Heartbeat,
     LeaseMessage,
     Park,
-    RecordCheckpoint,
     Release,
     RevokeLease,
     Uploading,
@@ -35,8 +34,7 @@ from tenure.kernel.commands import (
 from tenure.kernel.decide.closing import end_step, finish
 from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.model import CLOSED_RUN, Attempt, Checkpoint, Stale, Step
-from tenure.limits import CHECKPOINTS_PER_RUN_MAX
+from tenure.kernel.model import CLOSED_RUN, Attempt, Stale, Step
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -80,8 +78,9 @@ class Reply(msgspec.Struct, gc=False, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reply).decode
-_OK = Reply()
-_OK_BYTES = _encode(_OK)
+OK = Reply()
+"""Nothing more to say."""
+_OK_BYTES = _encode(OK)
 
 
 class Answered(Exception):
@@ -130,7 +129,7 @@ def answer(d: Draft, c: LeaseMessage, attempt: Attempt, reply: Reply) -> Reply:
     attempt = d.edit(attempt)
     attempt.seq = c.seq
     attempt.said = said(c)
-    attempt.answer = _OK_BYTES if reply is _OK else _encode(reply)
+    attempt.answer = _OK_BYTES if reply is OK else _encode(reply)
     return reply
 
 
@@ -241,72 +240,7 @@ def uploading(d: Draft, c: Uploading) -> Decision:
     if step.state == "canceling":
         return finish(d, answer(d, c, attempt, Reply(cancel=True)), "uploading")
     d.move(step, "upload")
-    return finish(d, answer(d, c, attempt, _OK), "uploading")
-
-
-def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
-    """Record a sub-result. One that is new, or done for the first time, is progress: the charge goes back to
-    zero. What was done once stays done, also while it is done again because it cannot be reused."""
-    old = d.snap.find_checkpoint(c.idx, c.name)
-    if old is not None and old.n == c.n and old.seq == c.seq:
-        return Decision(_OK)
-    step = d.step(c.idx)
-    attempt = d.snap.find_attempt(c.idx, c.n)
-    if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
-        hold(d, c)  # says what is wrong
-        raise AssertionError("hold accepts what checkpoint refuses")
-    if attempt.lease != "active":
-        raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
-    if old is not None and old.state == "done" and old.resumable:
-        raise TenureError("CHECKPOINT_CONFLICT", f"checkpoint {c.name!r} was recorded already")
-    run = d.edit_run()
-    if old is None:
-        run.checkpoints += 1
-        if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
-            raise TenureError(
-                "CHECKPOINT_LIMIT",
-                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints: use tenure.restart",
-            )
-    state = c.state if old is None or old.state != "done" else "done"
-    first_done = state == "done" and (old is None or old.state != "done")
-    if first_done:
-        run.steps_done += 1
-    unsafe = _is_unsafe(state, c.resumable, c.idempotent)
-    was_unsafe = old is not None and _is_unsafe(old.state, old.resumable, old.idempotent)
-    progress = step.charged and (first_done or (old is None and state != "started"))
-    if not step.checkpoints or progress or unsafe != was_unsafe:
-        step = d.edit(step)
-        step.checkpoints = 1
-        if progress:
-            step.charged = 0
-        step.unsafe += unsafe - was_unsafe
-    d.add(
-        Checkpoint(
-            c.run_id,
-            c.idx,
-            c.name,
-            old.no if old is not None else run.checkpoints,
-            state,
-            c.n,
-            c.seq,
-            c.resumable,
-            c.idempotent,
-            c.arguments,
-            d.now,
-            c.tries,
-            c.next_at,
-            d.payload(c.output),
-            c.error,
-            c.meta,
-        )
-    )
-    cancel = step.state == "canceling"
-    return d.decision(Reply(cancel=True) if cancel else _OK, "checkpoint")
-
-
-def _is_unsafe(state: str, resumable: bool, idempotent: bool) -> bool:
-    """Neither to be skipped nor to be repeated: begun and not known to have ended, or done but not reusable."""
-    return not idempotent and (state == "started" or (state == "done" and not resumable))
+    return finish(d, answer(d, c, attempt, OK), "uploading")
 
 
 def complete(d: Draft, c: Complete) -> Decision:
@@ -322,7 +256,7 @@ def complete(d: Draft, c: Complete) -> Decision:
     attempt.reason = "done"
     attempt.cost = c.cost
     step.charged = 0
-    reply = answer(d, c, attempt, _OK)
+    reply = answer(d, c, attempt, OK)
     end_step(d, step, "done", output_ref=output_ref)
     return finish(d, reply, "complete")
 
@@ -382,7 +316,7 @@ def fail(d: Draft, c: Fail) -> Decision:
     attempt = d.attempt_of(step)
     attempt.reason = c.code
     attempt.cost = c.cost
-    reply = answer(d, c, attempt, _OK)
+    reply = answer(d, c, attempt, OK)
     after_failure(d, step, c.code, error_ref, again=again)
     return finish(d, reply, "fail")
 
@@ -439,7 +373,7 @@ def _give_back(
     step.charged = max(0, step.charged - 1)
     attempt = d.attempt_of(step)
     attempt.reason = kind
-    reply = answer(d, c, attempt, _OK)
+    reply = answer(d, c, attempt, OK)
     make_ready(d, step)
     return finish(d, reply, kind)
 
@@ -452,7 +386,7 @@ def cancel_ack(d: Draft, c: CancelAck) -> Decision:
     step = d.move(step, "cancel_ack")
     attempt = d.attempt_of(step)
     attempt.reason = "RUN_CANCELED"
-    reply = answer(d, c, attempt, _OK)
+    reply = answer(d, c, attempt, OK)
     end_step(d, step, "STEP_CANCELED")
     return finish(d, reply, "cancel_ack")
 

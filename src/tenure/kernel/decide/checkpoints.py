@@ -1,0 +1,80 @@
+"""Sub-results inside a step, recorded while its lease is live.
+
+Laws:
+1. A checkpoint is recognised by its name and sequence: the same one again is answered alike.
+2. What was done and can be reused is not recorded again; what was done once stays done.
+3. One that is new, or done for the first time, is progress: the step's charge goes back to zero.
+"""
+
+from __future__ import annotations
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import RecordCheckpoint
+from tenure.kernel.decide.leases import OK, Reply, hold
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.model import Checkpoint
+from tenure.limits import CHECKPOINTS_PER_RUN_MAX
+
+
+def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
+    """Record a sub-result; see the laws above."""
+    old = d.snap.find_checkpoint(c.idx, c.name)
+    if old is not None and old.n == c.n and old.seq == c.seq:
+        return Decision(OK)
+    step = d.step(c.idx)
+    attempt = d.snap.find_attempt(c.idx, c.n)
+    if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
+        hold(d, c)  # says what is wrong
+        raise AssertionError("hold accepts what checkpoint refuses")
+    if attempt.lease != "active":
+        raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if old is not None and old.state == "done" and old.resumable:
+        raise TenureError("CHECKPOINT_CONFLICT", f"checkpoint {c.name!r} was recorded already")
+    run = d.edit_run()
+    if old is None:
+        run.checkpoints += 1
+        if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
+            raise TenureError(
+                "CHECKPOINT_LIMIT",
+                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints: use tenure.restart",
+            )
+    state = c.state if old is None or old.state != "done" else "done"
+    first_done = state == "done" and (old is None or old.state != "done")
+    if first_done:
+        run.steps_done += 1
+    unsafe = _is_unsafe(state, c.resumable, c.idempotent)
+    was_unsafe = old is not None and _is_unsafe(old.state, old.resumable, old.idempotent)
+    progress = step.charged and (first_done or (old is None and state != "started"))
+    if not step.checkpoints or progress or unsafe != was_unsafe:
+        step = d.edit(step)
+        step.checkpoints = 1
+        if progress:
+            step.charged = 0
+        step.unsafe += unsafe - was_unsafe
+    d.add(
+        Checkpoint(
+            c.run_id,
+            c.idx,
+            c.name,
+            old.no if old is not None else run.checkpoints,
+            state,
+            c.n,
+            c.seq,
+            c.resumable,
+            c.idempotent,
+            c.arguments,
+            d.now,
+            c.tries,
+            c.next_at,
+            d.payload(c.output),
+            c.error,
+            c.meta,
+        )
+    )
+    cancel = step.state == "canceling"
+    return d.decision(Reply(cancel=True) if cancel else OK, "checkpoint")
+
+
+def _is_unsafe(state: str, resumable: bool, idempotent: bool) -> bool:
+    """Neither to be skipped nor to be repeated: begun and not known to have ended, or done but not reusable."""
+    return not idempotent and (state == "started" or (state == "done" and not resumable))
