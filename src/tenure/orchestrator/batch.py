@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from tenure.errors import TenureError
-from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage
+from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, Tick
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.plans import same_key
 from tenure.kernel.draft import Chance, Decision
@@ -275,6 +275,7 @@ def locked(
         left = [item for item in mine if id(item) not in settled]
         if left:
             works.append(Work(_snapshot(run_id, found.get(run_id), cached, left), left))
+    yield from load([(work.snap, _surely_needed(work)) for work in works], now)
     yield from _decide_all(works, now, chance)
     saved: Saved = yield save_of(works, None)
     conclude(works, saved, outcome)
@@ -293,6 +294,22 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
         snap.known = {key for key in snap.known if key[0] != "attempt"}
     snap.caps = items[0].caps
     return snap
+
+
+def _surely_needed(work: Work) -> tuple[Key, ...]:
+    """What these commands will ask for anyway, so that it comes in the first round."""
+    snap = work.snap
+    keys: set[Key] = set()
+    if snap.run is not None:
+        for item in work.items:
+            command = item.command
+            if isinstance(command, LeaseMessage):
+                if command.idx not in snap.steps:
+                    keys.add(("step", command.idx))
+                keys.add(("attempt", command.idx, command.n))
+            elif isinstance(command, Tick) and command.entity == "step" and command.at not in snap.steps:
+                keys.add(("step", command.at))
+    return tuple(keys - snap.known)
 
 
 def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query | Save, Any, None]:

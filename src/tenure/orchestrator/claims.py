@@ -19,9 +19,10 @@ from tenure.kernel.admission import Lane as LaneKey
 from tenure.kernel.admission import Shares, headroom
 from tenure.kernel.commands import ClaimBy, ClaimStep, Context
 from tenure.kernel.decide import decide
+from tenure.kernel.decide.closing import dependents_of
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.draft import Chance
-from tenure.kernel.model import Cap, Step
+from tenure.kernel.model import Cap, Run, Step
 from tenure.kernel.snapshot import Snapshot
 from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
 from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
@@ -55,9 +56,10 @@ class Claimed(msgspec.Struct, gc=False):
     """Whether there was work that was not taken because somebody held its run."""
 
 
-def claim(claim: Claim, dispatch: Dispatch, chance: Chance, works_out: list[Work]) -> Transaction[Claimed]:
-    """Take up to `limit` steps, fairly and within the caps."""
-    works_out.clear()
+def claim(
+    claim: Claim, dispatch: Dispatch, cache: dict[int, Snapshot], chance: Chance
+) -> Transaction[Claimed]:
+    """Take up to `limit` steps, fairly and within the caps. Snapshots it uses are taken out of the cache."""
     outcome = Outcome()
     queues = [(q,) for q in claim.queues]
     lanes = yield from _window(queues, dispatch)
@@ -82,15 +84,15 @@ def claim(claim: Claim, dispatch: Dispatch, chance: Chance, works_out: list[Work
     if not chosen:
         return Claimed([], outcome, False)
     runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
-    snaps = {run.id: Snapshot(run.id, run) for run in runs}
+    snaps = {run.id: _snapshot(run, cache) for run in runs}
     now: int = (yield Query("now"))[0].now_us
     mine = [c for c in chosen if c.run_id in snaps]
     works, leases = yield from _grant(claim.by, mine, snaps, now, chance)
-    works_out.extend(works)
     saved: Saved = yield save_of(works, None)
     conclude(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]
-    dispatch.shares.served(lanes, caps, [_lane_of(candidates, lease) for lease in leases])
+    lane_of = {c.run_id: (c.tenant, c.workspace) for c in chosen}
+    dispatch.shares.served(lanes, caps, [lane_of[lease.run_id] for lease in leases])
     return Claimed(leases, outcome, len(mine) < len(chosen))
 
 
@@ -132,11 +134,17 @@ def _within(
     return chosen
 
 
-def _lane_of(candidates: list[Candidate], lease: Lease) -> LaneKey:
-    for c in candidates:
-        if c.run_id == lease.run_id:
-            return c.tenant, c.workspace
-    raise AssertionError("a lease of a step that was no candidate")
+def _snapshot(run: Run, cache: dict[int, Snapshot]) -> Snapshot:
+    """What we know of a run, if it is still so."""
+    snap = cache.pop(run.id, None)
+    if snap is None or snap.run is None or snap.run.version != run.version:
+        return Snapshot(run.id, run)
+    snap.run = run
+    return snap
+
+
+DEPENDENTS_LOADED_MAX = 16
+"""Dependents fetched with a claimed step, so that its completion needs no further look."""
 
 
 def _grant(
@@ -147,17 +155,24 @@ def _grant(
     works: dict[int, Work] = {}
     context = Context(actor=f"worker:{by.worker}", initiator="system")
     leases: list[Lease] = []
+    behind: list[tuple[int, int]] = []
     for step in steps:
         snap = snaps[step.run_id]
-        snap.add(step)
-        snap.known.add(("step", step.idx))
+        snap.put(("step", step.idx), step)
         run = snap.run
-        if run is not None and run.next_no == 1:
+        assert run is not None
+        if run.next_no == 1:
             snap.known |= {("open_waits",), ("all_waits",)}
-        if run is not None and run.steps_total == 1:
+        if run.steps_total == 1:
             snap.known.add(("open_steps",))
         if step.checkpoints == 0:
             snap.known.add(("checkpoints", step.idx))
+        if step.dependents:
+            missing = [idx for idx in dependents_of(step) if idx not in snap.steps]
+            behind += [(step.run_id, idx) for idx in missing[:DEPENDENTS_LOADED_MAX]]
+    if behind:
+        for step in (yield Query("load_steps", list(dict.fromkeys(behind)))):
+            snaps[step.run_id].put(("step", step.idx), step)
     resumed = [(s.run_id, s.idx) for s in steps if s.checkpoints]
     if resumed:
         for row in (yield Query("load_step_checkpoints", resumed)):

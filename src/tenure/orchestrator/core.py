@@ -411,9 +411,7 @@ class Orchestrator:
                 waiter.cancel()
 
     async def _claim_once(self, wanted: Claim) -> list[Lease]:
-        works: list[Work] = []
-
-        make = partial(claim, wanted, self._dispatch, self._chance, works)
+        make = partial(claim, wanted, self._dispatch, self._cache, self._chance)
         deadline = self._now() + self._command_seconds
         async with self._claiming:
             while True:
