@@ -29,7 +29,7 @@ def beat(beats: list[Heartbeat]) -> Transaction[dict[LeaseKey, Reply]]:
         if attempt.state not in QUIET or attempt.expires_at <= now or b.seq <= attempt.seq:
             continue
         expires[key] = extended(step, attempt, now)
-        rows.append((*key, b.seq, expires[key], b.progress))
+        rows.append((*key, b.seq, expires[key], b.progress or attempt.progress))
     if not rows:
         return {}
     written: list[BeatKey] = yield Query("beat", rows, (now,))

@@ -405,14 +405,15 @@ on conflict (run_id, idx) do update set
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
 
 -- name: save_attempt
--- Heartbeats may have written since the decision: the expiry and the sequence number never go down.
+-- Heartbeats may have written since the decision: what they wrote (expiry, moment, sequence number, progress) stays.
 insert into attempt as a ({attempt})
 select {n.attempt} from unnest({rows}::attempt_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
-    expires_at = greatest(a.expires_at, excluded.expires_at), beat_at = excluded.beat_at,
+    expires_at = greatest(a.expires_at, excluded.expires_at), beat_at = greatest(a.beat_at, excluded.beat_at),
     seq = greatest(a.seq, excluded.seq), said = excluded.said, answer = excluded.answer,
-    progress = excluded.progress, ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
+    progress = case when excluded.beat_at < a.beat_at then a.progress else excluded.progress end,
+    ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
 -- name: save_checkpoint
 insert into checkpoint ({checkpoint})

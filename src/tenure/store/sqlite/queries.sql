@@ -253,14 +253,15 @@ on conflict (run_id, idx) do update set
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
 
 -- name: save_attempt
--- A heartbeat may have come between: expiry and sequence number never go down.
+-- A heartbeat may have come between: what it wrote (expiry, moment, sequence number, progress) stays.
 insert into attempt values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
-    expires_at = max(expires_at, excluded.expires_at), beat_at = excluded.beat_at,
-    seq = max(seq, excluded.seq), said = excluded.said, answer = excluded.answer, progress = excluded.progress,
+    expires_at = max(expires_at, excluded.expires_at), beat_at = max(beat_at, excluded.beat_at),
+    seq = max(seq, excluded.seq), said = excluded.said, answer = excluded.answer,
+    progress = iif(excluded.beat_at < beat_at, progress, excluded.progress),
     ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
 -- name: save_checkpoint
