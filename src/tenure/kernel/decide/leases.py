@@ -138,6 +138,8 @@ def answer(d: Draft, c: LeaseMessage, attempt: Attempt, reply: Reply) -> Reply:
 
 def claim(d: Draft, c: ClaimStep) -> Decision:
     """One claimer takes one ready step; whoever comes later finds it taken."""
+    if d.run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
     step = d.step(c.idx)
     if not step.claimable or step.state != "ready":
         raise TenureError(

@@ -180,6 +180,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         return Decision(
             {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
         )
+    wait = d.snap.find_wait(c.no)
+    assert wait is not None, "an approval shares its wait's number"
     approval = d.edit(approval)
     if c.approve:
         votes.append(c.approver)
@@ -189,6 +191,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     d.notes["approval"] = [
         {
             "no": c.no,
+            "action": wait.name,
             "requested_by": approval.requester,
             "decision": "approved" if c.approve else "rejected",
             "decided_by": c.approver,
@@ -202,8 +205,6 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     if approval.status != "requested":
         approval.decided_at = d.now
         approval.decided_by = c.approver
-        wait = d.snap.find_wait(c.no)
-        assert wait is not None, "an approval shares its wait's number"
         settle_wait(d, wait, approval.status)
     result = {"status": approval.status, "again": False, "votes": len(votes), "people": approval.people}
     return finish(d, result, "decide_approval")
