@@ -133,21 +133,40 @@ class World:
         self._how = how
         self._seqs: dict[tuple[int, int, int], int] = {}
         self._causes = [0]
+        self._opened = 0
         self.orchestrators: list[Orchestrator] = []
 
     async def __aenter__(self) -> World:
         await self.place.store().migrate()
-        for number, store in enumerate(self.stores):
-            await store.open()
-            orchestrator = Orchestrator(
-                store, chance=self.dice, ids=RunIds(start=number << 20), clock=self.hand, **self._how
-            )
-            self.orchestrators.append(orchestrator)
-        self.pin()
+        await self._open()
         if self._caps:
-            await self.stores[0].put_caps(self._caps)
+            await self.orchestrators[0].put_caps(self._caps)
+        return self
+
+    async def _open(self) -> None:
+        for store in self.stores:
+            await store.open()
+            self._opened += 1
+            ids = RunIds(start=self._opened << 20)
+            self.orchestrators.append(
+                Orchestrator(store, chance=self.dice, ids=ids, clock=self.hand, **self._how)
+            )
+        self.pin()
         for orchestrator in self.orchestrators:
             await orchestrator.start()
+
+    async def crash(self) -> World:
+        """Every process ends where it stands, and new ones start; nothing but the database is left."""
+        for orchestrator in self.orchestrators:
+            tasks = {*orchestrator._tasks, *(lane.task for lane in orchestrator._lanes if lane.task)}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for store in self.stores:
+            await store.close()
+        self.stores[:] = [self.place.store() for _ in self.stores]
+        self.orchestrators.clear()
+        await self._open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:

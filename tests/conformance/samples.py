@@ -1,0 +1,174 @@
+"""Rows to save: `a_run(7, status="running")` has sensible values everywhere, `filled(Run)` has every field set."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from tenure.kernel.model import (
+    Approval,
+    Attempt,
+    Checkpoint,
+    Child,
+    Event,
+    Idempotency,
+    Inbox,
+    Outbox,
+    Payload,
+    Row,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
+
+R = TypeVar("R", bound=Row)
+
+DONE: dict[str, Any] = {"status": "succeeded", "finished_at": 4000, "duration_us": 3000, "reason": "done"}
+"""What makes a run a finished one."""
+ENDED: dict[str, Any] = {"state": "succeeded", "lease": "completed", "ended_at": 4000}
+"""What makes an attempt an ended one."""
+
+
+def _of(row: type[R], *, by_default: dict[str, Any], given: dict[str, Any]) -> R:
+    return row(**{**by_default, **given})
+
+
+def a_run(run_id: int, **given: Any) -> Run:
+    default: dict[str, Any] = {
+        "id": run_id, "tenant": "acme", "workspace": "main", "workflow": "build", "code_version": "1",
+        "profile": "agent-runs", "repo": None, "concurrency_key": None, "rated": False, "linked": False,
+        "timeout_us": None, "created_at": 1000,
+    }  # fmt: skip
+    return _of(Run, by_default=default, given=given)
+
+
+def a_spec(run_id: int, **given: Any) -> RunSpec:
+    default: dict[str, Any] = {
+        "run_id": run_id, "tenant": "acme", "source": "api", "idempotency_key": None, "request_hash": b"hash",
+        "trigger_type": "api", "trigger_ref": None, "requester": "person_1", "priority": 0,
+        "concurrency_mode": "queue", "not_before": None, "wall_clock": False, "input_ref": None, "parent_id": None,
+        "parent_no": None, "resumed_from": None, "resume_count": 0, "rerun_of": None, "attempt_no": 1,
+        "labels": "{}", "metadata": "{}", "salt": b"salt",
+    }  # fmt: skip
+    return _of(RunSpec, by_default=default, given=given)
+
+
+def a_step(run_id: int, idx: int, **given: Any) -> Step:
+    default: dict[str, Any] = {
+        "run_id": run_id, "idx": idx, "name": f"step-{idx}", "kind": "work", "tool": "python", "queue": "q1",
+        "tenant": "acme", "workspace": "main", "workflow": "build", "priority": 0, "required": True,
+        "dependents": "", "max_attempts": 3, "timeout_us": None, "lease_us": 30_000_000, "idempotency_key": "k",
+        "input_ref": None, "spec": None, "created_at": 1000,
+    }  # fmt: skip
+    return _of(Step, by_default=default, given=given)
+
+
+def a_ready_step(run_id: int, idx: int, **given: Any) -> Step:
+    return a_step(run_id, idx, **{"state": "ready", "claimable": True, "ready_at": 1000, **given})
+
+
+def an_attempt(run_id: int, idx: int, n: int, **given: Any) -> Attempt:
+    default: dict[str, Any] = {
+        "run_id": run_id, "idx": idx, "n": n, "tenant": "acme", "workflow": "build", "owner": "worker-1",
+        "granted_at": 1000, "timeout_at": None, "state": "running", "lease": "active", "expires_at": 5000,
+        "beat_at": 1000,
+    }  # fmt: skip
+    return _of(Attempt, by_default=default, given=given)
+
+
+def a_checkpoint(run_id: int, idx: int, name: str, no: int, **given: Any) -> Checkpoint:
+    default: dict[str, Any] = {
+        "run_id": run_id, "idx": idx, "name": name, "no": no, "state": "done", "n": 1, "seq": no,
+        "resumable": True, "idempotent": False, "arguments": b"digest", "at": 1000,
+    }  # fmt: skip
+    return _of(Checkpoint, by_default=default, given=given)
+
+
+def a_wait(run_id: int, no: int, **given: Any) -> Wait:
+    default: dict[str, Any] = {
+        "run_id": run_id, "no": no, "idx": 0, "kind": "event", "name": "built", "label": f"wait-{no}",
+        "gate": False, "fatal": False, "opened_at": 1000, "expires_at": None,
+    }  # fmt: skip
+    return _of(Wait, by_default=default, given=given)
+
+
+def an_approval(run_id: int, no: int, **given: Any) -> Approval:
+    default: dict[str, Any] = {
+        "run_id": run_id, "no": no, "tenant": "acme", "tier": "high", "people": 1, "requester": "person_1",
+        "digest": b"", "revision": 1, "requested_at": 1000, "expires_at": None, "question_ref": None,
+    }  # fmt: skip
+    return _of(Approval, by_default=default, given=given)
+
+
+def a_message(run_id: int, no: int, event_id: str, **given: Any) -> Inbox:
+    default: dict[str, Any] = {
+        "run_id": run_id, "no": no, "name": "built", "event_id": event_id, "source": "api", "payload_ref": None,
+        "received_at": 1000,
+    }  # fmt: skip
+    return _of(Inbox, by_default=default, given=given)
+
+
+def a_child(run_id: int, child_id: int, **given: Any) -> Child:
+    default: dict[str, Any] = {
+        "run_id": run_id,
+        "child_id": child_id,
+        "idx": 0,
+        "on_close": "cancel",
+        "wait_no": 1,
+    }
+    return _of(Child, by_default=default, given=given)
+
+
+def a_payload(run_id: int, ref: int) -> Payload:
+    return Payload(run_id, ref, b"salt", b"\x00body")
+
+
+def an_event(run_id: int, seq: int, **given: Any) -> Event:
+    default: dict[str, Any] = {
+        "run_id": run_id, "seq": seq, "kind": "step", "at": 1000 + seq, "actor": "worker-1", "initiator": "person_1",
+        "cause": "command_1", "body": b"{}", "hash": b"hash-%d" % seq,
+    }  # fmt: skip
+    return _of(Event, by_default=default, given=given)
+
+
+def an_outbox_row(run_id: int, seq: int, part: int = 0, **given: Any) -> Outbox:
+    default: dict[str, Any] = {
+        "run_id": run_id, "seq": seq, "part": part, "topic": "child_finished", "target_id": None, "body": b"{}",
+        "created_at": 1000,
+    }  # fmt: skip
+    return _of(Outbox, by_default=default, given=given)
+
+
+def an_idempotency_record(name: str, **given: Any) -> Idempotency:
+    default: dict[str, Any] = {
+        "tenant": "acme", "source": "api", "name": name, "run_id": None, "status": "completed",
+        "request_hash": b"hash", "response": b"ok", "error": None, "created_at": 1000, "updated_at": 1000,
+        "expires_at": 5000, "lock_expires_at": None,
+    }  # fmt: skip
+    return _of(Idempotency, by_default=default, given=given)
+
+
+_KNOWN: dict[type[Row], dict[str, Any]] = {
+    Run: {"status": "running", "finished_at": None, "duration_us": None, "reason": None, "sealed_at": None},
+    RunSpec: {"concurrency_mode": "supersede"},
+    Step: {"kind": "work", "state": "ready", "finished_at": None, "reason": None},
+    Attempt: {"state": "failed", "lease": "completed"},
+    Checkpoint: {"state": "failed"},
+    Wait: {"state": "settled", "wake_at": None},
+    Approval: {"status": "approved"},
+    Child: {"on_close": "wait"},
+    Idempotency: {"status": "failed"},
+}
+"""What the schema asks of a row with everything set."""
+
+
+def filled(row: type[R], start: int = 1000, **given: Any) -> R:
+    """A row with every field set to a value of its own, counted from `start` in the order of the columns."""
+    values: dict[str, Any] = {}
+    hints = get_type_hints(row)
+    for number, name in enumerate(row.__struct_fields__, start=start):
+        plain = next((hint for hint in get_args(hints[name]) if hint is not type(None)), hints[name])
+        values[name] = {
+            int: number, str: f"{name} {number}", bytes: b"%s %d" % (name.encode(), number), bool: True
+        }[plain]  # fmt: skip
+    return row(**{**values, **_KNOWN.get(row, {}), **given})
