@@ -1,0 +1,42 @@
+"""A run's history as lines: when, who, what happened, and which edges that took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from tenure.orchestrator.views import EdgeView, EventView
+
+_SHOWN = ("run", "step", "approval")
+"""Attempts and leases move with their step; `--json` has them all."""
+
+
+def timeline(events: Iterable[EventView]) -> Table:
+    """The table of a history; times count from the first event."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "after", "by", "what", "changes"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("", "after") else "left")
+    start = None
+    for event in events:
+        start = start or event.at
+        after = (event.at - start).total_seconds()
+        table.add_row(
+            str(event.seq), f"{after:.3f} s", Text(event.actor), event.kind, Text(changes(event.edges))
+        )
+    return table
+
+
+def changes(edges: Iterable[EdgeView]) -> str:
+    """The edges of one event in short: `build: ready > leased > running; run: queued > running`."""
+    paths: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge.machine not in _SHOWN:
+            continue
+        who = edge.machine if edge.step is None else edge.step
+        path = paths.setdefault(who, [])
+        if not path or path[-1] != edge.before:
+            path.append(edge.before)
+        path.append(edge.after)
+    return "; ".join(f"{who}: {' > '.join(path)}" for who, path in paths.items())

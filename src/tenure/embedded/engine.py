@@ -1,0 +1,417 @@
+"""The engine: one database, its orchestrator and its sweeper, and a run's whole life as methods.
+
+Laws:
+1. Everything that changes a run is one command to the orchestrator; everything else reads committed rows.
+2. Ids at this surface are texts. An id that is not one, unknown, or of another tenant is RUN_NOT_FOUND.
+3. Whoever asks is an opaque id, never a name; each call is its own cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from tenure import ids
+from tenure.clock import us
+from tenure.embedded.plan import PlanLike, make_plan, payload
+from tenure.errors import CODES, TenureError
+from tenure.kernel import again
+from tenure.kernel import commands as c
+from tenure.kernel.model import CLOSED_RUN, Cap, Run
+from tenure.limits import SWEEP_SECONDS
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.sweeper import Sweeper
+from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunView, StepView, Views, decoded
+from tenure.orchestrator.why import Why, why
+from tenure.store.connect import open_store
+
+if TYPE_CHECKING:
+    from tenure.embedded.worker import Worker
+    from tenure.store.port import Store
+
+RESULT_POLL_SECONDS_MIN = 0.005
+RESULT_POLL_SECONDS_MAX = 0.25
+RETENTION_PAGE = 200
+
+
+class Engine:
+    """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tenant: str = "default",
+        workspace: str = "default",
+        actor: str = "embedded",
+        migrate: bool = True,
+        sweep: bool = True,
+        sweep_seconds: float = SWEEP_SECONDS,
+    ) -> None:
+        self.url = url
+        self.tenant = tenant
+        self.workspace = workspace
+        self.actor = actor
+        self._migrate = migrate
+        self._sweep = sweep
+        self._sweep_seconds = sweep_seconds
+        self._stack = AsyncExitStack()
+        self._store: Store | None = None
+        self._orchestrator: Orchestrator | None = None
+        self.workers: set[Worker] = set()
+        """Workers of this process: told at once when a run of theirs is canceled."""
+
+    async def __aenter__(self) -> Self:
+        store = open_store(self.url)
+        async with AsyncExitStack() as stack:
+            if self._migrate:
+                await store.migrate()
+            await store.open()
+            stack.push_async_callback(store.close)
+            self._orchestrator = await stack.enter_async_context(Orchestrator(store))
+            self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
+            if self._sweep:
+                await stack.enter_async_context(self.sweeper)
+            self._store = store
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+        self._store = self._orchestrator = None
+
+    @property
+    def store(self) -> Store:
+        """The database, for reading."""
+        if self._store is None:
+            raise TenureError("STORE_UNAVAILABLE", "the engine is not running: use `async with Engine(…)`")
+        return self._store
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """The only writer."""
+        if self._orchestrator is None:
+            raise TenureError("STORE_UNAVAILABLE", "the engine is not running: use `async with Engine(…)`")
+        return self._orchestrator
+
+    @property
+    def views(self) -> Views:
+        """The read side, for this engine's tenant."""
+        return Views(self.store, self.tenant)
+
+    def _context(
+        self, actor: str | None = None, initiator: c.Initiator = "user", cause: str = ""
+    ) -> c.Context:
+        return c.Context(actor or self.actor, initiator, cause or f"req:{secrets.token_hex(8)}")
+
+    # -------------------------------------------------------------------------------------- beginnings
+
+    async def create(
+        self,
+        workflow: str,
+        plan: PlanLike | None,
+        *,
+        input: Any = None,  # noqa: A002 - the word users know it by
+        profile: str = "agent-runs",
+        code_version: str = "1",
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        concurrency_key: str | None = None,
+        supersede: bool = False,
+        not_before: datetime | None = None,
+        timeout: float | None = None,
+        wall_clock: bool = False,
+        trigger: c.Trigger | None = None,
+        source: str = "api",
+        actor: str | None = None,
+    ) -> str:
+        """Start a run and answer its id. Without a plan it waits for `plan_ready` or `plan_failed`.
+
+        With a `key`, the same request again answers the same run.
+        """
+        command = c.CreateRun(
+            context=self._context(actor),
+            run_id=self.orchestrator.new_id(),
+            tenant=self.tenant,
+            workspace=self.workspace,
+            workflow=workflow,
+            code_version=code_version,
+            profile=profile,
+            plan=None if plan is None else make_plan(plan),
+            input=payload(input),
+            trigger=trigger or c.Trigger(),
+            source=source,
+            idempotency_key=key,
+            priority=priority,
+            concurrency_key=concurrency_key,
+            concurrency_mode="supersede" if supersede else "queue",
+            not_before=None if not_before is None else us(not_before.timestamp()),
+            timeout_seconds=timeout,
+            wall_clock=wall_clock,
+            labels=_json_object(labels),
+            metadata=_json_object(metadata),
+        )
+        if key is not None:
+            command = msgspec.structs.replace(command, request_hash=_request_hash(command))
+        created = await self.orchestrator.create(command)
+        return ids.run_text(created.run_id)
+
+    async def plan_ready(self, run_id: str, plan: PlanLike) -> None:
+        """The planner's answer for a run that was created without a plan."""
+        await self._send(c.PlanReady(**self._to(run_id), plan=make_plan(plan)))
+
+    async def plan_failed(self, run_id: str, message: str = "", *, code: str = "PLAN_FAILED") -> None:
+        """The planner gave up: the run fails."""
+        await self._send(c.PlanFailed(**self._to(run_id), code=code, message=message.encode()))
+
+    async def add_steps(self, run_id: str, plan: PlanLike) -> None:
+        """More steps for a run under way."""
+        await self._send(c.AddSteps(**self._to(run_id), plan=make_plan(plan)))
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def get(self, run_id: str) -> RunView:
+        """The run, with its input, output and error."""
+        return await self.views.run(ids.run_int(run_id))
+
+    async def runs(
+        self, *, status: str | None = None, repo: str | None = None, limit: int = 50
+    ) -> list[RunLine]:
+        """The newest runs."""
+        return await self.views.list_runs(self.tenant, status=status, repo=repo, limit=limit)
+
+    async def steps(self, run_id: str) -> list[StepView]:
+        """The run's steps and checkpoints."""
+        return await self.views.steps(ids.run_int(run_id))
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[EventView]:
+        """The run's history."""
+        return await self.views.events(ids.run_int(run_id), after=after)
+
+    async def approvals(self, run_id: str | None = None) -> list[ApprovalView]:
+        """The questions of a run, or all that are open now."""
+        if run_id is None:
+            return await self.views.open_approvals(self.tenant)
+        return await self.views.approvals(ids.run_int(run_id))
+
+    async def why(self, run_id: str) -> Why:
+        """Why the run is not moving, in one reason."""
+        views, number = self.views, ids.run_int(run_id)
+        return await why(self.store, await views.row(number), await views.spec(number))
+
+    async def result(self, run_id: str, *, wait: float | None = 0.0) -> Any:
+        """What the run came to: its output, or its error raised. `wait` seconds for it to end; None: for ever.
+
+        A run that has not ended by then is COMMAND_DEADLINE.
+        """
+        number, views = ids.run_int(run_id), self.views
+        loop = asyncio.get_running_loop()
+        deadline = None if wait is None else loop.time() + wait
+        pause = RESULT_POLL_SECONDS_MIN
+        while (run := await views.row(number)).status not in CLOSED_RUN:
+            if deadline is not None and loop.time() >= deadline:
+                raise TenureError("COMMAND_DEADLINE", f"{run_id} is still {run.status}", status=run.status)
+            left = pause if deadline is None else min(pause, deadline - loop.time())
+            await asyncio.sleep(max(left, 0.0))
+            pause = min(pause * 1.5, RESULT_POLL_SECONDS_MAX)
+        if run.status == "succeeded":
+            return await self._value(run, run.output_ref)
+        raise await self._failure(run)
+
+    async def _value(self, run: Run, ref: int | None) -> Any:
+        rows = [] if ref is None else await self.store.read("payload", run.id, ref)
+        return decoded(rows[0].body) if rows else None
+
+    async def _failure(self, run: Run) -> TenureError:
+        """How a run that did not succeed is raised; a code of the user's own is kept beside ours."""
+        reason = run.reason or "STEP_FAILED"
+        code = "RUN_CANCELED" if run.status == "canceled" else reason if reason in CODES else "STEP_FAILED"
+        error = await self._value(run, run.error_ref)
+        said = f": {error}" if error is not None else ""
+        message = f"{ids.run_text(run.id)} {run.status} ({reason}){said}"
+        return TenureError(code, message, status=run.status, reason=reason, error=error)
+
+    # ------------------------------------------------------------------------------------ interventions
+
+    def _to(self, run_id: str, actor: str | None = None, initiator: c.Initiator = "user") -> dict[str, Any]:
+        return {
+            "run_id": ids.run_int(run_id),
+            "tenant": self.tenant,
+            "context": self._context(actor, initiator),
+        }
+
+    async def _send(self, command: c.RunCommand) -> dict[str, Any]:
+        answer: dict[str, Any] | None = await self.orchestrator.send(command)
+        return answer or {}
+
+    async def cancel(self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None) -> str:
+        """Request the run's cancellation; the status it led to (`canceling` while work is asked to stop)."""
+        answer = await self._send(c.RequestCancel(**self._to(run_id, actor), reason=reason))
+        self._hurry(run_id)
+        return str(answer["status"])
+
+    async def cancel_step(self, run_id: str, name: str, *, actor: str | None = None) -> str:
+        """Cancel one step; the state it led to."""
+        answer = await self._send(c.CancelStep(**self._to(run_id, actor), name=name))
+        self._hurry(run_id)
+        return str(answer["state"])
+
+    def _hurry(self, run_id: str) -> None:
+        """Workers of this process need not wait for their next heartbeat to learn of a cancel."""
+        for worker in self.workers:
+            worker.hurry(ids.run_int(run_id))
+
+    async def pause(self, run_id: str, *, actor: str | None = None) -> None:
+        """Give out no step of the run from now on; work under way and deadlines go on."""
+        await self._send(c.Pause(**self._to(run_id, actor)))
+
+    async def unpause(self, run_id: str, *, actor: str | None = None) -> None:
+        """Give out steps again, also of a run that was parked."""
+        await self._send(c.Unpause(**self._to(run_id, actor)))
+
+    async def approve(self, run_id: str, *, approver: str, **answer: Any) -> str:
+        """Say yes to a question; the approval's status after it (`requested` while more people are needed).
+
+        `no` names the question where the run has several; `digest` and `revision` what was shown; `reason` why.
+        """
+        return await self._decide(run_id, approver, approve=True, **answer)
+
+    async def reject(self, run_id: str, *, approver: str, **answer: Any) -> str:
+        """Say no to a question; the arguments are those of `approve`."""
+        return await self._decide(run_id, approver, approve=False, **answer)
+
+    async def _decide(
+        self,
+        run_id: str,
+        approver: str,
+        *,
+        approve: bool,
+        no: int | None = None,
+        digest: str = "",
+        revision: int | None = None,
+        reason: str | None = None,
+    ) -> str:
+        command = c.DecideApproval(
+            **self._to(run_id, approver, "approval"),
+            no=no if no is not None else await self._the_question(run_id),
+            approver=approver,
+            approve=approve,
+            revision=revision,
+            digest=digest,
+            reason=payload(reason),
+        )
+        return str((await self._send(command))["status"])
+
+    async def _the_question(self, run_id: str) -> int:
+        """The run's open question, if there is one only; else its last, so that a repeated answer is told so."""
+        asked = await self.approvals(run_id)
+        is_open = [a.no for a in asked if a.status == "requested"]
+        if len(is_open) > 1:
+            listed = ", ".join(f"{a.no} ({a.step})" for a in asked if a.no in is_open)
+            raise TenureError("INVALID_INPUT", f"the run asks several questions; name one of {listed}")
+        if not asked:
+            raise TenureError("APPROVAL_NOT_FOUND", f"{run_id} asks nobody anything")
+        return is_open[0] if is_open else asked[-1].no
+
+    async def deliver(
+        self,
+        run_id: str,
+        event: str,
+        data: Any = None,
+        *,
+        event_id: str | None = None,
+        source: str = "",
+        actor: str | None = None,
+    ) -> bool:
+        """Tell the run that something happened; whether a wait has taken it (else it is kept for one).
+
+        The same `event_id` never counts twice; without one, every call is its own event.
+        """
+        command = c.DeliverEvent(
+            **self._to(run_id, actor),
+            name=event,
+            event_id=event_id or f"evt:{secrets.token_hex(8)}",
+            source=source,
+            payload=payload(data),
+        )
+        return bool((await self._send(command))["taken"])
+
+    async def put_caps(self, caps: list[Cap]) -> None:
+        """Set caps and weights of tenants, workspaces and workflows."""
+        await self.orchestrator.put_caps(caps)
+
+    # ----------------------------------------------------------------------------------------- once more
+
+    async def resume(self, run_id: str, *, actor: str | None = None) -> str:
+        """Go on: a finished run as a new one that reuses what was done (its id is answered), a run that
+        waits for an event or a time by ending that wait (the same id). An approval is never passed over."""
+        run = await self.views.row(ids.run_int(run_id))
+        if run.status not in CLOSED_RUN:
+            await self._send(c.EndWait(**self._to(run_id, actor)))
+            return run_id
+        old = await self._finished(run)
+        return await self._create_again(again.resume(old, self.orchestrator.new_id(), self._context(actor)))
+
+    async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
+        """A fresh run of the same plan, linked to the finished one; its id."""
+        old = first = await self._finished(await self.views.row(ids.run_int(run_id)))
+        while first.spec.resumed_from is not None:
+            first = await self._finished(await self.views.row(first.spec.resumed_from))
+        command = again.rerun(old, first, self.orchestrator.new_id(), self._context(actor))
+        return await self._create_again(command)
+
+    async def _create_again(self, command: c.CreateRun) -> str:
+        return ids.run_text((await self.orchestrator.create(command)).run_id)
+
+    async def _finished(self, run: Run) -> again.Finished:
+        read = self.store.read
+        return again.Finished(
+            run,
+            await self.views.spec(run.id),
+            await read("steps_of", run.id),
+            await read("checkpoints_of", run.id),
+            await read("payloads_of", run.id),
+        )
+
+    # ----------------------------------------------------------------------------------------- retention
+
+    async def delete_finished(self, before: datetime) -> int:
+        """Retention: seal, then delete the runs that had ended before a moment; how many those were."""
+        limit_us, deleted = us(before.timestamp()), 0
+        for status in sorted(CLOSED_RUN):
+            while (found := await self._delete_some(status, limit_us)) > 0:
+                deleted += found
+        return deleted
+
+    async def _delete_some(self, status: str, before_us: int) -> int:
+        """One pass over the runs of a status, newest first; what shares its moment with a page's end is left
+        for the next pass."""
+        deleted, at = 0, before_us
+        while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
+            due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
+            for command in (c.Seal, c.DeleteRun):
+                context = self._context(initiator="policy", cause="retention")
+                orders = [command(run_id=run.id, tenant=self.tenant, context=context) for run in due]
+                await asyncio.gather(*(self.orchestrator.send(order) for order in orders))
+            deleted += len(due)
+            at = rows[-1].created_at
+        return deleted
+
+
+def _json_object(value: Mapping[str, Any] | None) -> str:
+    return (payload(dict(value or {})) or b"{}").decode()
+
+
+def _request_hash(command: c.CreateRun) -> bytes:
+    """What makes two requests the same one: everything asked for, not when and by whom."""
+    asked = msgspec.structs.replace(command, context=c.SYSTEM, run_id=0)
+    return sha256(msgspec.msgpack.encode(asked)).digest()

@@ -1,0 +1,78 @@
+"""Plans as people write them: step specs, plain dictionaries, or a JSON or TOML file with a list of steps.
+
+Law: whatever is wrong is PLAN_INVALID with the place; the kernel checks what only it can know (names, needs, cycles).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.kernel.commands import StepSpec
+
+PlanLike = Sequence[StepSpec | Mapping[str, Any]]
+
+
+def payload(value: Any) -> bytes | None:
+    """A value as the bytes of a payload: JSON. None is no payload; bytes are taken as they are."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
+
+
+def make_plan(steps: PlanLike) -> tuple[StepSpec, ...]:
+    """A plan from step specs and dictionaries; a dictionary's `input` may be any JSON value."""
+    if not steps:
+        raise _invalid("plan", "a plan has at least one step")
+    return tuple(
+        step if isinstance(step, StepSpec) else _step(f"plan[{i}]", step) for i, step in enumerate(steps)
+    )
+
+
+def _step(place: str, raw: Any) -> StepSpec:
+    if not isinstance(raw, Mapping):
+        raise _invalid(place, f"a step is an object with a name, not {type(raw).__name__}")
+    fields = dict(raw)
+    given = payload(fields.pop("input", None))
+    try:
+        step = msgspec.convert(fields, StepSpec)
+    except msgspec.ValidationError as fault:
+        problem, _, where = str(fault).partition(" - at ")
+        path = where.strip("`").removeprefix("$")
+        raise _invalid(place + path, problem) from fault
+    return msgspec.structs.replace(step, input=given)
+
+
+def _invalid(place: str, problem: str) -> TenureError:
+    return TenureError("PLAN_INVALID", f"{place}: {problem}", (Detail(place, problem),))
+
+
+def read_plan(file: Path) -> tuple[StepSpec, ...]:
+    """A plan from a file: a JSON list of steps, or TOML with `[[steps]]`; JSON may also have `{"steps": […]}`."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise TenureError("PLAN_INVALID", f"{file} cannot be read: {fault}") from fault
+    try:
+        raw = tomllib.loads(text) if file.suffix == ".toml" else msgspec.json.decode(text)
+    except (tomllib.TOMLDecodeError, msgspec.DecodeError) as fault:
+        kind = "TOML" if file.suffix == ".toml" else "JSON"
+        raise TenureError("PLAN_INVALID", f"{file} is not {kind}: {fault}") from fault
+    if isinstance(raw, dict):
+        unknown = sorted(raw.keys() - {"steps"})
+        if unknown:
+            raise _invalid(unknown[0], "a plan file has nothing but steps")
+        raw = raw.get("steps")
+    if not isinstance(raw, list):
+        raise _invalid("plan", "a plan file is a list of steps")
+    return make_plan(raw)

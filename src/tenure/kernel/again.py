@@ -1,0 +1,181 @@
+"""A finished run once more: what `resume` and `rerun` ask for, built from the rows of the first run. Pure.
+
+Laws:
+1. Resuming goes on: steps that succeeded are left out and the needs of the others trimmed; a body (or the first
+   step left) gets the resumable checkpoints with their outputs. External keys stay the first run's, so an
+   effect that had happened is recognised.
+2. Rerunning starts afresh: the same plan, new keys, nothing reused; attempt + 1, linked.
+3. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel import profiles
+from tenure.kernel.commands import (
+    ApprovalSpec,
+    BackoffSpec,
+    Context,
+    CreateRun,
+    Reused,
+    StepSpec,
+    Trigger,
+    WaitSpec,
+)
+from tenure.kernel.model import CLOSED_RUN, Checkpoint, Payload, Run, RunSpec, Step
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The rows of a run that has ended."""
+
+    run: Run
+    spec: RunSpec
+    steps: list[Step]
+    checkpoints: list[Checkpoint]
+    payloads: list[Payload]
+
+
+def resume(old: Finished, run_id: int, context: Context) -> CreateRun:
+    """A new run that goes on where this one ended; a succeeded one has nothing left to do."""
+    run, spec = old.run, old.spec
+    _must_be_finished(run)
+    if run.status == "succeeded":
+        raise TenureError("RUN_TERMINAL_STATE", "the run succeeded: there is nothing to resume, rerun it")
+    bodies = {p.ref: p.body for p in old.payloads}
+    done = {step.idx for step in old.steps if step.state == "succeeded"}
+    left = [step for step in old.steps if step.idx not in done]
+    if run.planned and not left:
+        raise TenureError("RUN_TERMINAL_STATE", "every step succeeded: there is nothing to resume, rerun it")
+    reuse = reusable(old.checkpoints, left[0].idx, bodies) if left else ()
+    return msgspec.structs.replace(
+        _again(old, left, bodies, run_id, context, keep_keys=True),
+        resumed_from=run.id,
+        resume_count=spec.resume_count + 1,
+        rerun_of=spec.rerun_of,
+        attempt_no=spec.attempt_no,
+        reuse=reuse,
+    )
+
+
+def rerun(old: Finished, first: Finished, run_id: int, context: Context) -> CreateRun:
+    """A fresh run of the whole plan: of the run itself or, where it was resumed, of the one it began as."""
+    _must_be_finished(old.run)
+    bodies = {p.ref: p.body for p in first.payloads}
+    return msgspec.structs.replace(
+        _again(first, first.steps, bodies, run_id, context, keep_keys=False),
+        labels=old.spec.labels,
+        metadata=old.spec.metadata,
+        rerun_of=old.run.id,
+        attempt_no=old.spec.attempt_no + 1,
+    )
+
+
+def _must_be_finished(run: Run) -> None:
+    if run.status not in CLOSED_RUN:
+        raise TenureError(
+            "RUN_INVALID_TRANSITION", f"the run is {run.status}: only a finished run starts again"
+        )
+
+
+def reusable(checkpoints: Iterable[Checkpoint], idx: int, bodies: dict[int, bytes]) -> tuple[Reused, ...]:
+    """The resumable checkpoints of a step, in the order they were recorded."""
+    rows = sorted((c for c in checkpoints if c.idx == idx), key=lambda c: c.no)
+    return tuple(
+        Reused(
+            c.name, c.arguments, _body(bodies, c.output_ref, f"checkpoint {c.name!r}"), c.idempotent, c.meta
+        )
+        for c in rows
+        if c.state == "done" and c.resumable
+    )
+
+
+def _body(bodies: dict[int, bytes], ref: int | None, whose: str) -> bytes | None:
+    if ref is None:
+        return None
+    if ref not in bodies:
+        raise TenureError("INVALID_INPUT", f"the payload of {whose} has been erased: start a new run")
+    return bodies[ref]
+
+
+def _again(
+    old: Finished,
+    steps: list[Step],
+    bodies: dict[int, bytes],
+    run_id: int,
+    context: Context,
+    *,
+    keep_keys: bool,
+) -> CreateRun:
+    run, spec = old.run, old.spec
+    assert spec.trigger_type in ("ui", "cli", "webhook", "scheduled", "api", "child")
+    trigger = Trigger(spec.trigger_type, spec.trigger_ref, run.repo)  # type: ignore[arg-type]  # asserted above
+    assert spec.concurrency_mode in ("queue", "supersede")
+    return CreateRun(
+        context=context,
+        run_id=run_id,
+        tenant=run.tenant,
+        workspace=run.workspace,
+        workflow=run.workflow,
+        code_version=run.code_version,
+        profile=run.profile,
+        plan=plan_of(old, steps, bodies, keep_keys=keep_keys) if run.planned else None,
+        input=_body(bodies, spec.input_ref, "the run's input"),
+        trigger=trigger,
+        source=spec.source,
+        priority=spec.priority,
+        concurrency_key=run.concurrency_key,
+        concurrency_mode=spec.concurrency_mode,  # type: ignore[arg-type]  # asserted above
+        timeout_seconds=None if run.timeout_us is None else run.timeout_us / 1e6,
+        wall_clock=spec.wall_clock,
+        labels=spec.labels,
+        metadata=spec.metadata,
+    )
+
+
+def plan_of(
+    old: Finished, steps: list[Step], bodies: dict[int, bytes], *, keep_keys: bool
+) -> tuple[StepSpec, ...]:
+    """These steps as a plan again; needs of steps that are not among them are dropped."""
+    kept = {step.idx for step in steps}
+    needs: dict[int, list[str]] = {idx: [] for idx in kept}
+    for step in steps:
+        for idx in step.dependents.split(",") if step.dependents else ():
+            if int(idx) in kept:
+                needs[int(idx)].append(step.name)
+    strict = profiles.get(old.run.profile).strict_sequence
+    plan = []
+    for before, step in zip([None, *steps[:-1]], steps, strict=True):
+        wanted = needs[step.idx]
+        in_order = wanted == ([] if before is None else [before.name])
+        plan.append(_spec_of(old, step, bodies, None if strict or in_order else tuple(wanted), keep_keys))
+    return tuple(plan)
+
+
+def _spec_of(
+    old: Finished, step: Step, bodies: dict[int, bytes], needs: tuple[str, ...] | None, keep_keys: bool
+) -> StepSpec:
+    made = f"{ids.run_text(old.run.id)}/{step.name}"
+    own_input = step.input_ref is not None and step.input_ref != old.spec.input_ref
+    gate = step.spec or "{}"
+    assert step.kind in ("work", "body", "approval", "wait")
+    return StepSpec(
+        name=step.name,
+        kind=step.kind,  # type: ignore[arg-type]  # asserted above
+        tool=step.tool,
+        needs=needs,
+        required=step.required,
+        queue=step.queue,
+        retries=step.max_attempts - 1,
+        backoff=msgspec.json.decode(gate, type=BackoffSpec) if step.kind == "work" and step.spec else None,
+        timeout_seconds=None if step.timeout_us is None else step.timeout_us / 1e6,
+        lease_seconds=step.lease_us / 1e6,
+        idempotency_key=step.idempotency_key if keep_keys or step.idempotency_key != made else "",
+        input=_body(bodies, step.input_ref, f"step {step.name!r}") if own_input else None,
+        approval=msgspec.json.decode(gate, type=ApprovalSpec) if step.kind == "approval" else None,
+        wait=msgspec.json.decode(gate, type=WaitSpec) if step.kind == "wait" else None,
+    )

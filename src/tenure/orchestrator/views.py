@@ -1,0 +1,475 @@
+"""The read side: runs, steps, questions and history as people see them.
+
+Laws:
+1. Nothing here changes anything, and nothing here decides: it reads committed rows.
+2. Ids are texts, times are datetimes, payloads are decoded; another tenant's run looks exactly like none.
+3. A status is shown twice: in the kernel's word and in the word of the run's profile.
+4. Users see one kind of step: leased steps, gates and checkpoints alike; the body of a code-first run is hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel import history, profiles
+from tenure.kernel.model import (
+    Approval,
+    Attempt,
+    Checkpoint,
+    Event,
+    Payload,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
+from tenure.kernel.profile import Profile
+from tenure.store.port import Store
+
+FOREVER_US = (1 << 62) - 1
+"""Later than any run was or will be made."""
+LIST_MAX = 1_000
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run."""
+
+    id: str
+    workflow: str
+    code_version: str
+    profile: str
+    tenant: str
+    workspace: str
+    status: str
+    shown: str
+    """The status in the profile's words."""
+    reason: str | None
+    paused: bool
+    parked: str | None
+    cancel_requested: bool
+    priority: int
+    concurrency_key: str | None
+    labels: dict[str, Any]
+    requester: str
+    resumed_from: str | None
+    resume_count: int
+    rerun_of: str | None
+    attempt_no: int
+    steps_total: int
+    steps_done: int
+    events: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    sealed: bool
+    input: Any = None
+    output: Any = None
+    error: Any = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, however."""
+        return self.finished_at is not None
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list."""
+
+    id: str
+    workflow: str
+    profile: str
+    status: str
+    shown: str
+    reason: str | None
+    paused: bool
+    steps_done: int
+    steps_total: int
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, a gate or a checkpoint."""
+
+    name: str
+    kind: str
+    tool: str = ""
+    state: str
+    shown: str
+    required: bool = True
+    needs: tuple[str, ...] = ()
+    attempt: int = 0
+    attempts_max: int = 1
+    worker: str | None = None
+    progress: str = ""
+    lease_until: datetime | None = None
+    retry_at: datetime | None = None
+    reason: str | None = None
+    last_error: str | None = None
+    finished_at: datetime | None = None
+    output: Any = None
+    error: Any = None
+
+
+class EdgeView(msgspec.Struct, frozen=True):
+    """One edge of one machine that an event took."""
+
+    machine: str
+    before: str
+    after: str
+    owner: str
+    step: str | None = None
+    attempt: int | None = None
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a run's history."""
+
+    seq: int
+    at: datetime
+    kind: str
+    actor: str
+    initiator: str
+    cause: str
+    edges: tuple[EdgeView, ...]
+    context: dict[str, Any]
+    hash: str
+
+
+class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to people."""
+
+    run_id: str
+    no: int
+    step: str
+    action: str
+    status: str
+    tier: str
+    people: int
+    votes: tuple[str, ...]
+    requester: str
+    revision: int
+    digest: str
+    requested_at: datetime
+    expires_at: datetime | None
+    decided_by: str | None
+    question: Any = None
+
+
+# ------------------------------------------------------------------------------------------- plain values
+
+
+def moment(us: int) -> datetime:
+    """A time of the store's as a datetime."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+
+
+def _maybe(us: int | None) -> datetime | None:
+    return None if us is None else moment(us)
+
+
+def decoded(body: bytes | None) -> Any:
+    """A payload as the value it encodes: JSON where it is JSON, else text, else the bytes."""
+    if body is None:
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        pass
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body
+
+
+def _text(run_id: int | None) -> str | None:
+    return None if run_id is None else ids.run_text(run_id)
+
+
+# ------------------------------------------------------------------------------------------------- words
+
+
+def run_word(profile: Profile, run: Run, events: Iterable[Event] = ()) -> str:
+    """What the profile calls the run now; `events` are needed only where its word keeps the one before."""
+    if run.reported_at is not None and profile.reported_word is not None:
+        return profile.reported_word
+    if isinstance(profile.run.words[run.status], str):
+        return profile.word("run", run.status)
+    last: str | None = None
+    for event in events:
+        for entry in history.decode_body(event).get("edges", ()):
+            if "run" in entry:
+                for _, _, after, _ in entry["edges"]:
+                    last = profile.word("run", after, last=last)
+    return profile.word("run", run.status, last=last)
+
+
+def step_word(profile: Profile, step: Step, attempt: Attempt | None, events: Iterable[Event]) -> str:
+    """What the profile calls the step now."""
+    outcome = None if attempt is None else attempt.state
+    given = profile.step.words[step.state]
+    if isinstance(given, str) or (outcome is not None and outcome in given.by_attempt):
+        return profile.word("step", step.state, outcome)
+    last: str | None = None
+    for event in events:
+        for entry in history.decode_body(event).get("edges", ()):
+            if entry.get("step") != step.idx:
+                continue
+            for machine, _, after, _ in entry["edges"]:
+                if machine == "step":
+                    last = profile.word("step", after, last=last)
+    return profile.word("step", step.state, outcome, last)
+
+
+# --------------------------------------------------------------------------------------------- the reads
+
+
+class Views:
+    """Reads for one tenant; None looks at everybody's (inside the system)."""
+
+    def __init__(self, store: Store, tenant: str | None) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def row(self, run_id: int) -> Run:
+        """The run's row, or RUN_NOT_FOUND."""
+        found: list[Run] = await self._store.read("get_run", run_id)
+        if not found or (self._tenant is not None and found[0].tenant != self._tenant):
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
+        return found[0]
+
+    async def spec(self, run_id: int) -> RunSpec:
+        """What the run was asked to be."""
+        found: list[RunSpec] = await self._store.read("get_spec", run_id)
+        if not found:
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
+        return found[0]
+
+    async def _payload(self, run_id: int, ref: int | None) -> Any:
+        if ref is None:
+            return None
+        found: list[Payload] = await self._store.read("payload", run_id, ref)
+        return decoded(found[0].body) if found else None
+
+    async def _word(self, run: Run) -> str:
+        profile = profiles.get(run.profile)
+        fixed = isinstance(profile.run.words[run.status], str)
+        events = [] if fixed else await self._store.read("events_of", run.id)
+        return run_word(profile, run, events)
+
+    async def run(self, run_id: int) -> RunView:
+        """One run with its input, output and error."""
+        run = await self.row(run_id)
+        spec = await self.spec(run_id)
+        return RunView(
+            id=ids.run_text(run.id),
+            workflow=run.workflow,
+            code_version=run.code_version,
+            profile=run.profile,
+            tenant=run.tenant,
+            workspace=run.workspace,
+            status=run.status,
+            shown=await self._word(run),
+            reason=run.reason,
+            paused=run.paused,
+            parked=run.parked,
+            cancel_requested=run.cancel_at is not None,
+            priority=spec.priority,
+            concurrency_key=run.concurrency_key,
+            labels=msgspec.json.decode(spec.labels),
+            requester=spec.requester,
+            resumed_from=_text(spec.resumed_from),
+            resume_count=spec.resume_count,
+            rerun_of=_text(spec.rerun_of),
+            attempt_no=spec.attempt_no,
+            steps_total=run.steps_total,
+            steps_done=run.steps_done,
+            events=run.version,
+            created_at=moment(run.created_at),
+            started_at=_maybe(run.started_at),
+            finished_at=_maybe(run.finished_at),
+            deadline_at=_maybe(run.deadline_at),
+            sealed=run.sealed_at is not None,
+            input=await self._payload(run.id, spec.input_ref),
+            output=await self._payload(run.id, run.output_ref),
+            error=await self._payload(run.id, run.error_ref),
+        )
+
+    async def list_runs(
+        self, tenant: str, *, status: str | None = None, repo: str | None = None, limit: int = 50
+    ) -> list[RunLine]:
+        """The newest runs, of one status or one repository where that is asked for."""
+        if not 0 < limit <= LIST_MAX:
+            raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
+        if status is not None:
+            rows = await self._store.read("runs_by_status", tenant, status, FOREVER_US, limit)
+        elif repo is not None:
+            rows = await self._store.read("runs_by_repo", tenant, repo, FOREVER_US, limit)
+        else:
+            rows = await self._store.read("runs_newest", tenant, FOREVER_US, limit)
+        return [
+            RunLine(
+                id=ids.run_text(run.id),
+                workflow=run.workflow,
+                profile=run.profile,
+                status=run.status,
+                shown=await self._word(run),
+                reason=run.reason,
+                paused=run.paused,
+                steps_done=run.steps_done,
+                steps_total=run.steps_total,
+                created_at=moment(run.created_at),
+                finished_at=_maybe(run.finished_at),
+            )
+            for run in rows
+        ]
+
+    async def steps(self, run_id: int) -> list[StepView]:
+        """The steps of a run, checkpoints among them."""
+        run = await self.row(run_id)
+        read = self._store.read
+        steps: list[Step] = await read("steps_of", run_id)
+        attempts: list[Attempt] = await read("attempts_of", run_id)
+        checkpoints: list[Checkpoint] = await read("checkpoints_of", run_id)
+        payloads: list[Payload] = await read("payloads_of", run_id)
+        events: list[Event] = await read("events_of", run_id)
+        bodies = {p.ref: p.body for p in payloads}
+        newest = {(a.idx, a.n): a for a in attempts}
+        profile = profiles.get(run.profile)
+        needs = needs_of(steps)
+        shown: list[StepView] = []
+        for step in steps:
+            attempt = newest.get((step.idx, step.attempt))
+            if step.kind != "body":
+                word = step_word(profile, step, attempt, events)
+                shown.append(_step_view(step, attempt, word, needs[step.idx], bodies))
+            shown += [
+                _checkpoint_view(c, bodies)
+                for c in sorted((c for c in checkpoints if c.idx == step.idx), key=lambda c: c.no)
+            ]
+        return shown
+
+    async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[EventView]:
+        """The run's history, from an event on."""
+        await self.row(run_id)
+        steps: list[Step] = await self._store.read("steps_of", run_id)
+        names = {step.idx: step.name for step in steps}
+        rows: list[Event] = await self._store.read("events_after", run_id, after, limit)
+        return [event_view(row, names) for row in rows]
+
+    async def approvals(self, run_id: int) -> list[ApprovalView]:
+        """Every question of a run, oldest first."""
+        await self.row(run_id)
+        rows: list[Approval] = await self._store.read("approvals_of", run_id)
+        return [await self._approval(row) for row in rows]
+
+    async def open_approvals(self, tenant: str, limit: int = 100) -> list[ApprovalView]:
+        """What people are asked now, oldest first."""
+        rows: list[Approval] = await self._store.read("approvals_open", tenant, limit)
+        return [await self._approval(row) for row in rows]
+
+    async def _approval(self, row: Approval) -> ApprovalView:
+        waits: list[Wait] = await self._store.read("waits_of", row.run_id)
+        wait = next(w for w in waits if w.no == row.no)
+        return ApprovalView(
+            run_id=ids.run_text(row.run_id),
+            no=row.no,
+            step=wait.label,
+            action=wait.name,
+            status=row.status,
+            tier=row.tier,
+            people=row.people,
+            votes=tuple(row.votes.split()),
+            requester=row.requester,
+            revision=row.revision,
+            digest=row.digest.hex(),
+            requested_at=moment(row.requested_at),
+            expires_at=_maybe(row.expires_at),
+            decided_by=row.decided_by,
+            question=await self._payload(row.run_id, row.question_ref),
+        )
+
+
+def needs_of(steps: Iterable[Step]) -> dict[int, tuple[str, ...]]:
+    """The names of the steps that each step needs, by its index."""
+    needs: dict[int, list[str]] = {step.idx: [] for step in steps}
+    for step in steps:
+        for idx in step.dependents.split(",") if step.dependents else ():
+            needs[int(idx)].append(step.name)
+    return {idx: tuple(names) for idx, names in needs.items()}
+
+
+def _step_view(
+    step: Step, attempt: Attempt | None, word: str, needs: tuple[str, ...], bodies: dict[int, bytes]
+) -> StepView:
+    live = attempt if attempt is not None and attempt.ended_at is None else None
+    return StepView(
+        name=step.name,
+        kind=step.kind,
+        tool=step.tool,
+        state=step.state,
+        shown=word,
+        required=step.required,
+        needs=needs,
+        attempt=step.attempt,
+        attempts_max=step.max_attempts,
+        worker=None if attempt is None else attempt.owner,
+        progress="" if attempt is None else attempt.progress,
+        lease_until=None if live is None else moment(live.expires_at),
+        retry_at=_maybe(step.eligible_at),
+        reason=step.reason,
+        last_error=step.last_error,
+        finished_at=_maybe(step.finished_at),
+        output=decoded(bodies.get(step.output_ref or 0)),
+        error=decoded(bodies.get(step.error_ref or 0)),
+    )
+
+
+def _checkpoint_view(row: Checkpoint, bodies: dict[int, bytes]) -> StepView:
+    done = row.state == "done"
+    return StepView(
+        name=row.name,
+        kind="checkpoint",
+        state=row.state,
+        shown=row.state,
+        attempt=row.n,
+        last_error=row.error,
+        finished_at=moment(row.at) if done else None,
+        reason="done" if done else None,
+        output=decoded(bodies.get(row.output_ref or 0)),
+    )
+
+
+def event_view(row: Event, names: dict[int, str]) -> EventView:
+    """An event with its edges; `names` are the steps' by index."""
+    body = history.decode_body(row)
+    edges = [
+        EdgeView(
+            machine,
+            before,
+            after,
+            owner,
+            None if "run" in entry else names.get(entry["step"], str(entry["step"])),
+            entry.get("attempt"),
+        )
+        for entry in body.get("edges", ())
+        for machine, before, after, owner in entry["edges"]
+    ]
+    return EventView(
+        seq=row.seq,
+        at=moment(row.at),
+        kind=row.kind,
+        actor=row.actor,
+        initiator=row.initiator,
+        cause=row.cause,
+        edges=tuple(edges),
+        context=body.get("context", {}),
+        hash=row.hash.hex(),
+    )

@@ -1,0 +1,151 @@
+"""Why a run is not moving, in one reason.
+
+Law: one reason, the outermost one: what would have to change first. It is read from committed rows, so it is
+true of the moment it was read at.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from tenure import ids
+from tenure.kernel.admission import headroom
+from tenure.kernel.machines import LIVE_LEASE
+from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Run, RunSpec, Step, Wait
+from tenure.orchestrator.views import moment
+from tenure.store.port import LiveKey, Store, Usage
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The reason, as a word for programs and a sentence for people."""
+
+    reason: str
+    """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, approval, event, time,
+    child, backoff."""
+    text: str
+    step: str | None = None
+    until: datetime | None = None
+
+
+async def why(store: Store, run: Run, spec: RunSpec) -> Why:
+    """The one reason why this run is where it is."""
+    if run.status in CLOSED_RUN:
+        return Why(reason="finished", text=f"It has ended: {run.status} ({run.reason}).")
+    if run.cancel_at is not None:
+        return await _canceling(store, run)
+    if run.paused:
+        return Why(reason="paused", text="It is paused: no step is given out until somebody unpauses it.")
+    if run.parked is not None:
+        text = f"It is parked, because no worker's code fits: {run.parked}. Start one that fits, then unpause it."
+        return Why(reason="parked", text=text)
+    if not run.planned:
+        return Why(reason="planning", text="It waits for its plan.", until=_at(run.wake_at))
+    if run.admitted_at is None:
+        return await _held_back(store, run, spec)
+    steps: list[Step] = await store.read("steps_of", run.id)
+    if run.steps_live:
+        return await _working(store, run, steps)
+    if run.steps_ready:
+        return await _ready(store, run, steps)
+    if run.waits_open:
+        return await _waiting(store, run, steps)
+    backoff = min(
+        (s for s in steps if s.state == "retry_wait"), key=lambda s: s.eligible_at or 0, default=None
+    )
+    if backoff is not None:
+        text = (
+            f"Step {backoff.name!r} failed with {backoff.last_error} and is tried again after a pause"
+            f" (try {backoff.charged + 1} of {backoff.max_attempts})."
+        )
+        return Why(reason="backoff", text=text, step=backoff.name, until=_at(backoff.eligible_at))
+    return Why(reason="working", text="Nothing holds it up.")
+
+
+def _at(us: int | None) -> datetime | None:
+    return None if us is None else moment(us)
+
+
+async def _canceling(store: Store, run: Run) -> Why:
+    steps: list[Step] = await store.read("steps_of", run.id)
+    step = next((s for s in steps if s.state == "canceling"), None)
+    text = f"It is being canceled ({run.cancel_reason})"
+    if step is None:
+        return Why(reason="canceling", text=text + ".")
+    text += f": step {step.name!r} was asked to stop."
+    return Why(reason="canceling", text=text, step=step.name, until=_at(step.cancel_by))
+
+
+async def _held_back(store: Store, run: Run, spec: RunSpec) -> Why:
+    now = (await store.read("now"))[0].now_us
+    if spec.not_before is not None and spec.not_before > now:
+        return Why(reason="delayed", text="Its start is delayed.", until=moment(spec.not_before))
+    if run.concurrency_key is not None:
+        others: list[LiveKey] = await store.read("live_keys", run.tenant, run.concurrency_key, run.id)
+        holder = next((o for o in others if o.admitted_at is not None), None)
+        if holder is not None:
+            text = f"Its concurrency key {run.concurrency_key!r} is held by {ids.run_text(holder.run_id)}."
+            return Why(reason="key", text=text)
+        if others:
+            text = f"{len(others)} other runs wait for the concurrency key {run.concurrency_key!r}."
+            return Why(reason="key", text=text)
+    if run.rated:
+        text = "Its tenant or workflow has started as many runs this minute as it may."
+        return Why(reason="rate", text=text, until=_at(run.wake_at))
+    return Why(reason="delayed", text="It has not been let in yet.", until=_at(run.wake_at))
+
+
+async def _working(store: Store, run: Run, steps: list[Step]) -> Why:
+    attempts: list[Attempt] = await store.read("attempts_of", run.id)
+    names = {step.idx: step.name for step in steps}
+    live = [a for a in attempts if a.lease in LIVE_LEASE]
+    if not live:
+        return Why(reason="working", text="A step is being worked on.")
+    first = min(live, key=lambda a: a.granted_at)
+    more = f" and {len(live) - 1} more" if len(live) > 1 else ""
+    text = f"Step {names[first.idx]!r}{more} is being worked on by {first.owner} (try {first.n})."
+    if first.progress:
+        text += f" It says: {first.progress}"
+    return Why(reason="working", text=text, step=names[first.idx], until=moment(first.expires_at))
+
+
+async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
+    step = next(s for s in steps if s.state == "ready")
+    caps: list[Cap] = await store.read("all_caps")
+    used: list[Usage] = await store.read("live_usage")
+    tenants, workflows = headroom(
+        {(c.tenant, c.scope): c for c in caps}, {(u.tenant, u.workflow): u.leases for u in used}
+    )
+    if tenants.get(run.tenant, 1) <= 0:
+        text = (
+            f"Step {step.name!r} is ready; tenant {run.tenant!r} has as many steps at work as its cap allows."
+        )
+        return Why(reason="cap", text=text, step=step.name)
+    if workflows.get((run.tenant, run.workflow), 1) <= 0:
+        text = f"Step {step.name!r} is ready; workflow {run.workflow!r} has as many steps at work as its cap allows."
+        return Why(reason="cap", text=text, step=step.name)
+    text = f"Step {step.name!r} is ready and waits for a worker that serves the queue {step.queue!r}."
+    return Why(reason="worker", text=text, step=step.name)
+
+
+async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
+    waits: list[Wait] = await store.read("waits_of", run.id)
+    names = {step.idx: step.name for step in steps}
+    is_open = [w for w in waits if w.state == "open"]
+    wait = next((w for w in is_open if w.kind == "approval"), is_open[0])
+    name, until = names[wait.idx], _at(wait.expires_at)
+    if wait.kind == "approval":
+        approvals: list[Approval] = await store.read("approvals_of", run.id)
+        asked = next(a for a in approvals if a.no == wait.no)
+        votes = len(asked.votes.split())
+        text = f"Step {name!r} waits for an approval of {wait.name!r}: {votes} of {asked.people} people said yes."
+        return Why(reason="approval", text=text, step=name, until=until)
+    if wait.kind == "event":
+        return Why(
+            reason="event", text=f"Step {name!r} waits for the event {wait.name!r}.", step=name, until=until
+        )
+    if wait.kind == "child":
+        text = f"Step {name!r} waits for its child {ids.run_text(int(wait.name))}."
+        return Why(reason="child", text=text, step=name)
+    return Why(reason="time", text=f"Step {name!r} waits for a moment to come.", step=name, until=until)
