@@ -22,7 +22,7 @@ INDEXED: dict[str, tuple[str, ...]] = {
 }
 """The changing columns that an index holds or looks at; a test compares them with the schema."""
 
-_ASSIGNMENT = re.compile(r"\b(\w+) = (max\([^)]*\)|[\w.?]+)")
+_ASSIGNMENT = re.compile(r"\b(\w+) = (\w+\([^()]*\)|[\w.?]+)")
 _NEW_VALUE = re.compile(r"\bexcluded\.(\w+)")
 
 
@@ -31,9 +31,12 @@ def quickly(table: str, statement: str) -> str:
     row, indexed = ROWS[table], INDEXED[table]
     place = {name: f"?{n}" for n, name in enumerate(row.__struct_fields__, start=1)}
     changes = statement.partition(" set\n")[2].partition("\nwhere")[0]
+    found = _ASSIGNMENT.findall(changes)
+    if ", ".join(f"{name} = {value}" for name, value in found) != " ".join(changes.split()):
+        raise ValueError(f"save_{table}: its SET list is more than assignments of names, arguments and calls")
     assigned = [
-        f"{name} = {_NEW_VALUE.sub(lambda found: place[found[1]], value)}"
-        for name, value in _ASSIGNMENT.findall(changes)
+        f"{name} = {_NEW_VALUE.sub(lambda match: place[match[1]], value)}"
+        for name, value in found
         if name not in indexed
     ]
     where = [f"{name} = {place[name]}" for name in row.key] + [f"{name} is {place[name]}" for name in indexed]
