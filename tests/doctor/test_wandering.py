@@ -120,18 +120,22 @@ class Wanderer:
         self.story.claim(self.step("ready"), f"w_{self.chance.randrange(3)}", ack=self.chance.random() < 0.7)
 
     def ack(self) -> None:
-        self.story.ack(step := self.held(), **self.how(step))
+        step = self.held()
+        self.story.ack(step, **self.how(step))
 
     def beat(self) -> None:
-        self.story.beat(step := self.held(), **self.how(step))
+        step = self.held()
+        self.story.beat(step, **self.how(step))
 
     def upload(self) -> None:
-        self.story.upload(step := self.held(), **self.how(step))
+        step = self.held()
+        self.story.upload(step, **self.how(step))
 
     def checkpoint(self) -> None:
         chance = self.chance
+        step = self.held()
         self.story.checkpoint(
-            step := self.held(),
+            step,
             chance.choice("abcdef"),
             state=chance.choice(["started", "done", "done", "failed"]),
             output=chance.choice([None, b"x"]),
@@ -142,22 +146,25 @@ class Wanderer:
         )
 
     def complete(self) -> None:
-        self.story.complete(step := self.held(), self.chance.choice([None, b"out"]), **self.how(step))
+        step = self.held()
+        self.story.complete(step, self.chance.choice([None, b"out"]), **self.how(step))
 
     def fail(self) -> None:
-        self.story.fail(
-            step := self.held(), retryable=self.chance.choice([None, True, False]), **self.how(step)
-        )
+        step = self.held()
+        self.story.fail(step, retryable=self.chance.choice([None, True, False]), **self.how(step))
 
     def release(self) -> None:
-        self.story.release(step := self.held(), **self.how(step))
+        step = self.held()
+        self.story.release(step, **self.how(step))
 
     def park(self) -> None:
         if self.chance.random() < 0.3:
-            self.story.park(step := self.held(), **self.how(step))
+            step = self.held()
+            self.story.park(step, **self.how(step))
 
     def cancel_ack(self) -> None:
-        self.story.cancel_ack(step := self.held(), **self.how(step))
+        step = self.held()
+        self.story.cancel_ack(step, **self.how(step))
 
     def open_wait(self) -> None:
         chance = self.chance
@@ -233,12 +240,11 @@ class Wanderer:
         if self.chance.random() < 0.5:
             return
         story = self.story
-        self.chance.choice(
-            [
-                story.pause, story.unpause, story.unpause, story.report, story.seal, lambda: story.label('{"a": 1}'),
-                story.cancel, lambda: story.cancel_step(self.step()), lambda: story.revoke(self.held()),
-            ]
-        )()  # fmt: skip
+        deeds: list[Callable[[], Any]] = [
+            story.pause, story.unpause, story.unpause, story.report, story.seal, story.cancel,
+            lambda: story.label('{"a": 1}'), lambda: story.revoke(self.held()),
+        ]  # fmt: skip
+        self.chance.choice(deeds)()
 
 
 def wander(seed: int) -> Story:

@@ -13,11 +13,16 @@ from importlib import metadata
 
 import typer
 
-from tenure.cli import lifecycle
+from tenure.cli import demo, doctor, lifecycle, migrate
 from tenure.cli.console import show_error
 from tenure.errors import TenureError
 
-MODULES = (lifecycle,)
+MODULES = (
+    lifecycle,
+    migrate,
+    doctor,
+    demo,
+)
 """A new command is a module with `register(app: typer.Typer) -> None`, and its name here."""
 
 app = typer.Typer(
@@ -31,6 +36,10 @@ app = typer.Typer(
     tenure lifecycle show delta-ci -- the words, tables, timing and failure rules of one
 
     tenure lifecycle prove -- that each of them is a view of the same kernel
+
+    tenure migrate -- make a database, or bring one up to date
+
+    tenure doctor -- check every invariant over it
 
     `tenure COMMAND --help` explains a command; docs/ARCHITECTURE.md explains the whole.
     """,

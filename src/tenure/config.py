@@ -1,0 +1,61 @@
+"""Which database to use: what was given, else TENURE_DB, else `tenure.db` in the current folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from tenure.errors import TenureError
+
+DATABASE_VARIABLE = "TENURE_DB"
+DATABASE_DEFAULT = "tenure.db"
+
+_POSTGRES = ("postgresql://", "postgres://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class Database(msgspec.Struct, frozen=True):
+    """An address of a database."""
+
+    kind: Literal["sqlite", "postgres"]
+    address: str
+    """A path, or a DSN."""
+
+    @classmethod
+    def parse(cls, text: str) -> Database:
+        """`sqlite:PATH`, `sqlite:///PATH`, a plain path, or `postgresql://...`."""
+        if text.startswith(_POSTGRES):
+            return cls("postgres", text)
+        if text.startswith("sqlite:"):
+            path = text.removeprefix("sqlite:").removeprefix("//")
+        elif (found := _SCHEME.match(text)) is not None:
+            raise TenureError(
+                "STORE_NOT_A_DATABASE",
+                f"{found[1]}:// is no database of ours; use sqlite:PATH or postgresql://",
+            )
+        else:
+            path = text
+        if not path:
+            raise TenureError("STORE_NOT_A_DATABASE", "the path of the database is empty")
+        return cls("sqlite", path)
+
+    def __str__(self) -> str:
+        """The address as it may be shown: without a password."""
+        if self.kind == "sqlite":
+            return self.address
+        parts = urlsplit(self.address)
+        if parts.password is None:
+            return self.address
+        where = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{where}"))
+
+
+def choose_database(given: str | None = None, environment: Mapping[str, str] | None = None) -> Database:
+    """The database to use: the one given, else the environment's, else the default."""
+    found = os.environ if environment is None else environment
+    return Database.parse(given or found.get(DATABASE_VARIABLE) or DATABASE_DEFAULT)

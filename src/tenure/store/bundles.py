@@ -1,0 +1,189 @@
+"""The doctor's rounds: the rows of runs, loaded and examined.
+
+Laws:
+1. Nothing is locked: a run that changed while it was read is read again, told by its version.
+2. Runs come by id in pages, so that the size of a database does not matter.
+3. With an inline store nothing is ever awaited, so `at_once` runs the same code without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
+from tenure.doctor.whole import Leases, Start
+from tenure.kernel.model import Run
+
+T = TypeVar("T")
+
+PAGE_RUNS = 500
+TRIES = 50
+"""How often a run is read before it is left out: it changes faster than it can be looked at."""
+TRY_AGAIN_SECONDS = 0.02
+VIOLATIONS_KEPT_MAX = 1_000
+
+
+class Reader(Protocol):
+    """The part of a store that is needed here."""
+
+    async def read(self, name: str, *scalars: Any) -> list[Any]:
+        """Ask one named query."""
+        ...
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What an examination found."""
+
+    runs: int = 0
+    events: int = 0
+    found: dict[str, int] = {}
+    """Invariant -> how many violations."""
+    violations: list[Violation] = []
+    """Each of them, up to VIOLATIONS_KEPT_MAX."""
+    unsteady: list[int] = []
+    """Runs that changed every time they were looked at."""
+    settled: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether every invariant that was checked holds."""
+        return not self.found
+
+    @property
+    def checked(self) -> list[str]:
+        """The numbers that were checked."""
+        left_out = ("later",) if self.settled else ("later", "eventual")
+        return [number for number, one in INVARIANTS.items() if one.scope not in left_out]
+
+    @property
+    def not_yet(self) -> dict[str, str]:
+        """The numbers that cannot be checked yet, and what they need."""
+        return {number: one.needs for number, one in INVARIANTS.items() if one.scope == "later"}
+
+    def add(self, violations: list[Violation]) -> None:
+        """Take violations over."""
+        for violation in violations:
+            self.found[violation.number] = self.found.get(violation.number, 0) + 1
+            if len(self.violations) < VIOLATIONS_KEPT_MAX:
+                self.violations.append(violation)
+
+
+class Unsteady(Exception):
+    """The run changed every time it was looked at."""
+
+
+async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
+    """All rows of a run as of one moment; None when there is no such run."""
+    for _ in range(TRIES):
+        found = await store.read("get_run", run_id)
+        if not found:
+            return None
+        run: Run = found[0]
+        spec = await store.read("get_spec", run_id)
+        bundle = Bundle(
+            run=run,
+            spec=spec[0] if spec else None,
+            steps=await store.read("steps_of", run_id),
+            attempts=await store.read("attempts_of", run_id),  # after the steps: expiries only grow
+            checkpoints=await store.read("checkpoints_of", run_id),
+            waits=await store.read("waits_of", run_id),
+            approvals=await store.read("approvals_of", run_id),
+            inbox=await store.read("inbox_of", run_id),
+            children=await store.read("children_of", run_id),
+            payloads=await store.read("payloads_of", run_id),
+            events=await store.read("events_of", run_id),
+            outbox=await store.read("outbox_of", run_id),
+        )
+        if await store.read("get_run", run_id) == [run]:
+            return bundle
+        await asyncio.sleep(TRY_AGAIN_SECONDS)
+    raise Unsteady(run_id)
+
+
+async def examine(
+    store: Reader,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    settled: bool = False,
+    rates_since: int | None = None,
+) -> Report:
+    """Examine every run, and then all of them together.
+
+    `on_progress` is told (runs examined, runs there were). `rates_since`: runs that began before count
+    against no rate, for a database whose caps were changed since.
+    """
+    report = Report(settled=settled)
+    now: int = (await store.read("now"))[0].now_us
+    total = next(size.rows for size in await store.read("sizes") if size.table == "run")
+    starts: list[Start] = []
+    keys = _Keys()
+    after = -1
+    while page := await store.read("run_ids_after", after, PAGE_RUNS):
+        for entry in page:
+            after = entry.run_id
+            try:
+                bundle = await load_bundle(store, after)
+            except Unsteady:
+                report.unsteady.append(after)
+                continue
+            if bundle is None:
+                continue  # deleted meanwhile
+            report.runs += 1
+            report.events += len(bundle.events)
+            report.add(check_run(bundle, settled=settled, now=now))
+            run = bundle.run
+            if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
+                starts.append(Start(run.admitted_at, run.id, run.tenant, run.workflow))
+            keys.see(bundle)
+            if on_progress is not None:
+                on_progress(report.runs, max(total, report.runs))
+    report.add(check_whole(await _whole(store, starts, keys)))
+    return report
+
+
+async def _whole(store: Reader, starts: list[Start], keys: _Keys) -> WholeView:
+    caps = await store.read("all_caps")
+    usage = await store.read("live_usage")
+    return WholeView(
+        caps=caps,
+        usage=[Leases(row.tenant, row.workflow, row.leases) for row in usage],
+        starts=starts,
+        same_key=keys.twice,
+        key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
+        orphans=[row.run_id for row in await store.read("orphan_rows")],
+        lost_specs=[row.run_id for row in await store.read("lost_specs")],
+    )
+
+
+class _Keys:
+    """Idempotency keys seen so far, sixteen bytes each."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+        self.twice: list[tuple[int, str]] = []
+
+    def see(self, bundle: Bundle) -> None:
+        spec = bundle.spec
+        if spec is None or spec.idempotency_key is None:
+            return
+        key = msgspec.json.encode((spec.tenant, spec.source, spec.idempotency_key))
+        short = blake2b(key, digest_size=16).digest()
+        if short in self._seen:
+            self.twice.append((bundle.run.id, spec.idempotency_key))
+        self._seen.add(short)
+
+
+def at_once(task: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine over an inline store returns, without an event loop."""
+    try:
+        task.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    task.close()
+    raise RuntimeError("the store had to wait for something: only an inline store answers at once")
