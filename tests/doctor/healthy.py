@@ -1,0 +1,185 @@
+"""Healthy runs of every sort, and the means to forge their history."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tenure.doctor import Bundle
+from tenure.kernel import commands as c
+from tenure.kernel import history
+from tests.kernel.driver import Story
+
+Body = dict[str, Any]
+
+
+def retried() -> Story:
+    """A job that failed once, was tried again, and succeeded; an optional one failed for good."""
+    story = Story(
+        profile="delta-ci",
+        plan=[
+            c.StepSpec(name="build", retries=2),
+            c.StepSpec(name="lint", needs=("build",), required=False, retries=0),
+            c.StepSpec(name="test", needs=("build",)),
+        ],
+        input=b"source",
+        idempotency_key="push-1",
+    )
+    story.claim("build")
+    story.at(2).checkpoint("build", "fetch", output=b"tree", state="started", idempotent=False)
+    story.at(3).checkpoint("build", "fetch", output=b"tree")
+    story.at(5).fail("build", "HTTP_503", retryable=True)
+    story.at(600).sweep().claim("build", "w_2")
+    story.at(601).complete("build", b"binary")
+    story.claim("lint")
+    story.at(602).fail("lint", retryable=False)
+    story.claim("test")
+    story.at(603).beat("test")
+    story.complete("test", b"ok")
+    assert story.status == "succeeded"
+    return story
+
+
+def backing_off() -> Story:
+    """A job that waits for its next try."""
+    story = Story(profile="delta-ci", plan=[c.StepSpec(name="build", retries=2)])
+    story.claim("build")
+    story.at(5).fail("build", retryable=True)
+    assert story.status == "retry_wait"
+    return story
+
+
+def working() -> Story:
+    """Two steps under way, one ready behind none, one pending."""
+    story = Story(
+        profile="delta-ci",
+        plan=[
+            c.StepSpec(name="one", needs=(), timeout_seconds=900),
+            c.StepSpec(name="two", needs=()),
+            c.StepSpec(name="three", needs=()),
+            c.StepSpec(name="four", needs=("three",)),
+        ],
+        timeout_seconds=3600,
+    )
+    story.claim("one")
+    story.claim("two", "w_2", ack=False)
+    story.at(1).beat("one")
+    return story
+
+
+def lost() -> Story:
+    """The first worker went silent; the second one works."""
+    story = Story(profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)])
+    story.claim("build")
+    story.at(1).checkpoint("build", "a", output=b"1")
+    story.at(31).sweep().claim("build", "w_2")
+    story.at(32).checkpoint("build", "b", output=b"2")
+    return story
+
+
+def asking() -> Story:
+    """A body that asked two people, was revised, and is suspended on the question, an event and a child."""
+    story = Story(timeout_seconds=3600)
+    story.claim()
+    story.open_wait("main", "deploy", approval=c.ApprovalSpec(people=2, within_seconds=900, digest="aa"))
+    story.approve("deploy", by="u_bob", digest="aa")
+    story.revise("deploy", "bb")
+    story.approve("deploy", by="u_bob", digest="bb")
+    story.open_wait("main", "news", event=c.WaitSpec(event="news", within_seconds=600))
+    story.open_wait("main", "nap", until=500)
+    story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="leave"))
+    story.deliver("other", "e-1", b"kept")
+    story.at(10).suspend("main", "deploy", "news")
+    assert story.status == "waiting_approval"
+    return story
+
+
+def gated() -> Story:
+    """A gate that was approved by two people, and the work behind it."""
+    gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec(people=2, within_seconds=900))
+    story = Story(profile="agent-runs", plan=["write", gate, "send"])
+    story.claim("write")
+    story.at(1).complete("write", b"draft")
+    story.at(2).approve("gate", by="u_bob")
+    story.at(3).approve("gate", by="u_carol", reason=b"fine")
+    story.claim("send")
+    story.at(4).complete("send")
+    assert story.status == "succeeded"
+    return story
+
+
+def canceled() -> Story:
+    """Canceled while one step was leased, one backed off and one was pending; the holder stopped."""
+    story = Story(
+        profile="delta-ci",
+        plan=[c.StepSpec(name="one", needs=()), c.StepSpec(name="two", needs=()), "three"],
+    )
+    story.claim("one")
+    story.claim("two")
+    story.at(1).fail("two", retryable=True)
+    story.at(2).cancel()
+    story.at(3).cancel_ack("one")
+    assert story.status == "canceled"
+    return story
+
+
+def canceling() -> Story:
+    """Asked to stop; the holder has not answered yet."""
+    story = Story(profile="delta-ci", plan=["one", "two"])
+    story.claim("one")
+    story.at(2).cancel()
+    return story
+
+
+def held_back() -> Story:
+    """A run that starts later."""
+    return Story(profile="delta-ci", plan=["one"], not_before=Story.moment(60))
+
+
+def planning() -> Story:
+    """A run whose planner is at work."""
+    return Story(profile="delta-ci", plan=None)
+
+
+def failed() -> Story:
+    """A required step failed; the one behind it was skipped."""
+    story = Story(profile="delta-ci", plan=["one", "two"])
+    story.claim("one")
+    story.at(1).fail("one", retryable=False)
+    assert story.status == "failed"
+    return story
+
+
+def parent() -> Story:
+    """A finished parent that told its child to stop."""
+    story = Story()
+    story.claim()
+    story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="cancel"))
+    story.at(1).complete()
+    assert [row.topic for row in story.outbox] == ["create", "cancel"]
+    return story
+
+
+ALL: tuple[Callable[[], Story], ...] = (
+    retried, backing_off, working, lost, asking, gated, canceled, canceling, held_back, planning, failed, parent,
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- forgery
+
+
+def rewrite(bundle: Bundle, kind: str, change: Callable[[Body], None], nth: int = 0) -> None:
+    """Change what the nth event of this kind says, and make the chain fit again."""
+    event = [event for event in bundle.events if event.kind == kind][nth]
+    body = msgspec.json.decode(event.body)
+    change(body)
+    event.body = msgspec.json.encode(body)
+    rechain(bundle)
+
+
+def rechain(bundle: Bundle) -> None:
+    """Make hashes, version and head fit the events as they are: only the chain's own check is deceived."""
+    head = b""
+    for event in bundle.events:
+        head = event.hash = history.rehash(event, head, bundle.run.tenant)
+    bundle.run.head = head

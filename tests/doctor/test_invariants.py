@@ -1,0 +1,1064 @@
+"""Each invariant catches what breaks it: healthy runs are clean, and damaged ones are not."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure import limits
+from tenure.clock import us
+from tenure.doctor import INVARIANTS, Bundle, WholeView, check_run, check_whole
+from tenure.doctor.whole import WHOLE_CHECKS, Leases, Start
+from tenure.kernel.model import Attempt, Cap, Outbox, Payload, Step
+from tests.doctor import healthy
+from tests.doctor.healthy import Body, rechain, rewrite
+from tests.kernel.driver import BEGIN_US, Story
+
+LATER_US = BEGIN_US + us(1e6)
+
+Damage = Callable[[Bundle], None]
+CASES: list[Any] = []
+
+
+def breaks(number: str, story: Callable[[], Story]) -> Callable[[Damage], Damage]:
+    """Register a damage to a healthy run, and the invariant that has to notice it."""
+
+    def register(damage: Damage) -> Damage:
+        CASES.append(pytest.param(number, story, damage, id=f"{number}-{damage.__name__}"))
+        return damage
+
+    return register
+
+
+@pytest.mark.parametrize("story", healthy.ALL, ids=lambda story: story.__name__)
+def test_a_healthy_run_is_clean(story: Callable[[], Story]) -> None:
+    assert story().violations() == []
+
+
+@pytest.mark.parametrize(("number", "story", "damage"), CASES)
+def test_a_damaged_run_is_noticed(number: str, story: Callable[[], Story], damage: Damage) -> None:
+    bundle = story().bundle().copied()
+    damage(bundle)
+    found = check_run(bundle, settled=INVARIANTS[number].scope == "eventual", now=LATER_US)
+    assert number in {violation.number for violation in found}, found
+    assert all(violation.row and violation.text for violation in found)
+    assert all(violation.run_id == bundle.run.id for violation in found)
+
+
+def step(bundle: Bundle, name: str) -> Step:
+    return next(row for row in bundle.steps if row.name == name)
+
+
+def attempt(bundle: Bundle, name: str, n: int) -> Attempt:
+    idx = step(bundle, name).idx
+    return next(row for row in bundle.attempts if (row.idx, row.n) == (idx, n))
+
+
+# ---------------------------------------------------------------------------------------------- states
+
+
+@breaks("I1", healthy.working)
+def an_unknown_status(bundle: Bundle) -> None:
+    bundle.run.status = "sleeping"
+
+
+@breaks("I1", healthy.working)
+def an_unknown_step_state(bundle: Bundle) -> None:
+    step(bundle, "one").state = "sleeping"
+
+
+@breaks("I1", healthy.working)
+def an_unknown_kind(bundle: Bundle) -> None:
+    step(bundle, "one").kind = "play"
+
+
+@breaks("I1", healthy.working)
+def an_unknown_lease(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).lease = "rented"
+
+
+@breaks("I1", healthy.working)
+def an_unknown_attempt(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).state = "trying"
+
+
+@breaks("I1", healthy.asking)
+def an_unknown_approval(bundle: Bundle) -> None:
+    bundle.approvals[0].status = "perhaps"
+
+
+@breaks("I1", healthy.asking)
+def an_unknown_wait(bundle: Bundle) -> None:
+    bundle.waits[0].state, bundle.waits[0].outcome = "ajar", "maybe"
+
+
+@breaks("I1", healthy.asking)
+def an_unknown_child(bundle: Bundle) -> None:
+    bundle.children[0].state = "grown"
+
+
+@breaks("I1", healthy.retried)
+def an_unknown_checkpoint(bundle: Bundle) -> None:
+    bundle.checkpoints[0].state = "half"
+
+
+@breaks("I2", healthy.retried)
+def an_edge_that_no_table_has(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["edges"][0]["edges"][0] = ["step", "running", "pending", "orchestrator"]
+
+    rewrite(bundle, "complete", change)
+
+
+@breaks("I2", healthy.retried)
+def an_edge_that_another_takes(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["edges"][0]["edges"][0][3] = "person"
+
+    rewrite(bundle, "complete", change)
+
+
+@breaks("I2", healthy.retried)
+def edges_that_do_not_connect(bundle: Bundle) -> None:
+    rewrite(bundle, "complete", lambda body: body["edges"][0]["edges"].pop(0))
+
+
+@breaks("I2", healthy.retried)
+def a_state_the_history_does_not_end_at(bundle: Bundle) -> None:
+    step(bundle, "test").state = "failed"
+
+
+@breaks("I2", healthy.lost)
+def a_lease_the_history_does_not_end_at(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).lease = "revoked"
+
+
+@breaks("I2", healthy.lost)
+def a_claim_without_its_row(bundle: Bundle) -> None:
+    bundle.attempts.pop()
+
+
+@breaks("I2", healthy.gated)
+def an_approval_that_comes_back(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["approval"] = {"1": {"status": "rejected"}}
+
+    rewrite(bundle, "complete", change, nth=1)
+
+
+@breaks("I2", healthy.gated)
+def a_wait_that_ends_twice(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["wait"] = {"1": {"state": "closed"}}
+
+    rewrite(bundle, "complete", change, nth=1)
+
+
+@breaks("I4", healthy.retried)
+def a_move_after_the_end(bundle: Bundle) -> None:
+    event = copy.copy(bundle.events[1])
+    event.seq, event.at = len(bundle.events) + 1, bundle.run.event_at
+    bundle.events.append(event)
+    bundle.run.version = event.seq
+    rechain(bundle)
+
+
+@breaks("I4", healthy.working)
+def a_move_of_a_closed_step(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["edges"].append({"step": 2, "move": "drop", "edges": [["step", "ready", "canceled", "x"]]})
+        body["edges"].append({"step": 2, "move": "claim", "edges": [["step", "ready", "leased", "x"]]})
+
+    rewrite(bundle, "claim", change, nth=1)
+
+
+@breaks("I5", healthy.retried)
+def an_end_without_a_time(bundle: Bundle) -> None:
+    bundle.run.finished_at = None
+
+
+@breaks("I5", healthy.retried)
+def a_step_without_a_reason(bundle: Bundle) -> None:
+    step(bundle, "build").reason = None
+
+
+@breaks("I5", healthy.retried)
+def an_attempt_without_a_reason(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).reason = None
+
+
+@breaks("I5", healthy.working)
+def an_open_run_with_a_reason(bundle: Bundle) -> None:
+    bundle.run.reason = "done"
+
+
+@breaks("I5", healthy.lost)
+def a_live_lease_of_an_ended_attempt(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).lease = "active"
+
+
+@breaks("I5", healthy.asking)
+def an_open_wait_with_an_outcome(bundle: Bundle) -> None:
+    bundle.waits[0].outcome = "approved"
+
+
+@breaks("I5", healthy.asking)
+def an_open_question_with_a_date(bundle: Bundle) -> None:
+    bundle.approvals[0].decided_at = BEGIN_US
+
+
+@breaks("I6", healthy.retried)
+def a_start_before_the_creation(bundle: Bundle) -> None:
+    bundle.run.started_at = bundle.run.created_at - 1
+
+
+@breaks("I6", healthy.retried)
+def a_duration_that_does_not_agree(bundle: Bundle) -> None:
+    assert bundle.run.duration_us is not None
+    bundle.run.duration_us += 1
+
+
+@breaks("I6", healthy.retried)
+def a_run_that_ends_before_it_starts(bundle: Bundle) -> None:
+    bundle.run.finished_at = bundle.run.created_at - 1
+
+
+@breaks("I6", healthy.retried)
+def a_step_that_ends_before_it_was_made(bundle: Bundle) -> None:
+    row = step(bundle, "build")
+    row.finished_at = row.created_at - 1
+
+
+@breaks("I6", healthy.retried)
+def a_step_older_than_its_run(bundle: Bundle) -> None:
+    step(bundle, "build").created_at -= 1
+
+
+@breaks("I6", healthy.lost)
+def an_attempt_that_ends_before_it_begins(bundle: Bundle) -> None:
+    row = attempt(bundle, "build", 1)
+    row.ended_at = row.granted_at - 1
+
+
+@breaks("I6", healthy.lost)
+def an_attempt_older_than_its_run(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).granted_at = bundle.run.created_at - 1
+
+
+@breaks("I6", healthy.gated)
+def a_wait_that_ends_before_it_opens(bundle: Bundle) -> None:
+    bundle.waits[0].settled_at = bundle.waits[0].opened_at - 1
+
+
+@breaks("I10", healthy.planning)
+def planning_for_ever(bundle: Bundle) -> None:
+    bundle.run.wake_at = None
+
+
+@breaks("I10", healthy.held_back)
+def held_back_for_ever(bundle: Bundle) -> None:
+    bundle.run.wake_at = None
+
+
+@breaks("I10", healthy.working)
+def a_deadline_nobody_watches(bundle: Bundle) -> None:
+    bundle.run.wake_at = None
+
+
+@breaks("I10", healthy.working)
+def a_lease_nobody_watches(bundle: Bundle) -> None:
+    step(bundle, "one").wake_at = None
+
+
+@breaks("I10", healthy.working)
+def a_lease_looked_at_too_late(bundle: Bundle) -> None:
+    step(bundle, "one").wake_at = attempt(bundle, "one", 1).expires_at + 1
+
+
+@breaks("I10", healthy.working)
+def a_lease_that_is_not_there(bundle: Bundle) -> None:
+    bundle.attempts = []
+
+
+@breaks("I10", healthy.working)
+def ready_but_not_claimable(bundle: Bundle) -> None:
+    step(bundle, "three").claimable = False
+
+
+@breaks("I10", healthy.working)
+def claimable_although_paused(bundle: Bundle) -> None:
+    bundle.run.paused = True
+
+
+@breaks("I10", healthy.working)
+def a_need_that_never_comes(bundle: Bundle) -> None:
+    step(bundle, "four").needs_left = 2
+
+
+@breaks("I10", healthy.working)
+def pending_for_nothing(bundle: Bundle) -> None:
+    step(bundle, "three").dependents = ""
+    step(bundle, "four").needs_left = 0
+
+
+@breaks("I10", healthy.canceling)
+def canceling_for_ever(bundle: Bundle) -> None:
+    step(bundle, "one").cancel_by = None
+
+
+@breaks("I10", healthy.backing_off)
+def backing_off_for_ever(bundle: Bundle) -> None:
+    step(bundle, "build").wake_at = None
+
+
+@breaks("I10", healthy.asking)
+def waiting_for_nothing(bundle: Bundle) -> None:
+    bundle.steps[0].waits_on = ""
+
+
+@breaks("I10", healthy.asking)
+def a_wake_up_that_was_lost(bundle: Bundle) -> None:
+    news = next(wait for wait in bundle.waits if wait.label == "news")
+    news.state, news.outcome, news.settled_at, news.wake_at = "settled", "received", BEGIN_US, None
+
+
+@breaks("I10", healthy.asking)
+def a_wait_nobody_watches(bundle: Bundle) -> None:
+    bundle.waits[0].wake_at = None
+
+
+@breaks("I10", healthy.asking)
+def a_question_nobody_was_asked(bundle: Bundle) -> None:
+    bundle.approvals = []
+
+
+@breaks("I10", healthy.asking)
+def a_child_that_is_gone(bundle: Bundle) -> None:
+    bundle.children = []
+
+
+@breaks("I10", healthy.asking)
+def a_time_that_never_comes(bundle: Bundle) -> None:
+    nap = next(wait for wait in bundle.waits if wait.label == "nap")
+    nap.expires_at = nap.wake_at = None
+
+
+# --------------------------------------------------------------------------------------------- history
+
+
+@breaks("I3", healthy.retried)
+def a_column_changed_by_hand(bundle: Bundle) -> None:
+    step(bundle, "build").last_error = "OTHER"
+
+
+@breaks("I3", healthy.retried)
+def a_checkpoint_that_vanished(bundle: Bundle) -> None:
+    bundle.checkpoints = []
+
+
+@breaks("I3", healthy.retried)
+def a_spec_changed_by_hand(bundle: Bundle) -> None:
+    assert bundle.spec is not None
+    bundle.spec.priority = 9
+
+
+@breaks("I3", healthy.retried)
+def labels_changed_by_hand(bundle: Bundle) -> None:
+    assert bundle.spec is not None
+    bundle.spec.labels = '{"vip": true}'
+
+
+@breaks("I3", healthy.retried)
+def a_spec_that_vanished(bundle: Bundle) -> None:
+    bundle.spec = None
+
+
+@breaks("I3", healthy.retried)
+def a_payload_changed_by_hand(bundle: Bundle) -> None:
+    bundle.payloads[0].body = b"another source"
+
+
+@breaks("I3", healthy.retried)
+def a_payload_from_nowhere(bundle: Bundle) -> None:
+    bundle.payloads.append(Payload(bundle.run.id, 99, b"", b""))
+
+
+@breaks("I3", healthy.retried)
+def a_payload_number_skipped(bundle: Bundle) -> None:
+    bundle.run.next_ref += 1
+
+
+@breaks("I3", healthy.retried)
+def an_event_that_cannot_be_read(bundle: Bundle) -> None:
+    bundle.events[2].body = b"{not json"
+
+
+@breaks("I3", healthy.retried)
+def an_event_about_something_else(bundle: Bundle) -> None:
+    rewrite(bundle, "complete", lambda body: body["set"].update(payload={"1": {"body": "x"}}))
+
+
+def test_an_erased_payload_is_no_damage() -> None:
+    bundle = healthy.retried().bundle().copied()
+    bundle.payloads = []
+    assert check_run(bundle) == []
+
+
+@breaks("I7", healthy.retried)
+def a_missing_event(bundle: Bundle) -> None:
+    del bundle.events[3]
+
+
+@breaks("I7", healthy.retried)
+def a_missing_last_event(bundle: Bundle) -> None:
+    bundle.events.pop()
+
+
+@breaks("I8", healthy.retried)
+def an_event_of_nobody(bundle: Bundle) -> None:
+    bundle.events[0].actor = ""
+
+
+@breaks("I8", healthy.retried)
+def an_event_of_unknown_initiative(bundle: Bundle) -> None:
+    bundle.events[0].initiator = "fate"
+
+
+@breaks("I8", healthy.retried)
+def an_event_without_a_cause(bundle: Bundle) -> None:
+    bundle.events[0].cause = ""
+
+
+@breaks("I8", healthy.retried)
+def an_event_without_a_kind(bundle: Bundle) -> None:
+    bundle.events[0].kind = ""
+
+
+@breaks("I8", healthy.retried)
+def an_event_from_the_past(bundle: Bundle) -> None:
+    bundle.events[3].at = 1
+
+
+@breaks("I8", healthy.retried)
+def a_run_with_another_time_than_its_last_event(bundle: Bundle) -> None:
+    bundle.run.event_at += 1
+
+
+@breaks("I39", healthy.parent)
+def a_debt_nobody_committed(bundle: Bundle) -> None:
+    bundle.outbox.append(Outbox(bundle.run.id, 99, 0, "cancel", 77, b"", BEGIN_US))
+
+
+@breaks("I39", healthy.parent)
+def a_debt_from_another_time(bundle: Bundle) -> None:
+    bundle.outbox[0].created_at += 1
+
+
+@breaks("I51", healthy.retried)
+def a_byte_of_history_changed(bundle: Bundle) -> None:
+    body = bundle.events[2].body
+    bundle.events[2].body = body.replace(b'"tries"', b'"tri3s"') if b'"tries"' in body else body + b" "
+
+
+@breaks("I51", healthy.retried)
+def an_actor_replaced(bundle: Bundle) -> None:
+    bundle.events[0].actor = "u_mallory"
+
+
+@breaks("I51", healthy.retried)
+def another_head(bundle: Bundle) -> None:
+    bundle.run.head = b"\0" * 32
+
+
+# ------------------------------------------------------------------------------------ runs and attempts
+
+
+@breaks("I9", healthy.working)
+def a_counter_that_is_off(bundle: Bundle) -> None:
+    bundle.run.steps_ready += 1
+
+
+@breaks("I9", healthy.asking)
+def waits_that_are_not_counted(bundle: Bundle) -> None:
+    bundle.run.waits_open = 0
+
+
+@breaks("I9", healthy.asking)
+def events_that_are_not_counted(bundle: Bundle) -> None:
+    bundle.run.inbox_buffered = 0
+
+
+@breaks("I9", healthy.working)
+def a_status_that_does_not_follow(bundle: Bundle) -> None:
+    bundle.run.status = "waiting_external"
+
+
+@breaks("I9", healthy.planning)
+def a_status_without_a_plan(bundle: Bundle) -> None:
+    bundle.run.status = "running"
+
+
+@breaks("I9", healthy.failed)
+def a_timeout_before_the_deadline(bundle: Bundle) -> None:
+    bundle.run.status = "timed_out"
+
+
+@breaks("I9", healthy.retried)
+def an_unsafe_checkpoint_that_is_not_counted(bundle: Bundle) -> None:
+    bundle.checkpoints[0].idempotent, bundle.checkpoints[0].resumable = False, False
+
+
+@breaks("I9", healthy.retried)
+def checkpoints_a_step_does_not_know_of(bundle: Bundle) -> None:
+    step(bundle, "build").checkpoints = 0
+
+
+@breaks("I11", healthy.retried)
+def succeeded_with_a_failed_step(bundle: Bundle) -> None:
+    step(bundle, "test").state = "failed"
+
+
+@breaks("I11", healthy.retried)
+def succeeded_with_an_open_step(bundle: Bundle) -> None:
+    step(bundle, "test").state = "running"
+
+
+@breaks("I11", healthy.retried)
+def done_but_not_succeeded(bundle: Bundle) -> None:
+    bundle.run.status = "running"
+
+
+@breaks("I11", healthy.retried)
+def succeeded_without_a_plan(bundle: Bundle) -> None:
+    bundle.run.planned = False
+
+
+@breaks("I12", healthy.retried)
+def failed_without_a_failed_step(bundle: Bundle) -> None:
+    bundle.run.status = "failed"
+
+
+@breaks("I13", healthy.canceled)
+def canceled_without_a_request(bundle: Bundle) -> None:
+    bundle.run.cancel_at = bundle.run.cancel_reason = None
+
+
+@breaks("I13", healthy.canceled)
+def a_request_no_event_tells_of(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel", lambda body: body["set"]["run"][""].pop("cancel_at"))
+
+
+@breaks("I13", healthy.canceled)
+def a_step_canceled_by_something_else(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="complete"))
+
+
+@breaks("I13", healthy.canceled)
+def a_step_forced_too_early(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="force_cancel"))
+
+
+@breaks("I14", healthy.failed)
+def an_ended_run_that_wakes(bundle: Bundle) -> None:
+    bundle.run.wake_at = LATER_US
+
+
+@breaks("I14", healthy.failed)
+def an_open_step_in_an_ended_run(bundle: Bundle) -> None:
+    step(bundle, "two").state = "pending"
+
+
+@breaks("I14", healthy.failed)
+def a_timer_in_an_ended_run(bundle: Bundle) -> None:
+    step(bundle, "two").wake_at = LATER_US
+
+
+@breaks("I14", healthy.failed)
+def a_live_lease_in_an_ended_run(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).lease = "active"
+
+
+@breaks("I14", healthy.gated)
+def an_open_wait_in_an_ended_run(bundle: Bundle) -> None:
+    bundle.waits[0].state = "open"
+
+
+@breaks("I14", healthy.gated)
+def an_open_approval_in_an_ended_run(bundle: Bundle) -> None:
+    bundle.approvals[0].status = "requested"
+
+
+@breaks("I15", healthy.working)
+def a_step_that_started_too_early(bundle: Bundle) -> None:
+    step(bundle, "three").dependents = "0"
+
+
+@breaks("I16", healthy.lost)
+def a_missing_attempt(bundle: Bundle) -> None:
+    del bundle.attempts[0]
+
+
+@breaks("I16", healthy.lost)
+def attempts_that_overlap(bundle: Bundle) -> None:
+    attempt(bundle, "build", 2).granted_at = BEGIN_US
+
+
+@breaks("I16", healthy.lost)
+def more_charged_than_allowed(bundle: Bundle) -> None:
+    step(bundle, "build").charged = 4
+
+
+@breaks("I16", healthy.lost)
+def an_attempt_of_no_step(bundle: Bundle) -> None:
+    bundle.attempts.append(copy.copy(bundle.attempts[0]))
+    bundle.attempts[-1].idx = 9
+
+
+@breaks("I17", healthy.lost)
+def an_attempt_after_the_one_that_succeeded(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).state = "succeeded"
+
+
+@breaks("I17", healthy.retried)
+def an_attempt_that_succeeded_for_nothing(bundle: Bundle) -> None:
+    step(bundle, "build").state = "failed"
+
+
+@breaks("I18", healthy.backing_off)
+def an_uncharged_claim(bundle: Bundle) -> None:
+    step(bundle, "build").charged = 0
+
+
+@breaks("I18", healthy.backing_off)
+def a_claim_beyond_the_maximum(bundle: Bundle) -> None:
+    step(bundle, "build").max_attempts = 0
+
+
+@breaks("I19", healthy.retried)
+def a_claim_before_the_backoff_ended(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["step"]["0"]["eligible_at"] = LATER_US
+
+    rewrite(bundle, "fail", change)
+
+
+@breaks("I19", healthy.backing_off)
+def a_backoff_without_an_end(bundle: Bundle) -> None:
+    rewrite(bundle, "fail", lambda body: body["set"]["step"]["0"].pop("eligible_at"))
+
+
+@breaks("I19", healthy.canceled)
+def a_retry_while_canceling(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="fail_retry"))
+
+
+@breaks("I20", healthy.retried)
+def a_wrong_count_of_what_is_done(bundle: Bundle) -> None:
+    bundle.run.steps_done += 1
+
+
+@breaks("I20", healthy.retried)
+def a_count_that_shrinks(bundle: Bundle) -> None:
+    rewrite(bundle, "complete", lambda body: body["set"]["run"][""].update(steps_done=0))
+
+
+@breaks("I21", healthy.failed)
+def a_run_failed_by_an_optional_step(bundle: Bundle) -> None:
+    for row in bundle.steps:
+        row.required = False
+
+
+# ----------------------------------------------------------------------------------------------- leases
+
+
+@breaks("I22", healthy.lost)
+def two_live_leases(bundle: Bundle) -> None:
+    row = attempt(bundle, "build", 1)
+    row.state, row.lease, row.ended_at = "running", "active", None
+
+
+@breaks("I22", healthy.working)
+def a_leased_step_without_a_lease(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).lease = "expired"
+
+
+@breaks("I22", healthy.working)
+def a_lease_of_a_step_that_is_ready(bundle: Bundle) -> None:
+    step(bundle, "one").state = "ready"
+
+
+@breaks("I22", healthy.working)
+def a_lease_that_is_ahead_of_its_step(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).state = "uploading"
+
+
+@breaks("I23", healthy.lost)
+def a_fence_used_twice(bundle: Bundle) -> None:
+    rewrite(bundle, "claim", lambda body: body["edges"][0].update(attempt=1), nth=1)
+
+
+@breaks("I23", healthy.lost)
+def a_fence_moved_by_something_else(bundle: Bundle) -> None:
+    rewrite(bundle, "checkpoint", lambda body: body["set"].update(step={"0": {"attempt": 3}}))
+
+
+@breaks("I23", healthy.lost)
+def a_fence_moved_by_hand(bundle: Bundle) -> None:
+    step(bundle, "build").attempt = 1
+
+
+@breaks("I24", healthy.lost)
+def a_message_of_an_older_self(bundle: Bundle) -> None:
+    rewrite(bundle, "checkpoint", lambda body: body["set"]["checkpoint"]["0/b"].update(n=1), nth=1)
+
+
+@breaks("I24", healthy.retried)
+def a_message_after_the_expiry(bundle: Bundle) -> None:
+    row = attempt(bundle, "build", 2)
+    row.expires_at = row.granted_at
+
+
+@breaks("I25", healthy.lost)
+def a_stale_message_that_counted(bundle: Bundle) -> None:
+    rewrite(bundle, "checkpoint", lambda body: body["set"]["checkpoint"]["0/b"].update(n=1), nth=1)
+
+
+@breaks("I26", healthy.working)
+def a_lease_past_its_timeout(bundle: Bundle) -> None:
+    row = attempt(bundle, "one", 1)
+    assert row.timeout_at is not None
+    row.expires_at = row.timeout_at + 1
+
+
+@breaks("I26", healthy.working)
+def a_lease_longer_than_its_length(bundle: Bundle) -> None:
+    row = attempt(bundle, "two", 1)
+    row.expires_at = row.beat_at + step(bundle, "two").lease_us + 1
+
+
+@breaks("I26", healthy.working)
+def a_lease_that_shrank(bundle: Bundle) -> None:
+    row = attempt(bundle, "one", 1)
+    row.expires_at = row.granted_at - 1
+
+
+@breaks("I26", healthy.working)
+def a_heartbeat_before_the_lease(bundle: Bundle) -> None:
+    row = attempt(bundle, "one", 1)
+    row.beat_at = row.granted_at - 1
+
+
+@breaks("I26", healthy.working)
+def a_timeout_moved_by_hand(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).timeout_at = LATER_US
+
+
+@breaks("I27", healthy.working)
+def a_message_without_a_number(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).seq = 0
+
+
+@breaks("I27", healthy.working)
+def a_message_without_its_answer(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).answer = b""
+
+
+@breaks("I28", healthy.retried)
+def a_lease_completed_by_a_timer(bundle: Bundle) -> None:
+    next(event for event in bundle.events if event.kind == "complete").kind = "lease_expired"
+    rechain(bundle)
+
+
+@breaks("I28", healthy.canceled)
+def a_lease_canceled_without_an_ack(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="close"))
+
+
+@breaks("I28", healthy.retried)
+def a_success_whose_lease_expired(bundle: Bundle) -> None:
+    attempt(bundle, "build", 2).lease = "expired"
+
+
+@breaks("I28", healthy.lost)
+def a_lost_attempt_whose_lease_was_completed(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).lease = "completed"
+
+
+@breaks("I28", healthy.lost)
+def a_lost_attempt_whose_lease_was_canceled(bundle: Bundle) -> None:
+    attempt(bundle, "build", 1).lease = "canceled"
+
+
+@breaks("I29", healthy.working)
+def a_lease_nobody_swept(bundle: Bundle) -> None:
+    assert attempt(bundle, "one", 1).expires_at < LATER_US
+
+
+@breaks("I30", healthy.working)
+def a_lease_of_another_tenant(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).tenant = "umbrella"
+
+
+@breaks("I30", healthy.working)
+def a_lease_that_counts_for_another_workflow(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).workflow = "other"
+
+
+# -------------------------------------------------------------------------------------------- approvals
+
+
+@breaks("I42", healthy.gated)
+def approved_too_late(bundle: Bundle) -> None:
+    bundle.approvals[0].decided_at = LATER_US
+
+
+@breaks("I42", healthy.gated)
+def approved_by_too_few(bundle: Bundle) -> None:
+    bundle.approvals[0].votes = "u_bob"
+
+
+@breaks("I42", healthy.gated)
+def a_wait_that_was_told_something_else(bundle: Bundle) -> None:
+    bundle.approvals[0].status = "rejected"
+
+
+@breaks("I42", healthy.gated)
+def a_gate_that_opened_by_itself(bundle: Bundle) -> None:
+    bundle.approvals[0].status = "canceled"
+
+
+@breaks("I42", healthy.gated)
+def an_approval_without_a_wait(bundle: Bundle) -> None:
+    bundle.waits = []
+
+
+@breaks("I42", healthy.asking)
+def another_expiry_than_the_wait_has(bundle: Bundle) -> None:
+    bundle.approvals[0].expires_at = LATER_US
+
+
+@breaks("I42", healthy.asking)
+def votes_that_outlived_a_revision(bundle: Bundle) -> None:
+    rewrite(bundle, "revise_approval", lambda body: body["set"]["approval"]["1"].update(votes="u_bob"))
+
+
+@breaks("I42", healthy.asking)
+def another_question_under_the_same_revision(bundle: Bundle) -> None:
+    rewrite(bundle, "revise_approval", lambda body: body["set"]["approval"]["1"].pop("revision"))
+
+
+@breaks("I43", healthy.gated)
+def approved_by_the_requester(bundle: Bundle) -> None:
+    bundle.approvals[0].votes = "u_alice u_bob"
+
+
+@breaks("I43", healthy.gated)
+def decided_by_the_requester(bundle: Bundle) -> None:
+    bundle.approvals[0].decided_by = "u_alice"
+
+
+@breaks("I43", healthy.gated)
+def one_person_counted_twice(bundle: Bundle) -> None:
+    bundle.approvals[0].votes = "u_bob u_bob"
+
+
+@breaks("I44", healthy.gated)
+def decided_twice(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["approval"] = {"1": {"status": "approved"}}
+
+    rewrite(bundle, "complete", change, nth=1)
+
+
+@breaks("I44", healthy.gated)
+def decided_by_nobody(bundle: Bundle) -> None:
+    bundle.approvals[0].decided_by = None
+
+
+@breaks("I45", healthy.gated)
+def a_gate_that_can_be_claimed(bundle: Bundle) -> None:
+    step(bundle, "gate").claimable = True
+
+
+@breaks("I45", healthy.gated)
+def a_gate_that_was_leased(bundle: Bundle) -> None:
+    step(bundle, "gate").attempt = 1
+
+
+# --------------------------------------------------------------------------- cancel, time, tenants, limits
+
+
+@breaks("I47", healthy.canceling)
+def a_claim_after_the_cancel(bundle: Bundle) -> None:
+    claim = next(event for event in bundle.events if event.kind == "claim")
+    late = copy.copy(claim)
+    late.seq, late.at = len(bundle.events) + 1, bundle.run.event_at
+    bundle.events.append(late)
+    bundle.run.version = late.seq
+    rechain(bundle)
+
+
+@breaks("I47", healthy.canceling)
+def claimable_after_the_cancel(bundle: Bundle) -> None:
+    step(bundle, "two").claimable = True
+
+
+@breaks("I48", healthy.canceled)
+def a_leaseless_step_that_was_left_open(bundle: Bundle) -> None:
+    rewrite(bundle, "cancel", lambda body: body["edges"].pop(1))
+
+
+@breaks("I49", healthy.canceling)
+def a_cancel_that_is_not_final(bundle: Bundle) -> None:
+    assert bundle.run.cancel_at is not None
+
+
+@breaks("I49", healthy.working)
+def a_run_past_its_deadline(bundle: Bundle) -> None:
+    assert bundle.run.deadline_at is not None
+
+
+@breaks("I49", healthy.asking)
+def a_wait_past_its_expiry(bundle: Bundle) -> None:
+    assert bundle.waits[0].expires_at is not None
+
+
+@breaks("I50", healthy.working)
+def a_step_of_another_tenant(bundle: Bundle) -> None:
+    step(bundle, "one").tenant = "umbrella"
+
+
+@breaks("I50", healthy.working)
+def a_step_of_another_workspace(bundle: Bundle) -> None:
+    step(bundle, "one").workspace = "elsewhere"
+
+
+@breaks("I50", healthy.working)
+def an_attempt_of_another_tenant(bundle: Bundle) -> None:
+    attempt(bundle, "one", 1).tenant = "umbrella"
+
+
+@breaks("I50", healthy.working)
+def a_spec_of_another_tenant(bundle: Bundle) -> None:
+    assert bundle.spec is not None
+    bundle.spec.tenant = "umbrella"
+
+
+@breaks("I50", healthy.asking)
+def an_approval_of_another_tenant(bundle: Bundle) -> None:
+    bundle.approvals[0].tenant = "umbrella"
+
+
+@breaks("I50", healthy.asking)
+def rows_of_a_step_that_is_not_there(bundle: Bundle) -> None:
+    bundle.waits[0].idx = bundle.children[0].idx = 9
+
+
+@breaks("I54", healthy.retried)
+def a_payload_over_the_limit(bundle: Bundle) -> None:
+    bundle.payloads[0].body = b"x" * (limits.PAYLOAD_BYTES_MAX + 1)
+
+
+@breaks("I54", healthy.retried)
+def metadata_over_the_limit(bundle: Bundle) -> None:
+    assert bundle.spec is not None
+    bundle.spec.metadata = "{" + " " * limits.METADATA_BYTES_MAX + "}"
+
+
+@breaks("I54", healthy.asking)
+def too_many_open_waits(bundle: Bundle) -> None:
+    bundle.run.waits_open = limits.OPEN_WAITS_PER_RUN_MAX + 1
+
+
+@breaks("I55", healthy.working)
+def a_run_that_waits_for_nothing(bundle: Bundle) -> None:
+    assert bundle.run.status == "running"
+
+
+def test_what_waits_for_a_person_an_event_or_a_time_is_settled() -> None:
+    for story in (healthy.asking, healthy.backing_off, healthy.held_back, healthy.failed):
+        assert story().violations(settled=True) == []
+    paused = healthy.working()
+    paused.release("one")
+    paused.release("two")
+    paused.pause()
+    assert paused.violations(settled=True) == []
+
+
+# ------------------------------------------------------------------------------------------- all together
+
+
+def test_all_runs_together_are_clean() -> None:
+    view = WholeView(
+        caps=[Cap("acme", "", 1, 2, 2), Cap("acme", "wf:flow", 1, 1, None), Cap("acme", "ws:default")],
+        usage=[Leases("acme", "flow", 1), Leases("acme", "other", 1), Leases("umbrella", "flow", 9)],
+        starts=[Start(us(at), at, "acme", "flow") for at in (0, 10, 60, 70, 120)],
+    )
+    assert check_whole(view) == []
+
+
+WHOLE: list[tuple[str, WholeView, str]] = [
+    ("I31", WholeView(same_key=[(7, "push-1")]), "run 7"),
+    (
+        "I46",
+        WholeView(caps=[Cap("acme", "", 1, 1)], usage=[Leases("acme", "a", 1), Leases("acme", "b", 1)]),
+        "cap acme/",
+    ),
+    (
+        "I46",
+        WholeView(caps=[Cap("acme", "wf:a", 1, 1)], usage=[Leases("acme", "a", 2)]),
+        "cap acme/wf:a",
+    ),
+    (
+        "I46",
+        WholeView(
+            caps=[Cap("acme", "", 1, None, 2)],
+            starts=[Start(us(at), at, "acme", "a") for at in (3, 30, 62)],
+        ),
+        "run 62",
+    ),
+    (
+        "I46",
+        WholeView(
+            caps=[Cap("acme", "wf:a", 1, None, 1)],
+            starts=[Start(us(1), 1, "acme", "b"), Start(us(2), 2, "acme", "a"), Start(us(3), 3, "acme", "a")],
+        ),
+        "run 3",
+    ),
+    ("I46", WholeView(key_holders_twice=[8]), "run 8"),
+    ("I50", WholeView(orphans=[9]), "run 9"),
+    ("I50", WholeView(lost_specs=[10]), "run 10"),
+]
+
+
+@pytest.mark.parametrize(("number", "view", "row"), WHOLE)
+def test_what_only_all_runs_show_is_noticed(number: str, view: WholeView, row: str) -> None:
+    assert [(violation.number, violation.row) for violation in check_whole(view)] == [(number, row)]
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+def test_every_invariant_that_is_checked_has_a_damage_it_catches() -> None:
+    caught = {case.values[0] for case in CASES} | {number for number, _, _ in WHOLE}
+    wanted = {number for number, invariant in INVARIANTS.items() if invariant.scope != "later"}
+    assert sorted(wanted - caught) == []
+
+
+def test_every_invariant_of_the_specification_is_in_the_table() -> None:
+    text = (Path(__file__).parents[2] / "docs/spec/invariants.md").read_text().split("## 2.")[0]
+    assert [number for number in INVARIANTS if f"{number} " not in text] == []
+    assert len(INVARIANTS) == 55
+    assert "I56" not in text
+
+
+def test_an_invariant_has_a_check_or_says_what_it_needs() -> None:
+    whole = {number for number, _ in WHOLE_CHECKS}
+    for number, invariant in INVARIANTS.items():
+        if invariant.scope == "later":
+            assert invariant.needs, number
+            assert not invariant.checks, number
+        else:
+            assert invariant.checks or number in whole, number
