@@ -301,7 +301,7 @@ insert into inbox values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
 on conflict (run_id, no) do update set
-    payload_ref = excluded.payload_ref, wait_no = excluded.wait_no
+    wait_no = excluded.wait_no
 
 -- name: save_child
 -- Started, then finished.
@@ -309,7 +309,7 @@ insert into child values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )
 on conflict (run_id, child_id) do update set
-    on_close = excluded.on_close, wait_no = excluded.wait_no, state = excluded.state, outcome = excluded.outcome
+    state = excluded.state, outcome = excluded.outcome
 
 -- name: save_payload
 -- Only ever inserted.

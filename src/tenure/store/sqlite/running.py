@@ -80,19 +80,24 @@ _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "ra
 class Running:
     """One transaction: what it has seen, what it has written."""
 
-    __slots__ = ("_cursor", "_host_now", "_seen", "now_us", "wrote")
+    __slots__ = ("_changes", "_cursor", "_host_now", "_seen", "now_us")
 
     def __init__(self, cursor: apsw.Cursor, host_now: Callable[[], int]) -> None:
         self._cursor = cursor
         self._host_now = host_now
         self._seen: dict[int, int] = {}
-        self.wrote = False
+        self._changes = cursor.connection.total_changes()
         self.now_us: int = ask(cursor, "now", (), (host_now(),))[0].now_us
 
     def now(self) -> int:
         """The time, read anew."""
         now = self.now_us = max(self.now_us, self._host_now())
         return now
+
+    @property
+    def wrote(self) -> bool:
+        """Whether there is anything to commit."""
+        return self._cursor.connection.total_changes() != self._changes
 
     def answer(self, request: port.Query | port.Save) -> Any:
         """Carry out what a transaction yielded."""
@@ -104,8 +109,6 @@ class Running:
         found = ask(self._cursor, request.name, request.rows, request.scalars)
         if request.name in _LOCKS:
             self._seen.update([(run.id, run.version) for run in found])
-        elif request.name == "beat":
-            self.wrote = self.wrote or bool(found)
         return found
 
     def save(self, save: port.Save) -> port.Saved:
@@ -121,10 +124,8 @@ class Running:
         if save.delivered:
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
-            self.wrote = True
         if save.delete_runs:
             ids |= self._delete_runs(save, ids)
-        self.wrote = self.wrote or bool(ids)
         return port.Saved(ids, now)
 
     def finish(self) -> None:
