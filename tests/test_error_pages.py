@@ -1,0 +1,45 @@
+"""docs/errors is what the registry and the source say, and its examples are true."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.errors import CODES, TenureError
+from tools import error_pages
+
+
+def test_the_error_pages_are_up_to_date() -> None:
+    assert list(error_pages.problems()) == [], "run `make docs`"
+
+
+@pytest.mark.parametrize("code", error_pages.EXAMPLES)
+def test_an_example_happens_as_its_page_says(code: str, tmp_path: Path) -> None:
+    command, answer = error_pages.EXAMPLES[code]
+    program = [sys.executable, "-c", "from tenure.cli.main import main; main()", *command.split()[1:]]
+    ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[0] == answer
+    assert list(tmp_path.iterdir()) == [], "a refusal leaves nothing behind"
+
+
+def test_an_error_links_to_its_page() -> None:
+    for code in CODES:
+        assert (error_pages.ROOT / TenureError(code).docs).is_file()
+
+
+def test_what_was_written_by_hand_survives(tmp_path: Path) -> None:
+    page = tmp_path / "LEASE_STALE.md"
+    uses = error_pages.Uses()
+    page.write_text(error_pages.page_of("LEASE_STALE", uses, "## By hand\n\nA note."))
+    notes = error_pages.notes_of(page)
+    assert notes.strip() == "## By hand\n\nA note."
+    assert error_pages.page_of("LEASE_STALE", uses, notes) == page.read_text()
+
+
+def test_a_page_tells_where_its_code_comes_from_and_what_it_says() -> None:
+    page = (error_pages.PAGES / "LEASE_STALE.md").read_text()
+    assert "src/tenure/kernel/decide/leases.py" in page
+    assert "`the lease of attempt ... is ...`" in page
+    assert "409 Conflict" in page
