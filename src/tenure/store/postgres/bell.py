@@ -21,7 +21,7 @@ from tenure.store.postgres.link import COMMON_SETTINGS, PAUSE_SECONDS_MAX, Targe
 
 COALESCE_SECONDS = 0.005
 PING_SECONDS = 5.0
-ANSWER_SECONDS_MAX = 5.0
+"""How long nothing may be heard before the server is asked, and how long it may take to answer."""
 
 
 class Bell:
@@ -31,7 +31,8 @@ class Bell:
         self._target = target
         self._channel = f"{target.schema}_work"
         self._ping_seconds = ping_seconds
-        self._told = asyncio.Event()
+        self._owed = False  # somebody wants the others' bells rung
+        self._stirred = asyncio.Event()  # there is something to do for the task
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.pid: int | None = None
@@ -62,7 +63,8 @@ class Bell:
 
     def tell(self) -> None:
         """Have the others' bells rung soon."""
-        self._told.set()
+        self._owed = True
+        self._stirred.set()
 
     async def _attend(self) -> None:
         while True:
@@ -74,24 +76,35 @@ class Bell:
     async def _listen(self) -> None:
         """Listen until the connection fails."""
         connection = await self._target.reach(
-            COMMON_SETTINGS, time.monotonic(), command_seconds=ANSWER_SECONDS_MAX
+            COMMON_SETTINGS, time.monotonic(), command_seconds=self._ping_seconds
         )
         try:
+            connection.add_termination_listener(lambda _: self._stirred.set())
             await connection.add_listener(self._channel, self._heard)
             self.pid = connection.get_server_pid()
             self._rung.set()
             while True:
+                await self._ring_others(connection)
                 try:
                     async with asyncio.timeout(self._ping_seconds):
-                        await self._told.wait()
+                        await self._stirred.wait()
                 except TimeoutError:
                     await connection.execute("select 1")
-                    continue
-                self._told.clear()
-                await connection.execute("select pg_notify($1, '')", self._channel)
-                await asyncio.sleep(COALESCE_SECONDS)
+                self._stirred.clear()
         finally:
             connection.terminate()
+
+    async def _ring_others(self, connection: asyncpg.Connection) -> None:
+        if connection.is_closed():
+            raise ConnectionError("the listening connection was closed")
+        if self._owed:
+            self._owed = False
+            try:
+                await connection.execute("select pg_notify($1, '')", self._channel)
+            except BaseException:
+                self._owed = True
+                raise
+            await asyncio.sleep(COALESCE_SECONDS)
 
     def _heard(self, _connection: asyncpg.Connection, pid: int, _channel: str, _payload: Any) -> None:
         if pid != self.pid:  # our own ringing is not news to us

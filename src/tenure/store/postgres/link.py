@@ -40,7 +40,7 @@ COMMON_SETTINGS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",  # planning a save costs as much as running it
     "timezone": "UTC",
 }
-READER_SETTINGS: Mapping[str, str] = {**COMMON_SETTINGS}
+READER_SETTINGS: Mapping[str, str] = {**COMMON_SETTINGS, "enable_seqscan": "off"}
 LANE_SETTINGS: Mapping[str, str] = {
     **COMMON_SETTINGS,
     "enable_hashjoin": "off",

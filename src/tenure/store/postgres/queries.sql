@@ -187,7 +187,9 @@ returning a.run_id, a.idx, a.n, a.state
 -- --------------------------------------------------------------------------------------------- timers
 
 -- name: due
--- Runs, steps and waits whose moment has come, earliest first: the heads of three partial indexes.
+-- Runs, steps and waits whose moment has come, earliest first: the heads of three partial indexes, then one
+-- look at the run of each. (`offset 0` keeps the planner from joining all runs instead: how small a limit is
+-- it cannot know beforehand.)
 select entity, run_id, at, tenant, admitted, wake_at from (
     (select 'run' as entity, id as run_id, 0 as at, tenant, admitted_at is not null as admitted, wake_at
         from run where wake_at <= $1::bigint order by wake_at limit $2::integer)
@@ -195,12 +197,12 @@ select entity, run_id, at, tenant, admitted, wake_at from (
     (select 'step', s.run_id, s.idx, s.tenant, r.admitted_at is not null, s.wake_at
         from (select run_id, idx, tenant, wake_at from step where wake_at <= $1::bigint
             order by wake_at limit $2::integer) s
-        join run r on r.id = s.run_id)
+        cross join lateral (select admitted_at from run where id = s.run_id offset 0) r)
     union all
     (select 'wait', w.run_id, w.no, r.tenant, r.admitted_at is not null, w.wake_at
         from (select run_id, no, wake_at from wait where wake_at <= $1::bigint
             order by wake_at limit $2::integer) w
-        join run r on r.id = w.run_id)
+        cross join lateral (select tenant, admitted_at from run where id = w.run_id offset 0) r)
 ) t order by wake_at, run_id, entity, at limit $2::integer
 
 -- name: next_wake

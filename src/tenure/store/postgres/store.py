@@ -66,7 +66,7 @@ class PostgresStore:
         self.lanes_max = lanes
         self._target = Target(dsn, schema)
         self._shift_us = 0
-        self._heard: tuple[int, int] | None = None
+        self._heard: tuple[int, int] | None = None  # the server's clock, and ours when it said so
         self._patience_seconds = patience_seconds
         self._lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
         # Beyond the patience a server that does not answer is taken for dead.
@@ -131,6 +131,7 @@ class PostgresStore:
                 try:
                     return await run(link, make())
                 except Lost as fault:
+                    link.drop()
                     if time.monotonic() + pause >= deadline:
                         raise unavailable(fault) from fault
                 await asyncio.sleep(pause)
@@ -192,7 +193,8 @@ class PostgresStore:
         """One statement, which is its own commit."""
         save = next(transaction)
         assert isinstance(save, Save), "a single transaction is one save"
-        parts, params = pack(save, self._shift_us)
+        shift_us = self._shift_us
+        parts, params = pack(save, shift_us)
         statement = await link.statement(compose(parts))
         try:
             ids, now_us, _ = await statement.fetchrow(*params)
@@ -202,7 +204,7 @@ class PostgresStore:
             if is_connection_fault(fault):
                 link.drop()
             raise translated(fault, in_commit=True) from fault
-        self._hear(now_us)
+        self._heard = (now_us - shift_us, time.monotonic_ns() // 1000)
         try:
             transaction.send(Saved(set(ids), now_us))
         except StopIteration as stop:
@@ -241,13 +243,14 @@ class PostgresStore:
             raise
 
     async def _answer(self, link: Link, request: Query | Save) -> Any:
+        shift_us = self._shift_us
         try:
             if isinstance(request, Query):
-                return await ask(link, request.name, request.rows, request.scalars, self._shift_us)
-            parts, params = pack(request, self._shift_us)
+                return await ask(link, request.name, request.rows, request.scalars, shift_us)
+            parts, params = pack(request, shift_us)
             statement = await link.statement(compose(parts))
             ids, now_us, _ = await statement.fetchrow(*params)
-            self._hear(now_us)
+            self._heard = (now_us - shift_us, time.monotonic_ns() // 1000)
             return Saved(set(ids), now_us)
         except asyncpg.DivisionByZeroError as fault:
             raise Conflict("the save waited until its estimate of the time was wrong") from fault
@@ -282,9 +285,6 @@ class PostgresStore:
         server_us, heard_us = self._heard
         passed_us = time.monotonic_ns() // 1000 - heard_us
         return server_us + passed_us + self._shift_us if passed_us < ESTIMATE_US_MAX else None
-
-    def _hear(self, now_us: int) -> None:
-        self._heard = (now_us - self._shift_us, time.monotonic_ns() // 1000)
 
     async def wait_for_work(self, timeout_s: float) -> bool:
         """Return early (True) when another process says that work became ready."""

@@ -1,0 +1,97 @@
+"""A wire between a store and PostgreSQL that can be cut and muted, for failures no server shows on request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+
+class Wire:
+    """Carries bytes both ways on 127.0.0.1 until told otherwise."""
+
+    def __init__(self, dsn: str) -> None:
+        self._parts = urlsplit(dsn)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers = asyncio.Event()
+        self._answers.set()
+        self._cut_answers = False
+        self.connections = 0
+
+    @property
+    def dsn(self) -> str:
+        """The address of this end."""
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()
+        user = self._parts.netloc.rpartition("@")[0]
+        return urlunsplit(
+            self._parts._replace(netloc=f"{user}@{host}:{port}", query="sslmode=disable", scheme="postgresql")
+        )
+
+    def mute(self) -> None:
+        """From now on no answer arrives, and nobody is told: half-open."""
+        self._answers.clear()
+
+    def unmute(self) -> None:
+        """Answers arrive again."""
+        self._answers.set()
+
+    def cut_before_the_next_answer(self) -> None:
+        """What is sent arrives; instead of the answer the connection is closed."""
+        self._cut_answers = True
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        query = parse_qs(self._parts.query)
+        port = int(query["port"][0]) if "port" in query else self._parts.port or 5432
+        if "host" in query:
+            return await asyncio.open_unix_connection(f"{query['host'][0]}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(self._parts.hostname, port)
+
+    async def _carry(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far, far_end = await self._open()
+
+        async def there() -> None:
+            while data := await near.read(1 << 16):
+                far_end.write(data)
+
+        async def back() -> None:
+            while data := await far.read(1 << 16):
+                await self._answers.wait()
+                if self._cut_answers:
+                    self._cut_answers = False
+                    return
+                near_end.write(data)
+
+        ways = [asyncio.ensure_future(there()), asyncio.ensure_future(back())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (near_end, far_end):
+                end.close()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+
+    @contextlib.asynccontextmanager
+    async def strung(self) -> AsyncIterator[Wire]:
+        """The wire, until the end of the block."""
+
+        def begin(near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._carry(near, near_end))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._server = await asyncio.start_server(begin, "127.0.0.1", 0)
+        try:
+            yield self
+        finally:
+            self._server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._server.wait_closed()
