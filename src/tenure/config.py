@@ -49,10 +49,11 @@ class Database(msgspec.Struct, frozen=True):
         if self.kind == "sqlite":
             return self.address
         parts = urlsplit(self.address)
-        if parts.password is None:
-            return self.address
-        where = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{where}"))
+        user, at, where = parts.netloc.rpartition("@")
+        name, colon, _ = user.partition(":")
+        shown = f"{name}:***@{where}" if colon else f"{user}{at}{where}"
+        query = re.sub(r"(^|&)([^=&]*password)=[^&]*", r"\1\2=***", parts.query)
+        return urlunsplit(parts._replace(netloc=shown, query=query))
 
 
 def choose_database(given: str | None = None, environment: Mapping[str, str] | None = None) -> Database:

@@ -8,14 +8,15 @@ import msgspec
 from tenure.doctor import Bundle
 from tenure.kernel import commands as c
 from tenure.kernel import history
-from tests.kernel.driver import Story
+from tests.kernel.driver import RUN_ID, Story
 
 Body = dict[str, Any]
 
 
-def retried() -> Story:
+def retried(run_id: int = RUN_ID) -> Story:
     """A job that failed once, was tried again, and succeeded; an optional one failed for good."""
     story = Story(
+        run_id=run_id,
         profile="delta-ci",
         plan=[
             c.StepSpec(name="build", retries=2),
@@ -40,18 +41,19 @@ def retried() -> Story:
     return story
 
 
-def backing_off() -> Story:
+def backing_off(run_id: int = RUN_ID) -> Story:
     """A job that waits for its next try."""
-    story = Story(profile="delta-ci", plan=[c.StepSpec(name="build", retries=2)])
+    story = Story(run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2)])
     story.claim("build")
     story.at(5).fail("build", retryable=True)
     assert story.status == "retry_wait"
     return story
 
 
-def working() -> Story:
+def working(run_id: int = RUN_ID) -> Story:
     """Two steps under way, one ready behind none, one pending."""
     story = Story(
+        run_id=run_id,
         profile="delta-ci",
         plan=[
             c.StepSpec(name="one", needs=(), timeout_seconds=900),
@@ -67,9 +69,11 @@ def working() -> Story:
     return story
 
 
-def lost() -> Story:
+def lost(run_id: int = RUN_ID) -> Story:
     """The first worker went silent; the second one works."""
-    story = Story(profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)])
+    story = Story(
+        run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
+    )
     story.claim("build")
     story.at(1).checkpoint("build", "a", output=b"1")
     story.at(31).sweep().claim("build", "w_2")
@@ -77,9 +81,9 @@ def lost() -> Story:
     return story
 
 
-def asking() -> Story:
+def asking(run_id: int = RUN_ID) -> Story:
     """A body that asked two people, was revised, and is suspended on the question, an event and a child."""
-    story = Story(timeout_seconds=3600)
+    story = Story(run_id=run_id, timeout_seconds=3600)
     story.claim()
     story.open_wait("main", "deploy", approval=c.ApprovalSpec(people=2, within_seconds=900, digest="aa"))
     story.approve("deploy", by="u_bob", digest="aa")
@@ -94,10 +98,10 @@ def asking() -> Story:
     return story
 
 
-def gated() -> Story:
+def gated(run_id: int = RUN_ID) -> Story:
     """A gate that was approved by two people, and the work behind it."""
     gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec(people=2, within_seconds=900))
-    story = Story(profile="agent-runs", plan=["write", gate, "send"])
+    story = Story(run_id=run_id, profile="agent-runs", plan=["write", gate, "send"])
     story.claim("write")
     story.at(1).complete("write", b"draft")
     story.at(2).approve("gate", by="u_bob")
@@ -108,9 +112,10 @@ def gated() -> Story:
     return story
 
 
-def canceled() -> Story:
+def canceled(run_id: int = RUN_ID) -> Story:
     """Canceled while one step was leased, one backed off and one was pending; the holder stopped."""
     story = Story(
+        run_id=run_id,
         profile="delta-ci",
         plan=[c.StepSpec(name="one", needs=()), c.StepSpec(name="two", needs=()), "three"],
     )
@@ -123,36 +128,36 @@ def canceled() -> Story:
     return story
 
 
-def canceling() -> Story:
+def canceling(run_id: int = RUN_ID) -> Story:
     """Asked to stop; the holder has not answered yet."""
-    story = Story(profile="delta-ci", plan=["one", "two"])
+    story = Story(run_id=run_id, profile="delta-ci", plan=["one", "two"])
     story.claim("one")
     story.at(2).cancel()
     return story
 
 
-def held_back() -> Story:
+def held_back(run_id: int = RUN_ID) -> Story:
     """A run that starts later."""
-    return Story(profile="delta-ci", plan=["one"], not_before=Story.moment(60))
+    return Story(run_id=run_id, profile="delta-ci", plan=["one"], not_before=Story.moment(60))
 
 
-def planning() -> Story:
+def planning(run_id: int = RUN_ID) -> Story:
     """A run whose planner is at work."""
-    return Story(profile="delta-ci", plan=None)
+    return Story(run_id=run_id, profile="delta-ci", plan=None)
 
 
-def failed() -> Story:
+def failed(run_id: int = RUN_ID) -> Story:
     """A required step failed; the one behind it was skipped."""
-    story = Story(profile="delta-ci", plan=["one", "two"])
+    story = Story(run_id=run_id, profile="delta-ci", plan=["one", "two"])
     story.claim("one")
     story.at(1).fail("one", retryable=False)
     assert story.status == "failed"
     return story
 
 
-def parent() -> Story:
+def parent(run_id: int = RUN_ID) -> Story:
     """A finished parent that told its child to stop."""
-    story = Story()
+    story = Story(run_id=run_id)
     story.claim()
     story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="cancel"))
     story.at(1).complete()
@@ -160,7 +165,7 @@ def parent() -> Story:
     return story
 
 
-ALL: tuple[Callable[[], Story], ...] = (
+ALL: tuple[Callable[..., Story], ...] = (
     retried, backing_off, working, lost, asking, gated, canceled, canceling, held_back, planning, failed, parent,
 )  # fmt: skip
 

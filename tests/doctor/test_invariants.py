@@ -755,14 +755,14 @@ def a_timeout_moved_by_hand(bundle: Bundle) -> None:
     attempt(bundle, "one", 1).timeout_at = LATER_US
 
 
-@breaks("I27", healthy.working)
-def a_message_without_a_number(bundle: Bundle) -> None:
-    attempt(bundle, "one", 1).seq = 0
+@breaks("I27", healthy.retried)
+def a_message_newer_than_the_newest(bundle: Bundle) -> None:
+    attempt(bundle, "build", 2).seq = 0
 
 
-@breaks("I27", healthy.working)
+@breaks("I27", healthy.retried)
 def a_message_without_its_answer(bundle: Bundle) -> None:
-    attempt(bundle, "one", 1).answer = b""
+    attempt(bundle, "build", 2).answer = b""
 
 
 @breaks("I28", healthy.retried)

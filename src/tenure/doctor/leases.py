@@ -164,10 +164,15 @@ def heartbeats_extend(view: View) -> Iterator[Finding]:
 
 @checks("I27")
 def answers_are_kept(view: View) -> Iterator[Finding]:
-    """A lease that has been heard of has a sequence number, and the answer to its last message."""
+    """The last message that was no heartbeat has its number, which later ones exceed, and its answer."""
     for attempt in view.bundle.attempts:
-        if attempt.seq < 0 or (attempt.said and attempt.seq == 0):
-            yield attempt_row(attempt), f"said {attempt.said!r} with sequence number {attempt.seq}"
+        if attempt.said:
+            number = attempt.said.rpartition(" ")[2]
+            if not number.isdecimal() or not 0 < int(number) <= attempt.seq:
+                yield (
+                    attempt_row(attempt),
+                    f"said {attempt.said!r}; its last sequence number is {attempt.seq}",
+                )
         if bool(attempt.said) != bool(attempt.answer):
             yield attempt_row(attempt), f"said {attempt.said!r} and was answered {attempt.answer!r}"
 

@@ -1,0 +1,192 @@
+"""The doctor's rounds over real databases: clean ones, damaged ones, and ones that change meanwhile."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tenure.doctor import INVARIANTS, Bundle
+from tenure.kernel.model import Cap
+from tenure.store import bundles
+from tenure.store.bundles import at_once, examine, load_bundle
+from tenure.store.connect import open_store
+from tenure.store.port import Store
+from tenure.store.sqlite import SqliteStore
+from tests.doctor import healthy
+from tests.doctor.shelf import put
+from tests.kernel.driver import RUN_ID, Story
+
+
+def all_stories() -> list[Story]:
+    """One of each sort, with ids of their own."""
+    stories = []
+    for number, make in enumerate(healthy.ALL):
+        story = make(run_id=RUN_ID + number)
+        stories.append(story)
+    return stories
+
+
+@asynccontextmanager
+async def opened(store: Any) -> AsyncIterator[Store]:
+    await store.migrate()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def damage(path: Path, statement: str, *values: Any) -> None:
+    """What no process of ours would do, CHECKs or not."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("ignore_check_constraints", True)
+    connection.execute(statement, values)
+    connection.close()
+
+
+async def test_a_healthy_sqlite_database_is_clean(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    stories = all_stories()
+    async with opened(SqliteStore(tmp_path / "t.db")) as store:
+        await put(store, *stories)
+        report = await examine(store, on_progress=lambda done, total: seen.append((done, total)))
+        assert await load_bundle(store, stories[0].run_id) == stories[0].bundle()
+        assert await load_bundle(store, 1) is None
+    assert report.violations == []
+    assert report.clean
+    assert report.runs == len(stories)
+    assert report.events == sum(len(story.events) for story in stories)
+    assert seen == [(n, len(stories)) for n in range(1, len(stories) + 1)]
+
+
+async def test_a_healthy_postgres_database_is_clean(postgres_dsn: str) -> None:
+    stories = all_stories()
+    async with opened(open_store(postgres_dsn)) as store:
+        await put(store, *stories)
+        report = await examine(store)
+        for story in stories:
+            assert await load_bundle(store, story.run_id) == story.bundle()
+    assert report.violations == []
+    assert report.runs == len(stories)
+
+
+def test_an_inline_store_is_examined_without_an_event_loop() -> None:
+    store = SqliteStore(":memory:", inline=True)
+    at_once(store.migrate())
+    at_once(store.open())
+    stories = all_stories()
+    at_once(put(store, *stories))
+    for story in stories:
+        assert at_once(load_bundle(store, story.run_id)) == story.bundle()
+    assert at_once(examine(store)).clean
+    at_once(store.close())
+
+
+async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> None:
+    async with opened(SqliteStore(tmp_path / "t.db")) as store:
+        with pytest.raises(RuntimeError, match="inline"):
+            at_once(load_bundle(store, 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "statement"),
+    [
+        ("I1", "update run set status = 'asleep'"),
+        ("I2", "update step set state = 'skipped'"),
+        ("I3", "update step set max_attempts = 99"),
+        ("I3", "delete from checkpoint"),
+        ("I7", "delete from event where seq = 2"),
+        ("I9", "update run set steps_open = 7"),
+        ("I14", "update run set wake_at = 1"),
+        ("I16", "delete from attempt where n = 1"),
+        ("I30", "update attempt set tenant = 'umbrella'"),
+        ("I51", "update event set actor = 'u_mallory' where seq = 1"),
+        ("I50", "delete from run_spec"),
+        ("I50", "update run_spec set tenant = 'umbrella'"),
+        ("I50", "insert into inbox values (5, 1, 'x', 'y', '', null, 1, null)"),
+    ],
+)
+async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: str) -> None:
+    path = tmp_path / "t.db"
+    async with opened(SqliteStore(path)) as store:
+        await put(store, healthy.retried())
+    damage(path, statement)
+    async with opened(SqliteStore(path)) as store:
+        report = await examine(store)
+    assert number in report.found
+    assert not report.clean
+    assert {violation.number for violation in report.violations} == report.found.keys()
+
+
+async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    async with opened(SqliteStore(path)) as store:
+        await put(store, healthy.retried(), healthy.failed(run_id=RUN_ID + 1))
+    damage(path, "drop index run_spec_key")
+    damage(path, "update run_spec set idempotency_key = 'push-1'")
+    async with opened(SqliteStore(path)) as store:
+        report = await examine(store)
+    assert [(v.run_id, v.text) for v in report.violations if v.number == "I31"] == [
+        (RUN_ID + 1, "shares the idempotency key 'push-1' with another run")
+    ]
+
+
+async def test_leases_and_starts_over_a_cap_are_found(tmp_path: Path) -> None:
+    async with opened(SqliteStore(tmp_path / "t.db")) as store:
+        caps = (Cap("acme", "", 1, None, 1),)
+        first, second = (Story(caps=caps, run_id=RUN_ID + n) for n in (1, 2))
+        await put(store, first, second, healthy.working())
+        await store.put_caps([Cap("acme", "", 1, 1, 1)])
+        report = await examine(store)
+        later = await examine(store, rates_since=first.now + 1)
+    assert [(v.number, v.row) for v in report.violations] == [
+        ("I46", "cap acme/"),
+        ("I46", f"run {second.run_id}"),
+    ]
+    assert [v.row for v in later.violations] == ["cap acme/"]
+
+
+async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) -> None:
+    async with opened(SqliteStore(tmp_path / "t.db")) as store:
+        await put(store, healthy.working())
+        now_and_then, in_the_end = await examine(store), await examine(store, settled=True)
+    assert now_and_then.clean
+    assert in_the_end.found.keys() == {"I29", "I49", "I55"}
+    assert {"I29", "I49", "I55"} == set(in_the_end.checked) - set(now_and_then.checked)
+
+
+async def test_the_report_names_what_cannot_be_checked_yet(tmp_path: Path) -> None:
+    async with opened(SqliteStore(tmp_path / "t.db")) as store:
+        report = await examine(store, settled=True)
+    assert report.not_yet["I36"] == "receipts"
+    assert len(report.checked) + len(report.not_yet) == len(INVARIANTS)
+
+
+class Restless:
+    """A run that changes whenever it is looked at, so many times."""
+
+    def __init__(self, bundle: Bundle, times: int) -> None:
+        self.bundle = bundle
+        self.times = times
+
+    async def read(self, name: str, *scalars: Any) -> list[Any]:
+        if name == "get_run":
+            run = self.bundle.copied().run
+            run.version += self.times
+            self.times = max(0, self.times - 1)
+            return [run]
+        tables: dict[str, list[Any]] = {"get_spec": [self.bundle.spec], "events_of": self.bundle.events}
+        return tables.get(name, [])
+
+
+async def test_a_run_that_changed_while_it_was_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "TRY_AGAIN_SECONDS", 0)
+    bundle = healthy.planning().bundle()
+    found = await load_bundle(Restless(bundle, times=6), bundle.run.id)
+    assert found is not None
+    assert found.run == bundle.run
+    with pytest.raises(bundles.Unsteady):
+        await load_bundle(Restless(bundle, times=10_000), bundle.run.id)
