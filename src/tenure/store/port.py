@@ -7,8 +7,8 @@ Laws:
    Lock order: tenants, then runs by id, nothing else; a query that takes locks says so below.
 3. Every save names the version it expects of every run. A run that has moved on is left alone, with all
    its rows, and is missing from the answer: a normal, named outcome.
-4. A query takes `rows` (a list of equal tuples, in PostgreSQL one array per column $1..$k, in SQLite one
-   JSON text ?1) and then scalars. Its result rows are of the type named in `QUERIES`.
+4. A query takes `rows` (a list of equal tuples: in PostgreSQL one array per column $1..$k, in SQLite one
+   execution per tuple, ?1..?k) and then scalars. Its result rows are of the type named in `QUERIES`.
 """
 
 from __future__ import annotations
@@ -242,10 +242,11 @@ class Save(msgspec.Struct, gc=False):
     new_specs: list[RunSpec] = []
     rows: dict[str, list[Row]] = {}
     """By table: run_spec (changed ones), step, attempt, checkpoint, wait, approval, inbox, child, payload, event,
-    outbox, stale. Events, payloads, outbox and stale rows are only ever inserted (stale: on conflict do nothing);
-    the others are inserted or, by primary key, updated. attempt.expires_at and attempt.seq never go down."""
+    outbox, stale, idempotency (also without a run). Events, payloads, outbox and stale rows are only ever
+    inserted (stale: on conflict do nothing); the others are inserted or, by primary key, updated.
+    attempt.expires_at and attempt.seq never go down."""
     delivered: list[tuple[int, int, int]] = []
-    """Keys of outbox rows to delete."""
+    """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
     delete_runs: list[int] = []
     """Finished runs to delete with everything beneath them."""
     estimate_us: int | None = None

@@ -185,8 +185,7 @@ class SqliteStore:
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
-        cursor = self._read_cursor
-        assert cursor is not None, "the store is not open"
+        cursor = _ready(self._read_cursor)
         if name == "now":
             scalars = (self._host_now(),)
 
@@ -213,8 +212,7 @@ class SqliteStore:
                 raise translated(fault) from fault
 
     async def _begin(self) -> apsw.Cursor:
-        cursor = self._cursor
-        assert cursor is not None, "the store is not open"
+        cursor = _ready(self._cursor)
         try:
             cursor.execute("begin immediate")
         except apsw.BusyError:
@@ -288,6 +286,12 @@ class SqliteStore:
             raise translated(fault) from fault
         before, self._data_version = self._data_version, int(version)
         return self._data_version != before
+
+
+def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
+    if cursor is None:
+        raise TenureError("STORE_UNAVAILABLE", "the store is not open, or not any more")
+    return cursor
 
 
 def _connection(path: str, *, create: bool) -> apsw.Connection:

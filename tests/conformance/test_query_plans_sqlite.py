@@ -1,0 +1,166 @@
+"""How SQLite answers the named queries: through which index, and at what cost."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import pytest
+from msgspec.structs import astuple
+
+from tenure.kernel.model import ROWS, Row
+from tenure.store import port
+from tenure.store.sqlite.migrate import MIGRATIONS, apply
+from tenure.store.sqlite.quick import INDEXED, quickly
+from tenure.store.sqlite.running import SQL
+from tests.conformance.samples import a_ready_step, a_step
+
+
+@pytest.fixture
+def connection() -> apsw.Connection:
+    made = apsw.Connection(":memory:")
+    apply(made, MIGRATIONS, 0)
+    made.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    return made
+
+
+def arguments(statement: str) -> tuple[None, ...]:
+    return (None,) * max((int(n) for n in re.findall(r"\?(\d+)", statement)), default=0)
+
+
+def plan(connection: apsw.Connection, statement: str) -> list[str]:
+    return [row[3] for row in connection.execute(f"explain query plan {statement}", arguments(statement))]
+
+
+LISTINGS = {
+    "runs_by_status": "SEARCH run USING INDEX run_by_status (tenant=? AND status=? AND created_at<?)",
+    "runs_by_repo": "SEARCH run USING INDEX run_by_repo (tenant=? AND repo=? AND created_at<?)",
+    "idempotency_expiring": "SEARCH idempotency USING INDEX idempotency_expiry (status=? AND expires_at<?)",
+}
+
+
+@pytest.mark.clause("GWI-21")
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_listing_reads_its_index_in_order_and_nothing_else(connection: apsw.Connection, name: str) -> None:
+    assert plan(connection, SQL[name]) == [LISTINGS[name]]
+
+
+@pytest.mark.clause("GWI-21")
+def test_stale_heartbeats_are_found_through_the_timers_of_leased_steps(connection: apsw.Connection) -> None:
+    first, second, *rest = plan(connection, SQL["stale_heartbeats"])
+    assert first == "SEARCH s USING INDEX step_wake (wake_at<?)"
+    assert re.fullmatch(r"SEARCH a USING INDEX \w+ \(run_id=\? AND idx=\? AND n=\?\)", second)
+    assert rest == ["USE TEMP B-TREE FOR ORDER BY"], "only leases that are live now are sorted"
+
+
+WHOLE_TABLES = {"all_caps", "live_usage", "key_holders_twice", "orphan_rows", "lost_specs", "sizes"}
+"""What looks at everything, because that is what it is asked."""
+
+
+@pytest.mark.parametrize("name", sorted({*SQL} - WHOLE_TABLES))
+def test_no_query_scans_a_table_that_grows(connection: apsw.Connection, name: str) -> None:
+    growing = {
+        "run",
+        "run_spec",
+        "step",
+        "attempt",
+        "checkpoint",
+        "wait",
+        "approval",
+        "inbox",
+        "child",
+        "payload",
+    }
+    growing |= {"event", "outbox", "stale", "idempotency", "cap"}
+    aliases = {alias: table for table, alias in re.findall(r"\b(?:from|join) (\w+) as (\w+)", SQL[name])}
+    scanned = [found[1] for line in plan(connection, SQL[name]) if (found := re.match(r"SCAN (\w+)", line))]
+    assert [table for table in scanned if aliases.get(table, table) in growing] == []
+
+
+@pytest.mark.parametrize("table", INDEXED)
+def test_a_short_write_leaves_out_just_what_the_indexes_know(connection: apsw.Connection, table: str) -> None:
+    save = SQL[f"save_{table}"]
+    changing = set(re.findall(r"\b(\w+) = ", save.partition(" set\n")[2].partition("\nwhere")[0]))
+    known: set[str] = set()
+    for index, text in connection.execute(
+        "select name, coalesce(sql, '') from sqlite_schema where type = 'index' and tbl_name = ?", (table,)
+    ):
+        known |= {row[2] for row in connection.execute(f"pragma index_info({index})")}
+        known |= set(re.findall(r"\w+", text.partition(" where ")[2]))
+        known |= set(re.findall(r"\w+", text.partition("\nwhere ")[2]))
+    assert set(INDEXED[table]) == known & changing
+
+    def written(statement: str) -> int:
+        program = connection.execute(f"explain {statement}", arguments(statement))
+        return sum(row[1] in ("IdxInsert", "IdxDelete") for row in program)
+
+    assert written(quickly(table, save)) == 0 < written(save)
+
+
+def test_columns_are_the_fields_in_order(connection: apsw.Connection) -> None:
+    for table, row in ROWS.items():
+        columns = list(connection.execute(f"pragma table_info({table})"))
+        assert tuple(column[1] for column in columns) == row.__struct_fields__, table
+        hints = {name: str(row.__annotations__[name]) for name in row.__struct_fields__}
+        for _, name, kind, not_null, *_, key in columns:
+            plain = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "bytes": "BLOB"}
+            assert kind.upper() == plain[hints[name].removesuffix(" | None")], f"{table}.{name}"
+            assert bool(not_null or key) == (not hints[name].endswith(" | None")), f"{table}.{name}"
+
+
+# ------------------------------------------------------------------------------------------------- costs
+
+
+class Count:
+    steps = 0
+
+
+@contextmanager
+def counted(connection: apsw.Connection) -> Iterator[Count]:
+    """Counts the instructions of SQLite's machine: a cost that does not depend on the day."""
+    count = Count()
+
+    def one() -> bool:
+        count.steps += 1
+        return False
+
+    connection.set_progress_handler(one, 1)
+    yield count
+    connection.set_progress_handler(None)
+
+
+def cost(connection: apsw.Connection, name: str, *values: Any) -> int:
+    with counted(connection) as count:
+        connection.execute(SQL[name], values).fetchall()
+    return count.steps
+
+
+def put(connection: apsw.Connection, rows: list[Row]) -> None:
+    connection.executemany(SQL[f"save_{rows[0].table}"], [astuple(row) for row in rows])
+
+
+def test_lanes_cost_the_same_in_a_long_queue(connection: apsw.Connection) -> None:
+    put(connection, [a_ready_step(1, n, tenant=f"t{n}") for n in range(3)])
+    before = cost(connection, "lanes", "q1", "", "", 10)
+    put(connection, [a_ready_step(2, n, tenant=f"t{n % 3}") for n in range(3000)])
+    assert cost(connection, "lanes", "q1", "", "", 10) == before
+
+
+def test_candidates_cost_what_is_asked_for(connection: apsw.Connection) -> None:
+    put(connection, [a_ready_step(1, n) for n in range(10)])
+    before = cost(connection, "candidates", "q1", "acme", "main", 10)
+    put(connection, [a_ready_step(2, n, priority=n % 9) for n in range(3000)])
+    assert cost(connection, "candidates", "q1", "acme", "main", 10) == before
+
+
+def test_closing_a_run_does_not_look_at_its_closed_steps(connection: apsw.Connection) -> None:
+    put(connection, [a_step(1, n) for n in range(3)])
+    before = cost(connection, "load_open_steps", 1)
+    closed = [a_step(1, n, state="succeeded", finished_at=2000, reason="done") for n in range(3, 3000)]
+    put(connection, list(closed))
+    assert cost(connection, "load_open_steps", 1) == before
+
+
+def test_every_query_of_the_port_is_here() -> None:
+    assert port.QUERIES.keys() - SQL.keys() == set()
