@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -45,15 +44,11 @@ class Database(msgspec.Struct, frozen=True):
         return cls("sqlite", path)
 
     def __str__(self) -> str:
-        """The address as it may be shown: without a password."""
+        """The address as it may be shown: without a password. Where it is unclear, too much is hidden."""
         if self.kind == "sqlite":
             return self.address
-        parts = urlsplit(self.address)
-        user, at, where = parts.netloc.rpartition("@")
-        name, colon, _ = user.partition(":")
-        shown = f"{name}:***@{where}" if colon else f"{user}{at}{where}"
-        query = re.sub(r"(^|&)([^=&]*password)=[^&]*", r"\1\2=***", parts.query)
-        return urlunsplit(parts._replace(netloc=shown, query=query))
+        shown = re.sub(r"^(\w+://[^:/?@]*):.*@", r"\1:***@", self.address)
+        return re.sub(r"([?&][^=&]*password)=[^&]*", r"\1=***", shown)
 
 
 def choose_database(given: str | None = None, environment: Mapping[str, str] | None = None) -> Database:

@@ -168,6 +168,7 @@ def test_no_password_is_shown() -> None:
     assert str(Database.parse("postgresql://ann@db.example/runs")) == "postgresql://ann@db.example/runs"
     shown = str(Database.parse("postgresql:///runs?user=ann&password=secret&sslpassword=secret&port=1"))
     assert shown == "postgresql:///runs?user=ann&password=***&sslpassword=***&port=1"
+    assert "cret" not in str(Database.parse("postgresql://ann:se/cr?et@db.example/runs"))
 
 
 @pytest.mark.parametrize("text", ["sqlite:", "mysql://x/y"])
