@@ -19,6 +19,7 @@ from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import AddSteps, Admit, CreateRun, PlanFailed, PlanReady, StepSpec
+from tenure.kernel.decide.checks import step_problems
 from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
 from tenure.kernel.decide.opening import open_step
@@ -27,8 +28,6 @@ from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
 from tenure.kernel.profile import Profile
 from tenure.limits import (
     KEY_POLL_SECONDS,
-    LEASE_SECONDS_MAX,
-    LEASE_SECONDS_MIN,
     METADATA_BYTES_MAX,
     NAME_CHARS_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
@@ -173,31 +172,17 @@ def check_plan(
 ) -> list[list[str]]:
     """The needs of each step by name, or PLAN_INVALID naming every problem."""
     problems: list[Detail] = []
+    if not plan:
+        problems.append(Detail("plan", "a plan has at least one step"))
     if total + len(plan) > STEPS_PER_RUN_MAX:
         problems.append(Detail("plan", f"over {STEPS_PER_RUN_MAX} steps"))
     names: set[str] = set(existing)
     for i, step in enumerate(plan):
         at = f"plan[{i}]"
-        if not 0 < len(step.name) <= NAME_CHARS_MAX:
-            problems.append(Detail(f"{at}.name", f"must have 1 to {NAME_CHARS_MAX} characters"))
         if step.name in names:
             problems.append(Detail(f"{at}.name", f"there are two steps named {step.name!r}"))
         names.add(step.name)
-        if not step.required and not profile.optional_steps:
-            problems.append(Detail(f"{at}.required", f"profile {profile.name} has no optional steps"))
-        if profile.strict_sequence and step.needs is not None:
-            problems.append(Detail(f"{at}.needs", f"profile {profile.name} runs steps strictly in order"))
-        lease = step.lease_seconds
-        if lease is not None and not LEASE_SECONDS_MIN <= lease <= LEASE_SECONDS_MAX:
-            problems.append(
-                Detail(f"{at}.lease_seconds", f"must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}")
-            )
-        if step.timeout_seconds is not None and step.timeout_seconds <= 0:
-            problems.append(Detail(f"{at}.timeout_seconds", "must be over 0"))
-        if step.retries is not None and not 0 <= step.retries <= 1000:
-            problems.append(Detail(f"{at}.retries", "must be 0 to 1000"))
-        if step.approval is not None and step.approval.people < 1:
-            problems.append(Detail(f"{at}.approval.people", "must be at least 1"))
+        problems += step_problems(at, step, profile)
     needs: list[list[str]] = []
     for i, step in enumerate(plan):
         before = [plan[i - 1].name] if i else []
@@ -435,6 +420,8 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
 def admit(d: Draft, _c: Admit) -> Decision:
     """Look again whether a run that was held back may begin."""
     run = d.run
+    if run.status == "planning" and run.wake_at is not None and run.wake_at <= d.now:
+        return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
     if (
         run.status in CLOSED_RUN
         or run.admitted_at is not None

@@ -26,6 +26,7 @@ from tenure.kernel.commands import (
     Suspend,
     Trigger,
 )
+from tenure.kernel.decide.checks import check_answer, is_hex
 from tenure.kernel.decide.closing import (
     GOOD,
     approval_of,
@@ -157,6 +158,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
 
 def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     """A person answers; see law 3."""
+    check_answer(c.approver, c.digest)
     approval = approval_of(d, c.no)
     votes = approval.votes.split()
     if approval.status != "requested":
@@ -212,6 +214,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
 
 def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
     """What is proposed has changed: the votes so far do not count for it."""
+    if not is_hex(c.digest):
+        raise TenureError("INVALID_INPUT", "the digest is not hex")
     approval = d.edit(approval_of(d, c.no))
     approval.status = APPROVAL.take(approval.status, "revise").next
     approval.revision += 1
