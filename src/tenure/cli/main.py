@@ -13,7 +13,7 @@ from importlib import metadata
 
 import typer
 
-from tenure.cli import demo, doctor, lifecycle, migrate
+from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs
 from tenure.cli.console import show_error
 from tenure.errors import TenureError
 
@@ -21,6 +21,8 @@ MODULES = (
     lifecycle,
     migrate,
     doctor,
+    runs,
+    approvals,
     demo,
 )
 """A new command is a module with `register(app: typer.Typer) -> None`, and its name here."""
@@ -30,6 +32,10 @@ app = typer.Typer(
     help="Tenure carries runs through crashes, retries, approvals and cancellations, and proves what happened.",
     epilog="""
     First steps:
+
+    tenure demo -- a few hundred runs, a killed worker, and the proof that all went well
+
+    tenure runs --help -- start, watch and steer runs by hand
 
     tenure lifecycle list -- which lifecycles a run can have
 

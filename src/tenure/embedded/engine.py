@@ -25,10 +25,19 @@ from tenure.errors import CODES, TenureError
 from tenure.kernel import again
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
-from tenure.limits import SWEEP_SECONDS
+from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.sweeper import Sweeper
-from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunView, StepView, Views, decoded
+from tenure.orchestrator.views import (
+    FOREVER_US,
+    ApprovalView,
+    EventView,
+    RunLine,
+    RunView,
+    StepView,
+    Views,
+    decoded,
+)
 from tenure.orchestrator.why import Why, why
 from tenure.store.connect import open_store
 
@@ -381,6 +390,13 @@ class Engine:
             await read("checkpoints_of", run.id),
             await read("payloads_of", run.id),
         )
+
+    async def settle(self) -> None:
+        """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
+        await self.sweeper.sweep()
+        owed = await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
+        if owed:
+            await self.orchestrator.deliver(owed)
 
     # ----------------------------------------------------------------------------------------- retention
 

@@ -1,0 +1,121 @@
+"""What the commands about runs share: their options, their engine, and how they read what people type.
+
+Laws:
+1. A command that changes something ends by doing what is due and delivering what is owed: nobody else may come.
+2. Only `runs create` makes a database, and only a file; everything else says STORE_NOT_MIGRATED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from tenure.clock import HostClock
+from tenure.config import choose_database
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+
+T = TypeVar("T")
+
+RunArg = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, see `tenure runs list`.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Whose runs.")]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="ID",
+        help="Who asks, as an opaque id without blanks.  [default: uid:N of this account]",
+        show_default=False,
+    ),
+]
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+
+def who(given: str) -> str:
+    """The opaque id of whoever asks."""
+    return given or f"uid:{os.getuid()}"
+
+
+@asynccontextmanager
+async def session(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Engine]:
+    """An engine for one command."""
+    database = choose_database(db)
+    migrate = make and database.kind == "sqlite"
+    address = database.address if database.kind == "postgres" else f"sqlite:{database.address}"
+    async with Engine(address, tenant=tenant, migrate=migrate, sweep=False) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def change(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Engine]:
+    """An engine for a command that changes something; see law 1."""
+    async with session(db, tenant, make=make) as engine:
+        yield engine
+        await engine.settle()
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Carry out a command."""
+    return asyncio.run(work)
+
+
+# ---------------------------------------------------------------------------------------- what people type
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `5m`, `2h`, `1d` in seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"'{text}' is not a duration like 90s, 5m, 2h or 1d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def moment_of(text: str) -> datetime:
+    """`+5m`, or a time as in 2026-02-14T08:00:00Z; without a zone it is UTC."""
+    if text.startswith("+"):
+        now = datetime.fromtimestamp(HostClock().now_us() / 1e6, UTC)
+        return now + timedelta(seconds=seconds(text[1:]))
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(
+            f"'{text}' is neither +DURATION nor a time like 2026-02-14T08:00Z"
+        ) from wrong
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+
+
+def json_value(text: str | None, what: str) -> Any:
+    """A JSON value from the command line, or from a file as `@FILE`."""
+    if text is None:
+        return None
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as fault:
+            raise TenureError("INVALID_INPUT", f"{what}: {text[1:]} cannot be read: {fault}") from fault
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as fault:
+        raise TenureError("INVALID_INPUT", f"{what} is not JSON: {fault}; a text needs its quotes") from fault
+
+
+def pairs(given: list[str] | None) -> dict[str, str]:
+    """`key=value` options as a dictionary."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"'{text}' is not key=value")
+        found[key] = value
+    return found

@@ -1,0 +1,112 @@
+"""`tenure runs work`: be the worker. Takes ready steps, and completes or fails them with what was given."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from tenure import ids
+from tenure.cli.console import out, print_json
+from tenure.cli.options import AsJson, Db
+from tenure.cli.runs_show import value_text
+from tenure.cli.session import change, json_value, wait_for
+from tenure.embedded import Engine
+from tenure.embedded.plan import payload
+from tenure.kernel.commands import Complete, Context, Fail
+from tenure.kernel.decide.leases import Lease
+from tenure.orchestrator.views import decoded
+
+
+class Worked(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was taken, and how it ended."""
+
+    run: str
+    step: str
+    tool: str
+    attempt: int
+    input: Any
+    said: str
+    run_status: str
+
+
+def work(
+    worker: Annotated[str, typer.Option("--worker", help="Under which name.")] = "",
+    queue: Annotated[list[str] | None, typer.Option("--queue", help="Which queues; may be repeated.")] = None,
+    output: Annotated[str | None, typer.Option("--output", help="The steps' output: JSON, or @FILE.")] = None,
+    fail: Annotated[
+        str | None, typer.Option("--fail", metavar="CODE", help="Fail the steps with this code.")
+    ] = None,
+    message: Annotated[str, typer.Option("--message", help="What went wrong.")] = "",
+    retryable: Annotated[
+        bool | None,
+        typer.Option(
+            "--retryable/--final", help="Whether to try again.  [default: as the profile's rules say]"
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take one step only.")] = False,
+    db: Db = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take what is ready and complete it (or fail it), step by step, until nothing is ready any more."""
+    result = payload(json_value(output, "--output"))
+    by = worker or f"cli-{os.getpid()}"
+
+    def last_word(lease: Lease) -> Complete | Fail:
+        head: dict[str, Any] = {
+            "run_id": lease.run_id,
+            "idx": lease.idx,
+            "n": lease.n,
+            "seq": 1,
+            "context": Context(f"worker:{by}", "system", lease.idempotency_key),
+        }
+        if fail is None:
+            return Complete(**head, output=result)
+        return Fail(**head, code=fail, message=message.encode(), retryable=retryable)
+
+    async def take(engine: Engine) -> Worked | None:
+        await engine.settle()
+        leases = await engine.orchestrator.claim(by, queues=queue or ("default",))
+        if not leases:
+            return None
+        lease = leases[0]
+        said = last_word(lease)
+        await engine.orchestrator.send(said)
+        (row,) = await engine.store.read("get_run", lease.run_id)
+        return Worked(
+            run=ids.run_text(lease.run_id),
+            step=lease.name,
+            tool=lease.tool,
+            attempt=lease.n,
+            input=decoded(lease.input),
+            said="complete" if isinstance(said, Complete) else f"fail {said.code}",
+            run_status=row.status,
+        )
+
+    async def call() -> list[Worked]:
+        done: list[Worked] = []
+        async with change(db, "default") as engine:
+            while (found := await take(engine)) is not None:
+                done.append(found)
+                if not as_json:
+                    _show(found)
+                if once:
+                    break
+        return done
+
+    done = wait_for(call())
+    if as_json:
+        print_json(done)
+    elif not done:
+        out().print("nothing is ready")
+
+
+def _show(found: Worked) -> None:
+    given = "" if found.input is None else f" with {value_text(found.input)}"
+    line = (
+        f"{found.run} {found.step} (try {found.attempt}){given}: {found.said}; the run is {found.run_status}"
+    )
+    out().print(Text(line), soft_wrap=True)
