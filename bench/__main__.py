@@ -1,0 +1,183 @@
+"""`python -m bench`: measure the figures and print them.
+
+Laws:
+1. It measures: a missed bar is shown and is no error, unless --strict asks for it.
+2. Results go to stdout, progress to stderr.
+3. A sample that does not check out ends the program with 2: nothing after it could be believed.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from bench.checking import Broken
+from bench.figures import Series, all_series
+from bench.places import Place, open_places
+from bench.plan import QUICK, Plan
+from bench.report import Result, print_line, print_table, result_of, versions, write_json
+from tenure.limits import BATCH_COMMANDS_MAX
+from tenure.orchestrator import Orchestrator
+
+MILLION = 1_000_000
+
+
+class Screen:
+    """Progress on stderr: a bar where there is a terminal, lines where there is none."""
+
+    def __init__(self, rounds: int) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=self._console
+        )
+        self._task: TaskID = self._progress.add_task("starting", total=rounds)
+        self._head = ""
+
+    def __enter__(self) -> Screen:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def begin(self, head: str) -> None:
+        """The next series, or round of one."""
+        self._head = head
+
+    def say(self, what: str) -> None:
+        """What is being done now."""
+        self._progress.update(self._task, description=f"{self._head}: {what}")
+
+    def round_done(self, text: str) -> None:
+        """A round and what it gave."""
+        self._progress.advance(self._task)
+        self._console.print(text, style="dim", soft_wrap=True)
+
+
+def chosen(plan: Plan, only: str) -> list[Series]:
+    """The series with a figure of that name; a pattern without wildcards may stand anywhere in it."""
+    pattern = only if any(sign in only for sign in "*?[") else f"*{only}*"
+    return [
+        one for one in all_series(plan) if any(fnmatchcase(figure.name, pattern) for figure in one.figures)
+    ]
+
+
+async def measure(
+    series: list[Series], places: dict[str, Place], plan: Plan, done: Callable[[Result], None]
+) -> None:
+    """Every series, round after round."""
+    with Screen(len(series) * plan.repeat) as screen:
+        for one in series:
+            names = ", ".join(figure.name for figure in one.figures)
+            rounds: list[list[tuple[float, float]]] = []
+            screen.begin(f"{names} 1/{plan.repeat}")
+            pairs = cast("Any", one.measure(places[one.figures[0].store], plan, screen.say))
+            async with aclosing(pairs):
+                async for taken in pairs:
+                    rounds.append(taken)
+                    for figure, (against, value) in zip(one.figures, taken, strict=True):
+                        screen.round_done(
+                            f"{figure.name} {len(rounds)}/{plan.repeat}: {value:,.4g} {figure.unit}"
+                            f" against {against:,.4g}, ratio {value / against:.3f}"
+                        )
+                    if len(rounds) >= plan.repeat:
+                        break
+                    screen.begin(f"{names} {len(rounds) + 1}/{plan.repeat}")
+            for i, figure in enumerate(one.figures):
+                done(result_of(figure, [taken[i] for taken in rounds]))
+
+
+async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict[str, str]:
+    """Everything one has to know to measure the same again."""
+    found = versions()
+    for place in places.values():
+        found |= await place.settings()
+        async with place.database() as database:
+            lanes = len(Orchestrator(database.store)._lanes)  # how many it chooses is its own business
+        found[f"{place.name} lanes"] = f"{lanes}, up to {BATCH_COMMANDS_MAX} commands per commit"
+    found["in flight"] = (
+        f"{plan.code_first_in_flight} runs code-first; leased {plan.leased_in_flight} runs,"
+        f" {plan.workers} workers with {plan.slots} slots each"
+    )
+    found["samples"] = f"median of {plan.repeat}, interleaved with what they are compared to"
+    found["gc"] = f"on; {frozen:,} objects of the start-up frozen (gc.freeze), collected before each sample"
+    found["loop"] = "uvloop, one process"
+    found["measured"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return found
+
+
+def main(
+    only: Annotated[
+        str, typer.Option(help="Only figures whose name has this in it (or fits this glob).")
+    ] = "",
+    quick: Annotated[bool, typer.Option(help="Tiny samples: shows that it works, says nothing.")] = False,
+    repeat: Annotated[int, typer.Option(help="Samples per figure; the median counts. 0: as planned.")] = 0,
+    finished: Annotated[int, typer.Option(help="Also with so many finished runs in the database.")] = 0,
+    million: Annotated[bool, typer.Option(help="The same as --finished 1000000.")] = False,
+    in_flight: Annotated[int, typer.Option(help="Runs in flight on the code-first path. 0: as planned.")] = 0,
+    profile: Annotated[
+        bool, typer.Option(help="Show where the time goes instead of measuring figures.")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="Also write everything, every sample too, to a file.")
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="End with 1 when a bar is missed.")] = False,
+) -> None:
+    """Measure Tenure's figures against what the same machine does bare, in the same run.
+
+    Needs no set-up: a private PostgreSQL is started and removed. Takes some minutes; leave the machine alone
+    meanwhile.
+    """
+    plan = QUICK if quick else Plan()
+    if repeat:
+        plan = msgspec.structs.replace(plan, repeat=repeat)
+    if in_flight:
+        plan = msgspec.structs.replace(plan, code_first_in_flight=in_flight)
+    plan = msgspec.structs.replace(plan, finished=MILLION if million else finished)
+    series = chosen(plan, only)
+    if not series:
+        raise typer.BadParameter(f"no figure is named like {only!r}", param_hint="--only")
+    gc.collect()
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    results: list[Result] = []
+
+    def done(result: Result) -> None:
+        results.append(result)
+        print_line(result)
+
+    with open_places({figure.store for one in series for figure in one.figures}) as places:
+        try:
+            if profile:
+                from bench.profiling import show_profiles
+
+                uvloop.run(show_profiles(places, plan))
+                return
+            settings = uvloop.run(settings_of(places, plan, frozen))
+            uvloop.run(measure(series, places, plan, done))
+        except Broken as broken:
+            print(f"The sample does not check out: {broken}", file=sys.stderr)
+            raise typer.Exit(2) from broken
+    print_table(results, settings)
+    if json is not None:
+        write_json(json, results, settings)
+    if strict and not all(result.line.met for result in results):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,218 @@
+"""The figures: what is measured, against what, and the bar.
+
+Laws:
+1. A series measures pairs (against, value), one directly after the other, because the machine's mood changes;
+   the bench takes as many as it was asked for and compares medians.
+2. Nothing is measured twice on the same database, apart from the figures that are about growth.
+3. A sample that does not check out ends the bench.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from fractions import Fraction
+from functools import partial
+
+import msgspec
+
+from bench import finished, workloads
+from bench.checking import check
+from bench.long_runs import CheckpointRuns, LeasedRuns, Maker
+from bench.places import STORES, Database, Place
+from bench.plan import Plan
+from bench.workloads import Sample
+from tenure.orchestrator import Orchestrator
+
+Pairs = AsyncIterator[list[tuple[float, float]]]
+"""Per round one pair (against, value) for each figure of the series."""
+Measure = Callable[[Place, Plan, Callable[[str], None]], Pairs]
+Workload = Callable[[Orchestrator, Plan], Awaitable[Sample]]
+
+THROUGHPUT = "steps/s"
+FLAT = Fraction(3, 4)
+"""A change of less than 25%. Only a loss counts: nobody minds a gain."""
+LATENCY = Fraction(24, 10)
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One line of the report."""
+
+    name: str
+    store: str
+    unit: str
+    bar: Fraction
+    at_most: bool
+    """Whether the bar is the most the ratio may be, or the least."""
+    against: str
+    """What `against` is, in words."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Figures that are measured together."""
+
+    figures: list[Figure]
+    measure: Measure
+
+
+# ---------------------------------------------------------------------------------------- the workloads
+
+
+async def _code_first(orchestrator: Orchestrator, plan: Plan) -> Sample:
+    return await workloads.code_first(orchestrator, plan.code_first_runs, plan.code_first_in_flight)
+
+
+async def _leased(orchestrator: Orchestrator, plan: Plan) -> Sample:
+    return await workloads.leased(
+        orchestrator, plan.leased_runs, plan.leased_in_flight, plan.workers, plan.slots
+    )
+
+
+WORKLOADS: dict[str, Workload] = {"code_first": _code_first, "leased": _leased}
+
+
+@asynccontextmanager
+async def orchestrating(database: Database) -> AsyncIterator[Orchestrator]:
+    """An orchestrator as an application has it."""
+    async with Orchestrator(database.store) as orchestrator:
+        yield orchestrator
+
+
+async def warm(workload: Workload, orchestrator: Orchestrator, plan: Plan) -> None:
+    """Connections, prepared statements and caches, before the clock."""
+    runs = plan.warm_runs
+    await workload(orchestrator, msgspec.structs.replace(plan, code_first_runs=runs, leased_runs=runs))
+
+
+async def sampled(workload: Workload, place: Place, database: Database, plan: Plan) -> Sample:
+    """One sample, checked."""
+    async with orchestrating(database) as orchestrator:
+        await warm(workload, orchestrator, plan)
+        await place.settle()
+        gc.collect()
+        sample = await workload(orchestrator, plan)
+    await check(database.store, sample.runs, checked=plan.checked_runs)
+    return sample
+
+
+# ------------------------------------------------------------------------------------------ the figures
+
+
+async def _against_floor(workload: Workload, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    while True:
+        say("floor")
+        async with place.floor() as floor:
+            await floor.batches(max(1, plan.floor_batches // 10), plan.floor_rows)
+            await place.settle()
+            gc.collect()
+            bare = await floor.batches(plan.floor_batches, plan.floor_rows)
+        say("Tenure")
+        async with place.database() as database:
+            sample = await sampled(workload, place, database, plan)
+        yield [(bare, sample.rate)]
+
+
+async def _lone_run(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """In milliseconds; floor and figure are both open, so that they alternate quickly."""
+    async with (
+        place.floor() as floor,
+        place.database() as database,
+        orchestrating(database) as orchestrator,
+    ):
+        await floor.commits(plan.warm_runs)
+        await workloads.lone(orchestrator, plan.warm_runs)
+        while True:
+            say("seven bare commits")
+            await place.settle()
+            gc.collect()
+            bare = statistics.median(await floor.commits(plan.lone_runs))
+            say("one run alone")
+            seconds, runs = await workloads.lone(orchestrator, plan.lone_runs)
+            await check(database.store, runs, checked=plan.checked_runs)
+            yield [(bare * 1000, statistics.median(seconds) * 1000)]
+
+
+async def _long_run(make: Maker, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """The last steps of long runs against the same number of steps in fresh ones."""
+    segment = plan.segment_steps
+    async with place.database() as database, orchestrating(database) as orchestrator:
+        fresh = await make(orchestrator, plan, segment)
+        await fresh.segment(segment)
+        await fresh.end()
+        say(f"bringing {plan.long_runs} runs forward to {plan.long_steps:,} steps")
+        old = await make(orchestrator, plan, plan.long_steps)
+        await old.forward(plan.long_steps - segment * plan.repeat)
+        for number in range(plan.repeat):
+            say("fresh runs")
+            fresh = await make(orchestrator, plan, segment)
+            await place.settle()
+            gc.collect()
+            young = await fresh.segment(segment)
+            await check(database.store, await fresh.end(), checked=1)
+            say("long runs")
+            late = await old.segment(segment)
+            if number == plan.repeat - 1:
+                await check(database.store, await old.end(), checked=1)
+            yield [(young, late)]
+
+
+async def _finished_runs(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """A database full of finished runs against an empty one, on both paths."""
+    async with place.database() as empty, place.database() as full:
+        async with orchestrating(full) as orchestrator:
+            original = await workloads.code_first_run(orchestrator)
+        await finished.fill(
+            full, original.run_id, plan.finished, lambda made: say(f"{made:,} finished runs made")
+        )
+        for database in (empty, full):
+            for workload in WORKLOADS.values():
+                await sampled(workload, place, database, plan)
+        while True:
+            pairs = []
+            for path, workload in WORKLOADS.items():
+                say(f"empty database, {path}")
+                without = await sampled(workload, place, empty, plan)
+                say(f"{plan.finished:,} finished runs, {path}")
+                pairs.append((without.rate, (await sampled(workload, place, full, plan)).rate))
+            yield pairs
+
+
+BARS = {
+    ("code_first", "postgres"): Fraction(1, 6),
+    ("code_first", "sqlite"): Fraction(1, 12),
+    ("leased", "postgres"): Fraction(1, 16),
+    ("leased", "sqlite"): Fraction(1, 30),
+}
+LONG: dict[str, Maker] = {
+    "checkpoints": CheckpointRuns.made,
+    "chain": LeasedRuns.chains,
+    "fan": LeasedRuns.fans,
+}
+
+
+def all_series(plan: Plan) -> list[Series]:
+    """Everything that this plan measures, in order."""
+    series: list[Series] = []
+
+    def add(measure: Measure, *figures: Figure) -> None:
+        series.append(Series(list(figures), measure))
+
+    floor = f"bare batches of {plan.floor_rows} rows per commit"
+    for path, workload in WORKLOADS.items():
+        for store in STORES:
+            name, bar = f"{path}_steps_{store}", BARS[path, store]
+            add(partial(_against_floor, workload), Figure(name, store, THROUGHPUT, bar, False, floor))
+    for store in STORES:
+        name, against = f"lone_run_latency_{store}", "seven bare single-row commits"
+        add(_lone_run, Figure(name, store, "ms p50", LATENCY, True, against))
+    for shape, make in LONG.items():
+        for store in STORES:
+            name, against = f"flat_long_run_{shape}_{store}", "the same in fresh runs"
+            add(partial(_long_run, make), Figure(name, store, THROUGHPUT, FLAT, False, against))
+    for store in STORES if plan.finished else ():
+        names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]
+        against = "the same in an empty database"
+        add(_finished_runs, *(Figure(name, store, THROUGHPUT, FLAT, False, against) for name in names))
+    return series

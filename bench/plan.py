@@ -1,0 +1,52 @@
+"""How much is measured: the sizes of one run of the bench."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes, chosen so that a sample takes a few seconds on a small machine."""
+
+    repeat: int = 5
+    """Samples per figure; the median counts."""
+    floor_rows: int = 100
+    """Rows per commit of the floor. The bars are stated for a hundred."""
+    floor_batches: int = 300
+    code_first_runs: int = 4000
+    code_first_in_flight: int = 400
+    leased_runs: int = 1500
+    leased_in_flight: int = 300
+    workers: int = 2
+    slots: int = 150
+    """Steps one worker holds at a time."""
+    warm_runs: int = 200
+    """Runs before the clock starts: connections, prepared statements, caches."""
+    lone_runs: int = 200
+    long_steps: int = 10_000
+    long_runs: int = 4
+    """Long runs side by side."""
+    segment_steps: int = 250
+    """Steps of each long run per sample."""
+    finished: int = 0
+    """Finished runs in the database of the figures about those; 0 leaves them out."""
+    checked_runs: int = 5
+    """Runs of each sample that the doctor looks at."""
+
+
+QUICK = Plan(
+    repeat=1,
+    floor_batches=5,
+    code_first_runs=60,
+    code_first_in_flight=30,
+    leased_runs=30,
+    leased_in_flight=20,
+    slots=20,
+    warm_runs=5,
+    lone_runs=5,
+    long_steps=200,
+    long_runs=2,
+    segment_steps=20,
+    checked_runs=2,
+)
+"""Shows that the bench works; says nothing about speed."""

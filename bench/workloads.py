@@ -1,0 +1,218 @@
+"""The work that is measured: runs driven through the orchestrator the way a worker does it.
+
+Laws:
+1. Every step is durable before the next one of its run begins: a caller awaits each answer.
+2. A sample names the runs it made and how each must have ended; `checking.py` looks at all of them.
+3. Creating the runs is inside the clock; warming up is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tenure.kernel.commands import ClaimBy, Complete, CreateRun, RecordCheckpoint, StepSpec
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.orchestrator import Orchestrator
+
+STEPS = 5
+INPUT = b'{"order": 4711, "customer": "c-0815", "lines": [1, 2, 3]}'
+OUTPUT = b'{"ok": true, "charge": "ch_3OqR2eLkdIwHu7ix", "amount": 1999}'
+NAMES = tuple(f"step-{i}" for i in range(STEPS))
+SEQUENCE = tuple(StepSpec(name=name) for name in NAMES)
+HERE = ClaimBy("bench")
+CLAIM_SECONDS = 1.0
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """How a run must have ended."""
+
+    run_id: int
+    events: int
+    steps_done: int
+    status: str = "succeeded"
+
+
+class Sample(msgspec.Struct):
+    """What was done in how long."""
+
+    steps: int
+    seconds: float
+    runs: list[Expected]
+
+    @property
+    def rate(self) -> float:
+        """Steps a second."""
+        return self.steps / self.seconds
+
+
+async def _side_by_side(count: int, in_flight: int, one: Callable[[], Awaitable[None]]) -> None:
+    """Do something so many times, so many at a time."""
+    left = iter(range(count))
+
+    async def lane() -> None:
+        for _ in left:
+            await one()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(in_flight, count)):
+            group.create_task(lane())
+
+
+# ------------------------------------------------------------------------------------ code-first path
+
+
+def _new_run(orchestrator: Orchestrator) -> CreateRun:
+    return CreateRun(
+        run_id=orchestrator.new_id(), tenant="tenant-1", workflow="bench", input=INPUT, eager=HERE
+    )
+
+
+async def checkpoint(orchestrator: Orchestrator, lease: Lease, seq: int, name: str) -> None:
+    """One durable step of a code-first run."""
+    await orchestrator.send(
+        RecordCheckpoint(
+            run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, name=name, output=OUTPUT, arguments=b"\x11" * 8
+        )
+    )  # fmt: skip
+
+
+async def complete(orchestrator: Orchestrator, lease: Lease, seq: int) -> None:
+    """The end of a leased step."""
+    await orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, output=OUTPUT))
+
+
+async def start(orchestrator: Orchestrator) -> Lease:
+    """A new run of one body, its lease taken in the commit that makes it."""
+    created = await orchestrator.create(_new_run(orchestrator))
+    assert created.lease is not None, "nothing stands against an eager claim here"
+    return created.lease
+
+
+async def code_first_run(orchestrator: Orchestrator) -> Expected:
+    """One lease, five checkpoints, complete: seven commits."""
+    lease = await start(orchestrator)
+    for seq, name in enumerate(NAMES, start=1):
+        await checkpoint(orchestrator, lease, seq, name)
+    await complete(orchestrator, lease, STEPS + 1)
+    return Expected(lease.run_id, STEPS + 2, STEPS)
+
+
+async def code_first(orchestrator: Orchestrator, runs: int, in_flight: int) -> Sample:
+    """Five-step runs, many at a time."""
+    made: list[Expected] = []
+
+    async def one() -> None:
+        made.append(await code_first_run(orchestrator))
+
+    started = time.perf_counter()
+    await _side_by_side(runs, in_flight, one)
+    return Sample(runs * STEPS, time.perf_counter() - started, made)
+
+
+async def lone(orchestrator: Orchestrator, runs: int) -> tuple[list[float], list[Expected]]:
+    """Five-step runs, one after another: the seconds of each from submit to done."""
+    seconds, made = [], []
+    for _ in range(runs):
+        started = time.perf_counter()
+        made.append(await code_first_run(orchestrator))
+        seconds.append(time.perf_counter() - started)
+    return seconds, made
+
+
+# ---------------------------------------------------------------------------------------- leased path
+
+
+def _ignore(lease: Lease) -> None:
+    del lease
+
+
+class Workers:
+    """Worker loops with slots: each claims for its free slots and completes what it gets at once."""
+
+    def __init__(self, orchestrator: Orchestrator, count: int, slots: int) -> None:
+        self._orchestrator = orchestrator
+        self._names = [f"bench-{i}" for i in range(count)]
+        self._slots = slots
+        self.on_step: Callable[[Lease], None] = _ignore
+        """Told of every step that was completed."""
+
+    async def during(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work until something else is done. A worker that fails ends it: nobody would do its steps."""
+        workers = [asyncio.create_task(self._work(name)) for name in self._names]
+        other = asyncio.create_task(work)
+        try:
+            await asyncio.wait([other, *workers], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (other, *workers):
+                if not task.done():
+                    task.cancel()
+            ended = await asyncio.gather(other, *workers, return_exceptions=True)
+        for result in reversed(ended):  # a worker's failure tells more than what it caused
+            if isinstance(result, Exception):
+                raise result
+
+    async def _work(self, name: str) -> None:
+        busy = 0
+        freed = asyncio.Event()
+        failed: list[BaseException] = []
+
+        def done(lease: Lease, future: asyncio.Future[Reply]) -> None:
+            nonlocal busy
+            busy -= 1
+            freed.set()
+            if not future.cancelled() and (error := future.exception()) is not None:
+                failed.append(error)
+            else:
+                self.on_step(lease)
+
+        while not failed:
+            free = self._slots - busy
+            if free * 4 < self._slots:  # a claim is a commit: not one for every slot
+                freed.clear()
+                await freed.wait()
+                continue
+            leases = await self._orchestrator.claim(name, limit=free, wait_seconds=CLAIM_SECONDS)
+            for lease in leases:
+                busy += 1
+                message = Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, output=OUTPUT)
+                self._orchestrator.submit(message).add_done_callback(partial(done, lease))
+        raise failed[0]
+
+
+async def leased(orchestrator: Orchestrator, runs: int, in_flight: int, workers: int, slots: int) -> Sample:
+    """Declared runs of five steps in sequence, each step claimed and completed."""
+    made: list[Expected] = []
+    open_runs: dict[int, asyncio.Future[None]] = {}
+    loop = asyncio.get_running_loop()
+
+    def on_step(lease: Lease) -> None:
+        if lease.idx == STEPS - 1:
+            open_runs.pop(lease.run_id).set_result(None)
+
+    async def one() -> None:
+        run_id = orchestrator.new_id()
+        ended = open_runs[run_id] = loop.create_future()
+        created = await orchestrator.create(
+            CreateRun(run_id=run_id, tenant="tenant-1", workflow="bench", input=INPUT, plan=SEQUENCE)
+        )
+        assert created.run_id == run_id, "ids of one process do not meet"
+        await ended
+        made.append(Expected(run_id, 1 + 2 * STEPS, STEPS))
+
+    async def all_runs() -> None:
+        nonlocal seconds
+        started = time.perf_counter()
+        await _side_by_side(runs, in_flight, one)
+        seconds = time.perf_counter() - started
+
+    seconds = 0.0
+    pool = Workers(orchestrator, workers, slots)
+    pool.on_step = on_step
+    await pool.during(all_runs())
+    return Sample(runs * STEPS, seconds, made)
