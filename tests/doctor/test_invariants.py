@@ -126,6 +126,17 @@ def edges_that_do_not_connect(bundle: Bundle) -> None:
 
 
 @breaks("I2", healthy.retried)
+def an_edge_of_no_step(bundle: Bundle) -> None:
+    rewrite(bundle, "complete", lambda body: body["edges"][0].pop("step"))
+
+
+@breaks("I2", healthy.working)
+def a_new_attempt_before_the_last_one_ended(bundle: Bundle) -> None:
+    created = ["attempt", "created", "queued", "orchestrator"]
+    rewrite(bundle, "claim", lambda body: body["edges"][0]["edges"].append(created))
+
+
+@breaks("I2", healthy.retried)
 def a_state_the_history_does_not_end_at(bundle: Bundle) -> None:
     step(bundle, "test").state = "failed"
 
@@ -956,6 +967,11 @@ def rows_of_a_step_that_is_not_there(bundle: Bundle) -> None:
     bundle.waits[0].idx = bundle.children[0].idx = 9
 
 
+@breaks("I50", healthy.retried)
+def a_checkpoint_of_a_step_that_is_not_there(bundle: Bundle) -> None:
+    bundle.checkpoints[0].idx = 9
+
+
 @breaks("I54", healthy.retried)
 def a_payload_over_the_limit(bundle: Bundle) -> None:
     bundle.payloads[0].body = b"x" * (limits.PAYLOAD_BYTES_MAX + 1)
@@ -985,6 +1001,15 @@ def test_what_waits_for_a_person_an_event_or_a_time_is_settled() -> None:
     paused.release("two")
     paused.pause()
     assert paused.violations(settled=True) == []
+
+
+def test_rows_too_broken_to_be_looked_at_are_a_finding_and_no_crash() -> None:
+    bundle = healthy.working().bundle().copied()
+    step(bundle, "three").dependents = "four"
+    rewrite(bundle, "claim", lambda body: body["edges"][0].update(edges=[["step"]]))
+    found = {violation.number: violation.text for violation in check_run(bundle)}
+    assert found["I15"].startswith("cannot be checked (ValueError")
+    assert found["I2"].startswith("cannot be checked (ValueError")
 
 
 # ------------------------------------------------------------------------------------------- all together

@@ -28,6 +28,11 @@ def check_run(bundle: Bundle, *, settled: bool = False, now: int | None = None) 
     stopped and everything due has been done; `now` is the store's time for those that need one."""
     view = View(bundle, settled=settled, now=now)
     run_id = bundle.run.id
-    return [
-        Violation(number, problem, run_id, row) for number, check in _CHECKS for row, problem in check(view)
-    ]
+    found = []
+    for number, check in _CHECKS:
+        try:
+            found += [Violation(number, problem, run_id, row) for row, problem in check(view)]
+        except Exception as problem:  # rows so broken that they cannot even be looked at
+            name = type(problem).__name__
+            found.append(Violation(number, f"cannot be checked ({name}: {problem})", run_id, "run"))
+    return found
