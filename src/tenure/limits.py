@@ -31,6 +31,9 @@ HEARTBEATS_PER_LEASE_MIN = 3
 """Two lost heartbeats in a row must not cost a lease."""
 KEY_POLL_SECONDS = 5.0
 """How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
+IDEMPOTENCY_DONE_SECONDS = 86_400.0
+"""How long the answer to a key is kept once its run has succeeded."""
+IDEMPOTENCY_FAILED_SECONDS = 3_600.0
 SWEEP_SECONDS = 1.0
 SWEEP_TIMERS_MAX = 500
 SNAPSHOT_CHECKPOINTS_MAX = 2_000

@@ -165,6 +165,8 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
         command = item.command
         if item.delivery is not None:
             return False  # what was delivered is deleted in the commit: it must be sure
+        if isinstance(command, Tick):
+            return False  # a heartbeat elsewhere may have moved the moment, without the run's version
         if isinstance(command, LeaseMessage):
             attempt = work.snap.attempts.get((command.idx, command.n))
             if attempt is None:
@@ -266,9 +268,9 @@ def locked(
     by_run = group(items)
     runs: list[Run] = yield Query("lock_runs", [(run_id,) for run_id in sorted(by_run)])
     found = {run.id: run for run in runs}
-    yield from _settle_evidence(items, outcome)
-    yield from _settle_keys(items, found, outcome)
     now: int = (yield Query("now"))[0].now_us
+    yield from _settle_evidence(items, outcome)
+    yield from _settle_keys(items, found, now, outcome)
     works: list[Work] = works_out
     settled = {id(item) for item in (*outcome.done, *outcome.again)}
     for run_id, mine in by_run.items():
@@ -352,7 +354,7 @@ def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | S
 
 
 def _settle_keys(
-    items: list[Item], found: dict[int, Run], outcome: Outcome
+    items: list[Item], found: dict[int, Run], now: int, outcome: Outcome
 ) -> Generator[Query | Save, Any, None]:
     """Answer the creations whose idempotency key has been used; of two in one batch the second waits."""
     creating: dict[tuple[str, str, str], Item] = {}
@@ -380,7 +382,7 @@ def _settle_keys(
             run = (yield Query("get_run", (), (spec.run_id,)))[0]
         assert isinstance(item.command, CreateRun)
         try:
-            item.result = same_key(item.command, spec, run)
+            item.result = same_key(item.command, spec, run, now)
         except TenureError as refused:
             item.error = refused
         outcome.done.append(item)

@@ -41,7 +41,7 @@ from tenure.orchestrator import batch as batches
 from tenure.orchestrator.batch import Item, Outcome, Work
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claims import Claim, Dispatch, claim
-from tenure.orchestrator.heartbeats import LeaseKey, beat
+from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.outbox import deliver
 from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
 
@@ -98,8 +98,7 @@ class Orchestrator:
         self._dispatch = Dispatch()
         self._claiming = asyncio.Lock()
         self._work_ready = asyncio.Event()
-        self._beats: dict[LeaseKey, tuple[Heartbeat, asyncio.Future[Reply]]] = {}
-        self._beating: asyncio.Task[None] | None = None
+        self._pulse = Pulse(self, lane=len(self._lanes) + 1)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -356,9 +355,9 @@ class Orchestrator:
             self._answer(item, item.result, item.error)
         if outcome.ready:
             self._work_ready.set()
-            self._spawn(self.store.tell_work())
+            self.spawn(self.store.tell_work())
         if outcome.outbox:
-            self._spawn(self.deliver(outcome.outbox))
+            self.spawn(self.deliver(outcome.outbox))
 
     @staticmethod
     def _answer(item: Item, result: Any, error: Exception | None) -> None:
@@ -370,7 +369,8 @@ class Orchestrator:
         else:
             future.set_exception(error)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something beside; stopped with the orchestrator."""
         assert self._loop is not None
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -432,62 +432,20 @@ class Orchestrator:
                 if self._now() >= deadline:
                     return []
 
-    # ------------------------------------------------------------------------------------- heartbeats
-
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
-        """Extend a lease; collected into a commit of their own so that nothing holds them up."""
-        assert self._loop is not None
-        key = (message.run_id, message.idx, message.n)
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        older = self._beats.get(key)
-        if older is not None and not older[1].done():
-            older[1].set_result(Reply("ignored"))
-        self._beats[key] = (message, future)
-        if self._beating is None or self._beating.done():
-            self._beating = self._loop.create_task(self._beat())
-            self._tasks.add(self._beating)
-            self._beating.add_done_callback(self._tasks.discard)
-        return future
+        """Extend a lease; collected into commits of their own so that nothing holds them up."""
+        return self._pulse.heartbeat(message)
 
-    async def _beat(self) -> None:
-        while self._beats:
-            beats, self._beats = self._beats, {}
-            messages = [message for message, _ in beats.values()]
-            replies: dict[LeaseKey, Reply] = {}
-            try:
-                replies = await self.store.transact(partial(beat, messages), lane=len(self._lanes) + 1)
-            except Exception as fault:
-                log.warning("heartbeats_failed", error=repr(fault))
-            for key, (message, future) in beats.items():
-                reply = replies.get(key)
-                if future.done():
-                    continue
-                if reply is not None:
-                    future.set_result(reply)
-                    self._extend_cached(message, reply)
-                else:
-                    self._spawn(self._beat_slowly(message, future))
-
-    def _extend_cached(self, message: Heartbeat, reply: Reply) -> None:
+    def extended(self, message: Heartbeat, reply: Reply) -> None:
+        """A heartbeat was written: what we know of its lease is brought up to date."""
         snap = self._cache.get(message.run_id)
-        attempt = snap.attempts.pop((message.idx, message.n), None) if snap is not None else None
+        attempt = snap.attempts.get((message.idx, message.n)) if snap is not None else None
         if snap is not None and attempt is not None and reply.expires_at is not None:
             snap.attempts[message.idx, message.n] = replace(
                 attempt,
                 seq=max(attempt.seq, message.seq),
                 expires_at=max(attempt.expires_at, reply.expires_at),
             )
-
-    async def _beat_slowly(self, message: Heartbeat, future: asyncio.Future[Reply]) -> None:
-        """The long way, which begins the work or says what is wrong."""
-        try:
-            reply = await self.send(message)
-        except Exception as fault:
-            if not future.done():
-                future.set_exception(fault)
-        else:
-            if not future.done():
-                future.set_result(reply)
 
     # ----------------------------------------------------------------------------------------- outbox
 
@@ -497,17 +455,3 @@ class Orchestrator:
 
 
 _NO_CAPS: dict[str, Cap] = {}
-
-
-def _with_id(command: CreateRun, run_id: int) -> CreateRun:
-    import msgspec
-
-    return msgspec.structs.replace(command, run_id=run_id)
-
-
-def _extended(attempt: Any, seq: int, expires_at: int) -> Any:
-    import msgspec
-
-    return msgspec.structs.replace(
-        attempt, seq=max(attempt.seq, seq), expires_at=max(attempt.expires_at, expires_at)
-    )

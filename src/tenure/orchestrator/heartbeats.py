@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply, extended
 from tenure.kernel.model import Attempt, Step
 from tenure.store.port import BeatKey, Query, Transaction
+
+if TYPE_CHECKING:
+    from tenure.orchestrator.core import Orchestrator
+
+log = structlog.get_logger(__name__)
 
 LeaseKey = tuple[int, int, int]
 QUIET = frozenset({"running", "uploading", "canceling"})
@@ -37,3 +48,58 @@ def beat(beats: list[Heartbeat]) -> Transaction[dict[LeaseKey, Reply]]:
         (w.run_id, w.idx, w.n): Reply(cancel=w.state == "canceling", expires_at=expires[w.run_id, w.idx, w.n])
         for w in written
     }
+
+
+class Pulse:
+    """Collects heartbeats while the last ones are being written; of one lease only the newest counts."""
+
+    def __init__(self, orchestrator: Orchestrator, lane: int) -> None:
+        self._orchestrator = orchestrator
+        self._lane = lane
+        self._waiting: dict[LeaseKey, tuple[Heartbeat, asyncio.Future[Reply]]] = {}
+        self._writing = False
+
+    def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
+        """Extend a lease; the future is the answer."""
+        key = (message.run_id, message.idx, message.n)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        older = self._waiting.get(key)
+        if older is not None and not older[1].done():
+            older[1].set_result(Reply("ignored"))
+        self._waiting[key] = (message, future)
+        if not self._writing:
+            self._writing = True
+            self._orchestrator.spawn(self._write())
+        return future
+
+    async def _write(self) -> None:
+        orchestrator = self._orchestrator
+        try:
+            while self._waiting:
+                beats, self._waiting = self._waiting, {}
+                replies: dict[LeaseKey, Reply] = {}
+                try:
+                    make = partial(beat, [message for message, _ in beats.values()])
+                    replies = await orchestrator.store.transact(make, lane=self._lane)
+                except Exception as fault:
+                    log.warning("heartbeats_failed", error=repr(fault))
+                for key, (message, future) in beats.items():
+                    reply = replies.get(key)
+                    if reply is None:
+                        orchestrator.spawn(self._the_long_way(message, future))
+                    elif not future.done():
+                        future.set_result(reply)
+                        orchestrator.extended(message, reply)
+        finally:
+            self._writing = False
+
+    async def _the_long_way(self, message: Heartbeat, future: asyncio.Future[Reply]) -> None:
+        """As a command, which begins the work or says what is wrong."""
+        try:
+            reply = await self._orchestrator.send(message)
+        except Exception as fault:
+            if not future.done():
+                future.set_exception(fault)
+        else:
+            if not future.done():
+                future.set_result(reply)

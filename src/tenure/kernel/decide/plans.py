@@ -27,6 +27,8 @@ from tenure.kernel.draft import CREATED_EDGES, Decision, Draft
 from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
 from tenure.kernel.profile import Profile
 from tenure.limits import (
+    IDEMPOTENCY_DONE_SECONDS,
+    IDEMPOTENCY_FAILED_SECONDS,
     KEY_POLL_SECONDS,
     METADATA_BYTES_MAX,
     NAME_CHARS_MAX,
@@ -438,11 +440,16 @@ def admit(d: Draft, _c: Admit) -> Decision:
     return finish(d, {"admitted": run.admitted_at is not None}, "admit")
 
 
-def same_key(c: CreateRun, spec: RunSpec, run: Run) -> Created:
-    """A key that has been used: the same request gets its run, another one is refused (decision 18)."""
+def same_key(c: CreateRun, spec: RunSpec, run: Run, now: int) -> Created:
+    """A key that has been used: the same request gets its run, another one is refused (decision 18), and
+    once the answer is no longer kept the run is named instead (decision 8). Never a second run."""
+    name = ids.run_text(run.id)
+    if run.finished_at is not None:
+        kept = IDEMPOTENCY_DONE_SECONDS if run.status == "succeeded" else IDEMPOTENCY_FAILED_SECONDS
+        if run.finished_at + us(kept) <= now:
+            raise TenureError("IDEMPOTENCY_EXPIRED", f"the key made {name}, long finished", run_id=name)
     if spec.request_hash == c.request_hash:
         return Created(run.id, run.status, again=True)
-    name = ids.run_text(run.id)
     if run.status in CLOSED_RUN:
         raise TenureError("IDEMPOTENCY_KEY_REUSED", f"the key made {name} from another request", run_id=name)
     raise TenureError("IDEMPOTENCY_CONFLICT", f"the key is in use by {name} for another request", run_id=name)
