@@ -231,7 +231,7 @@ class Attempt(Row, gc=False):
     seq: int = 0
     """The highest sequence number accepted from its runner."""
     said: str = ""
-    """The type of that message."""
+    """The type and sequence number of the last message that was no heartbeat."""
     answer: bytes = b""
     """What it was answered, for a repeat."""
     progress: str = ""

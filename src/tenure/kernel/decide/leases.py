@@ -4,7 +4,8 @@ Laws:
 1. A message counts only from the step's newest attempt, while its lease is live by the store's clock.
    Anything else is stale: recorded once, told LEASE_STALE, and nothing changes.
 2. The last message's answer is kept: the same (type, sequence) again is answered alike, also after the
-   lease has ended. Checkpoints are recognised by their own name and sequence.
+   lease has ended. Checkpoints are recognised by their own name and sequence. Whatever keeps an answer
+   makes an event: a cached snapshot without that answer has an older version, and is not believed.
 3. An attempt is charged when it is claimed. A release, a park and a suspension give the charge back; a
    new checkpoint sets it to zero, so the limit counts tries without progress.
 4. After a cancel request nothing but its end is accepted; a late result is kept as evidence.
@@ -109,7 +110,7 @@ def hold(d: Draft, c: LeaseMessage, *, active: bool = True) -> tuple[Step, Attem
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None:
         raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
-    if attempt.seq == c.seq and attempt.said == said(c):
+    if attempt.said == f"{said(c)} {c.seq}":  # not by attempt.seq: heartbeats raise that too
         raise Answered(_decode(attempt.answer))
     if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
         ended = attempt.lease if attempt.ended_at is not None else "expired"
@@ -128,7 +129,7 @@ def answer(d: Draft, c: LeaseMessage, attempt: Attempt, reply: Reply) -> Reply:
     """Keep the answer beside the lease, for a repeat."""
     attempt = d.edit(attempt)
     attempt.seq = c.seq
-    attempt.said = said(c)
+    attempt.said = f"{said(c)} {c.seq}"
     attempt.answer = _OK_BYTES if reply is OK else _encode(reply)
     return reply
 
@@ -232,14 +233,15 @@ def heartbeat(d: Draft, c: Heartbeat) -> Decision:
     attempt.expires_at = extended(step, attempt, d.now)
     attempt.beat_at = d.now
     attempt.progress = c.progress or attempt.progress
-    reply = answer(d, c, attempt, Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at))
-    return finish(d, reply, "begin")
+    attempt.seq = c.seq  # the kept answer stays that of the last message that is not a heartbeat
+    return finish(d, Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at), "begin")
 
 
 def uploading(d: Draft, c: Uploading) -> Decision:
     """The work is done and its artifacts are on the way."""
     step, attempt = hold(d, c)
     if step.state == "canceling":
+        d.notes["canceling"] = step.idx
         return finish(d, answer(d, c, attempt, Reply(cancel=True)), "uploading")
     d.move(step, "upload")
     return finish(d, answer(d, c, attempt, OK), "uploading")

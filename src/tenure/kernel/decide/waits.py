@@ -66,6 +66,8 @@ def open_wait(d: Draft, c: OpenWait) -> Decision:
         if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
             raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
         wait = _new_wait(d, c, step)
+    else:
+        d.notes["found"] = wait.no  # an event, so that a snapshot without this answer is seen to be old
     take_early(d)
     return finish(d, answer(d, c, attempt, _reply(d.now_of(wait))), "open_wait")
 
@@ -147,6 +149,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         return finish(d, reply, "suspend")
     if settled:
         reply = Reply("go_on", settled=tuple(w.no for w in settled))
+        d.notes["settled"] = list(reply.settled)
         return finish(d, answer(d, c, attempt, reply), "go_on")
     approval = any(w.kind == "approval" for w in waits)
     reply = suspend(d, step, list(c.waits), approval=approval)
