@@ -97,7 +97,7 @@ def columns(row: type[Row], first: str) -> tuple[str, ...]:
 
 
 CHANGING: dict[type[Row], tuple[str, ...]] = {
-    Step: columns(Step, "state"),
+    Step: ("dependents", *columns(Step, "state")),  # AddSteps: new steps may need one that is there
     Attempt: columns(Attempt, "timeout_at"),
     Checkpoint: columns(Checkpoint, "no"),
     Wait: columns(Wait, "expires_at"),

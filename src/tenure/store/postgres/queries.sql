@@ -4,9 +4,12 @@
 -- once, when the file is read (running.py): {run} are the run's columns, {r.run} the same as r.id, r.tenant, …;
 -- {now} is the store's clock, whose shift is always $1 where it is used.
 --
--- Plans: a connection that runs transactions joins by nested loops only and does not scan whole tables
--- (link.py says why), so `from unnest(…) n join step s` always means: for each n, in its order, look into
--- the index. Whoever relies on that order for locks says so.
+-- Plans are made once per connection, knowing neither the values nor how the tables will grow, so the queries
+-- leave no choice of what drives what: `cross join lateral (… offset 0)` looks into an index once per row that
+-- was sent, in the order of the rows; and where a statement changes rows, `r.id = any (array[n.id])` says the
+-- same, because PostgreSQL cannot turn such a join around. (Written as `r.id = n.id`, a plan made while the
+-- table was empty read the whole table's index, for every save, until somebody ran ANALYZE.) Whoever relies on
+-- that order for locks says so. The connections for transactions do not use hash or merge joins (link.py).
 
 -- ------------------------------------------------------------------------------------- time and locks
 
@@ -38,11 +41,11 @@ select {run_spec} from run_spec where run_id = any($1::bigint[])
 
 -- name: load_steps
 select {s.step} from unnest($1::bigint[], $2::integer[]) n (run_id, idx)
-join step s on s.run_id = n.run_id and s.idx = n.idx
+cross join lateral (select {step} from step t where t.run_id = n.run_id and t.idx = n.idx offset 0) s
 
 -- name: load_named_steps
 select {s.step} from unnest($1::bigint[], $2::text[]) n (run_id, name)
-join step s on s.run_id = n.run_id and s.name = n.name
+cross join lateral (select {step} from step t where t.run_id = n.run_id and t.name = n.name offset 0) s
 
 -- name: load_open_steps
 -- Only what closes a run asks for these; the partial index step_open has no closed steps in it.
@@ -51,17 +54,23 @@ select {step} from step where run_id = any($1::bigint[]) and finished_at is null
 -- name: load_attempts
 -- Heartbeats write leases without the run's lock, so these are locked too, in key order, after the runs.
 -- SQLite: a plain select.
-select {a.attempt} from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
-join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
-order by a.run_id, a.idx, a.n for update of a
+select {a.attempt} from (
+    select * from unnest($1::bigint[], $2::integer[], $3::integer[]) u (run_id, idx, n)
+    order by run_id, idx, n offset 0) k
+cross join lateral (
+    select {attempt} from attempt t where t.run_id = k.run_id and t.idx = k.idx and t.n = k.n offset 0 for update) a
 
 -- name: load_checkpoints
 select {c.checkpoint} from unnest($1::bigint[], $2::integer[], $3::text[]) n (run_id, idx, name)
-join checkpoint c on c.run_id = n.run_id and c.idx = n.idx and c.name = n.name
+cross join lateral (
+    select {checkpoint} from checkpoint t
+    where t.run_id = n.run_id and t.idx = n.idx and t.name = n.name offset 0) c
 
 -- name: load_step_checkpoints
 select {c.checkpoint} from unnest($1::bigint[], $2::integer[]) n (run_id, idx)
-join checkpoint c on c.run_id = n.run_id and c.idx = n.idx
+cross join lateral (
+    select {checkpoint} from checkpoint t
+    where t.run_id = n.run_id and t.idx = n.idx offset 0) c
 order by c.run_id, c.idx, c.no
 
 -- name: load_open_waits
@@ -69,46 +78,58 @@ select {wait} from wait where run_id = any($1::bigint[]) and state = 'open' orde
 
 -- name: load_waits
 select {w.wait} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
-join wait w on w.run_id = n.run_id and w.no = n.no
+cross join lateral (select {wait} from wait t where t.run_id = n.run_id and t.no = n.no offset 0) w
 
 -- name: load_labeled_waits
 select {w.wait} from unnest($1::bigint[], $2::integer[], $3::text[]) n (run_id, idx, label)
-join wait w on w.run_id = n.run_id and w.idx = n.idx and w.label = n.label
+cross join lateral (
+    select {wait} from wait t
+    where t.run_id = n.run_id and t.idx = n.idx and t.label = n.label offset 0) w
 order by w.run_id, w.no
 
 -- name: load_approvals
 select {a.approval} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
-join approval a on a.run_id = n.run_id and a.no = n.no
+cross join lateral (select {approval} from approval t where t.run_id = n.run_id and t.no = n.no offset 0) a
 
 -- name: load_buffered
 -- Events no wait has taken yet, oldest first.
 select {i.inbox} from unnest($1::bigint[], $2::text[]) n (run_id, name)
-join inbox i on i.run_id = n.run_id and i.name = n.name and i.wait_no is null
+cross join lateral (
+    select {inbox} from inbox t
+    where t.run_id = n.run_id and t.name = n.name and t.wait_no is null offset 0) i
 order by i.run_id, i.no
 
 -- name: load_inbox_ids
 select {i.inbox} from unnest($1::bigint[], $2::text[]) n (run_id, event_id)
-join inbox i on i.run_id = n.run_id and i.event_id = n.event_id
+cross join lateral (
+    select {inbox} from inbox t
+    where t.run_id = n.run_id and t.event_id = n.event_id offset 0) i
 
 -- name: load_open_children
 select {child} from child where run_id = any($1::bigint[]) and state = 'open' order by run_id, child_id
 
 -- name: load_children
 select {c.child} from unnest($1::bigint[], $2::bigint[]) n (run_id, child_id)
-join child c on c.run_id = n.run_id and c.child_id = n.child_id
+cross join lateral (
+    select {child} from child t
+    where t.run_id = n.run_id and t.child_id = n.child_id offset 0) c
 
 -- name: load_payloads
 select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)
-join payload p on p.run_id = n.run_id and p.ref = n.ref
+cross join lateral (select {payload} from payload t where t.run_id = n.run_id and t.ref = n.ref offset 0) p
 
 -- name: load_event_hashes
 -- The proof that an ambiguous commit happened.
 select e.run_id, e.seq, e.hash from unnest($1::bigint[], $2::integer[]) n (run_id, seq)
-join event e on e.run_id = n.run_id and e.seq = n.seq
+cross join lateral (
+    select run_id, seq, hash from event t
+    where t.run_id = n.run_id and t.seq = n.seq offset 0) e
 
 -- name: find_keys
 select {s.run_spec} from unnest($1::text[], $2::text[], $3::text[]) n (tenant, source, idempotency_key)
-join run_spec s on s.tenant = n.tenant and s.source = n.source and s.idempotency_key = n.idempotency_key
+cross join lateral (
+    select {run_spec} from run_spec t
+    where t.tenant = n.tenant and t.source = n.source and t.idempotency_key = n.idempotency_key offset 0) s
 
 -- --------------------------------------------------------------------------- claims, caps, keys, beats
 
@@ -180,7 +201,7 @@ from (
     select * from unnest($1::bigint[], $2::integer[], $3::integer[], $4::integer[], $5::bigint[], $6::text[])
         u (run_id, idx, n, seq, expires_at, progress)
     order by run_id, idx, n offset 0) b
-where a.run_id = b.run_id and a.idx = b.idx and a.n = b.n
+where a.run_id = any (array[b.run_id]) and a.idx = b.idx and a.n = b.n
     and a.lease = 'active' and a.expires_at > $7::bigint and a.seq < b.seq and a.expires_at <= b.expires_at
 returning a.run_id, a.idx, a.n, a.state
 
@@ -356,7 +377,7 @@ select $2::bigint is null or abs({now} - $2::bigint) <= 1000000 as yes
 -- name: save_expected
 -- Locks runs that are expected but do not change themselves, in id order. A save whose runs all change does
 -- without: the update below locks them just as well, and locking twice costs a third more.
-select r.id from unnest({rows}::expect_in[]) e join run r on r.id = e.id
+select r.id from unnest({rows}::expect_in[]) e join run r on r.id = any (array[e.id])
 where r.version = e.version and (e.valid_until is null or e.valid_until > {now}) and (select yes from fine)
 order by r.id for update of r
 
@@ -375,7 +396,7 @@ update run r set
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
     next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref
 from unnest({rows}::run_change_in[]) n
-where r.id = n.id and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
+where r.id = any (array[n.id]) and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
     and (select yes from fine) and {gate}
 returning r.id
 
@@ -393,14 +414,15 @@ returning id
 -- name: save_run_spec
 -- Labels and metadata change, and an erased salt; nothing else does.
 update run_spec s set labels = n.labels, metadata = n.metadata, salt = n.salt
-from unnest({rows}::run_spec_in[]) n where s.run_id = n.run_id and (n.run_id in (select id from ok)) is true
+from unnest({rows}::run_spec_in[]) n
+where s.run_id = any (array[n.run_id]) and (n.run_id in (select id from ok)) is true
 
 -- name: save_step
 insert into step ({step})
 select {n.step} from unnest({rows}::step_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx) do update set
-    state = excluded.state, needs_left = excluded.needs_left, attempt = excluded.attempt,
-    charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
+    dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
+    attempt = excluded.attempt, charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
     cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
     checkpoints = excluded.checkpoints, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
@@ -472,7 +494,7 @@ on conflict do nothing
 -- name: save_delivered
 -- {asked} are the runs of this save: what is owed to one that was left out stays owed.
 delete from outbox o using unnest({rows}::outbox_key_in[]) n
-where o.run_id = n.run_id and o.seq = n.seq and o.part = n.part
+where o.run_id = any (array[n.run_id]) and o.seq = n.seq and o.part = n.part
     and (o.target_id is null or o.target_id <> all({asked}::bigint[]) or o.target_id in (select id from ok))
 
 -- name: save_done
@@ -506,40 +528,40 @@ delete from run where id = any({rows}::bigint[]) and finished_at is not null
     and (id <> all({asked}::bigint[]) or id in (select id from ok)) returning id
 
 -- name: delete_run_spec
-delete from run_spec where run_id in (select id from gone)
+delete from run_spec where run_id = any (array(select id from gone))
 
 -- name: delete_step
-delete from step where run_id in (select id from gone)
+delete from step where run_id = any (array(select id from gone))
 
 -- name: delete_attempt
-delete from attempt where run_id in (select id from gone)
+delete from attempt where run_id = any (array(select id from gone))
 
 -- name: delete_checkpoint
-delete from checkpoint where run_id in (select id from gone)
+delete from checkpoint where run_id = any (array(select id from gone))
 
 -- name: delete_wait
-delete from wait where run_id in (select id from gone)
+delete from wait where run_id = any (array(select id from gone))
 
 -- name: delete_approval
-delete from approval where run_id in (select id from gone)
+delete from approval where run_id = any (array(select id from gone))
 
 -- name: delete_inbox
-delete from inbox where run_id in (select id from gone)
+delete from inbox where run_id = any (array(select id from gone))
 
 -- name: delete_child
-delete from child where run_id in (select id from gone)
+delete from child where run_id = any (array(select id from gone))
 
 -- name: delete_payload
-delete from payload where run_id in (select id from gone)
+delete from payload where run_id = any (array(select id from gone))
 
 -- name: delete_event
-delete from event where run_id in (select id from gone)
+delete from event where run_id = any (array(select id from gone))
 
 -- name: delete_outbox
-delete from outbox where run_id in (select id from gone)
+delete from outbox where run_id = any (array(select id from gone))
 
 -- name: delete_stale
-delete from stale where run_id in (select id from gone)
+delete from stale where run_id = any (array(select id from gone))
 
 -- ----------------------------------------------------------------------------------- schema's version
 

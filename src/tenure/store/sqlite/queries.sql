@@ -239,13 +239,14 @@ update run_spec set labels = ?20, metadata = ?21, salt = ?22
 where run_id = ?1
 
 -- name: save_step
--- What a step is never changes, how it is does.
+-- What a step is never changes, how it is does, and steps added later may need it (dependents).
 insert into step values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37
 )
 on conflict (run_id, idx) do update set
-    state = excluded.state, needs_left = excluded.needs_left, attempt = excluded.attempt,
+    dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
+    attempt = excluded.attempt,
     charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
     cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
     checkpoints = excluded.checkpoints, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
