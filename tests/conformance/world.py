@@ -8,8 +8,9 @@
             await w.complete(lease)
 
 Laws:
-1. A world begins at 10:00:00 on 5 January 2026 and its time stands still between moves: before every call the
-   store's clock is set, through its port, to the world's moment. What passes within a call is real.
+1. A world begins at 10:00:00 on 5 January 2026. `at` and `later` move the store's clock, through its port; in
+   between it runs on, by the milliseconds that calls really take, and it never goes back. So a story keeps a
+   second's distance before the moments it is about, and a tenth behind them.
 2. Nothing is swept, and no time passes, unless the story says so.
 3. A lease's messages get their sequence numbers by themselves, unless `seq` says otherwise.
 4. When a story ends well the doctor examines the whole database, and must find nothing.
@@ -31,6 +32,7 @@ from tenure.clock import HostClock, us
 from tenure.doctor import Bundle, check_run
 from tenure.errors import TenureError
 from tenure.ids import RunIds
+from tenure.kernel import again
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
@@ -98,16 +100,20 @@ def pause(name: str = "pause", event: str = "", **spec: Any) -> c.StepSpec:
 
 
 class _Hand:
-    """The world's moment as a clock."""
+    """The host's clock, moved by hand."""
 
     def __init__(self) -> None:
-        self.moment = BEGIN_US
+        self.offset = BEGIN_US - _host.now_us()
+
+    def set(self, moment: int) -> None:
+        """Go there, or stay where time has come to by itself."""
+        self.offset = max(self.offset, moment - _host.now_us())
 
     def now_us(self) -> int:
-        return self.moment
+        return _host.now_us() + self.offset
 
     def monotonic_us(self) -> int:
-        return self.moment
+        return self.now_us()
 
 
 class World:
@@ -139,8 +145,6 @@ class World:
     async def __aenter__(self) -> World:
         await self.place.store().migrate()
         await self._open()
-        if self._caps:
-            await self.orchestrators[0].put_caps(self._caps)
         return self
 
     async def _open(self) -> None:
@@ -152,6 +156,8 @@ class World:
                 Orchestrator(store, chance=self.dice, ids=ids, clock=self.hand, **self._how)
             )
         self.pin()
+        if self._caps:
+            await self.stores[0].put_caps(self._caps)
         for orchestrator in self.orchestrators:
             await orchestrator.start()
 
@@ -198,34 +204,32 @@ class World:
     # ------------------------------------------------------------------------------------------- time
 
     def pin(self) -> None:
-        """Set every store's clock to the world's moment."""
-        offset = self.hand.moment - _host.now_us()
+        """Set every store's clock."""
         for store in self.stores:
-            store.shift(offset)
+            store.shift(self.hand.offset)
 
     def at(self, moment: str) -> World:
         """Go to a time of the day ("10:00:31")."""
         day = datetime.strptime(f"{BEGIN:%Y-%m-%d} {moment}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         target = us(day.timestamp())
-        assert target >= self.hand.moment, "a story does not go back"
-        self.hand.moment = target
+        assert target > self.now - us(5), "a story does not go back"
+        self.hand.set(target)
         self.pin()
         return self
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
-        self.hand.moment += us(seconds)
+        self.hand.set(self.now + us(seconds))
         self.pin()
         return self
 
     @property
     def now(self) -> int:
-        """The world's moment in microseconds."""
-        return self.hand.moment
+        """The world's time in microseconds."""
+        return self.hand.now_us()
 
     async def sweep(self) -> World:
         """Do everything that is due, and what becomes due by that."""
-        self.pin()
         sweeper = Sweeper(self.orchestrator)
         for _ in range(SWEEPS_MAX):
             found = await sweeper.sweep()
@@ -245,7 +249,6 @@ class World:
 
     async def do(self, command: c.Command) -> Any:
         """Any command; its answer or its error."""
-        self.pin()
         return await self.orchestrator.send(command)
 
     def context(self, who: str, initiator: c.Initiator = "user") -> c.Context:
@@ -263,7 +266,6 @@ class World:
 
     async def created(self, **request: Any) -> Created:
         """Create a run; the whole answer."""
-        self.pin()
         return await self.orchestrator.create(self.request(**request))
 
     async def create(self, **request: Any) -> int:
@@ -278,7 +280,6 @@ class World:
 
     async def claims(self, worker: str = "bob", limit: int = 1, **how: Any) -> list[Lease]:
         """Take what there is, up to a limit."""
-        self.pin()
         return await self.orchestrator.claim(worker, limit=limit, **how)
 
     async def claim(self, worker: str = "bob", **how: Any) -> Lease:
@@ -288,14 +289,14 @@ class World:
         return leases[0]
 
     async def say(
-        self, message: type[c.LeaseMessage], lease: Lease, *, seq: int | None = None, **fields: Any
+        self, type_: type[c.LeaseMessage], lease: Lease, *, seq: int | None = None, **fields: Any
     ) -> Any:
         """A message from a lease's holder; see law 3."""
         key = (lease.run_id, lease.idx, lease.n)
         if seq is None:
             seq = self._seqs.get(key, 0) + 1
         self._seqs[key] = max(seq, self._seqs.get(key, 0))
-        command = message(
+        command = type_(
             run_id=lease.run_id,
             idx=lease.idx,
             n=lease.n,
@@ -303,7 +304,6 @@ class World:
             context=c.Context("w_runner", "system", f"{lease.idx}/{lease.n}/{seq}"),
             **fields,
         )
-        self.pin()
         if isinstance(command, c.Heartbeat):
             return await self.orchestrator.heartbeat(command)
         return await self.orchestrator.send(command)
@@ -419,11 +419,28 @@ class World:
         """Any other command about a run."""
         return await self.do(command(run_id=run, context=self.context(who), **how))
 
+    async def finished(self, run: int) -> again.Finished:
+        """What resume and rerun are made from."""
+        rows = await self.bundle(run)
+        assert rows.spec is not None
+        return again.Finished(rows.run, rows.spec, rows.steps, rows.checkpoints, rows.payloads)
+
+    async def rerun(self, run: int) -> int:
+        """A fresh run of the same plan."""
+        old = await self.finished(run)
+        request = again.rerun(old, old, self.orchestrator.new_id(), self.context("u_alice"))
+        return (await self.orchestrator.create(request)).run_id
+
+    async def resume(self, run: int) -> int:
+        """A new run that goes on where this one ended."""
+        old = await self.finished(run)
+        request = again.resume(old, self.orchestrator.new_id(), self.context("u_alice"))
+        return (await self.orchestrator.create(request)).run_id
+
     # ------------------------------------------------------------------------------------- questions
 
     async def read(self, name: str, *scalars: Any) -> list[Any]:
         """A named query."""
-        self.pin()
         rows: list[Any] = await self.store.read(name, *scalars)
         return rows
 
@@ -522,7 +539,6 @@ class World:
 
     async def examine(self) -> None:
         """Have the doctor look at everything; it must find nothing."""
-        self.pin()
         found = [
             str(violation)
             for run in await self.run_ids()

@@ -7,6 +7,7 @@ from tenure.kernel import history
 from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
 from tenure.kernel.decide.closing import finish
 from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.machine import REPORTER
 from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import METADATA_BYTES_MAX
 
@@ -53,6 +54,7 @@ def mark_reported(d: Draft, _c: MarkReported) -> Decision:
     if d.run.reported_at is not None:
         return Decision({"again": True})
     d.edit_run().reported_at = d.now
+    d.notes["reported"] = {"owner": REPORTER}
     return d.decision({"again": False}, "reported")
 
 
