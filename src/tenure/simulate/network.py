@@ -1,0 +1,85 @@
+"""The network between everybody outside and the processes: it loses, delays, repeats and reorders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from tenure.simulate.world import World
+
+PATIENCE_SECONDS = 8.0
+AGAIN = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
+"""Refusals that say: ask again, with the same identity."""
+
+
+class Lost(Exception):
+    """No answer came: whether anything happened is not known."""
+
+
+class Network:
+    """Carries requests to any process that lives, and answers back."""
+
+    def __init__(self, world: World, rng: Random) -> None:
+        self._world = world
+        self._rng = rng
+
+    async def call(self, verb: str, asked: Any, *, patience: float = PATIENCE_SECONDS) -> Any:
+        """Ask any process once; `Lost` when no answer comes in time."""
+        world, rng, faults = self._world, self._rng, self._world.faults
+        process = world.any_process()
+        if process is None:
+            await asyncio.sleep(rng.random())
+            raise Lost
+        answer: asyncio.Future[Any] = world.loop.create_future()
+        back = contextvars.copy_context()
+        if rng.random() >= faults.lose:
+            process.receive(self._delay(), verb, asked, answer, back)
+        if verb != "claim" and rng.random() < faults.duplicate:
+            other = world.any_process() or process
+            other.receive(self._delay() * rng.choice((1, 1, 10)), verb, asked, answer, back)
+        try:
+            async with asyncio.timeout(patience):
+                return await answer
+        except TimeoutError:
+            raise Lost from None
+
+    def _delay(self) -> float:
+        rng = self._rng
+        if rng.random() < self._world.faults.delay:
+            return rng.choice((1.0, 10.0, 100.0)) * rng.random()
+        return 0.02 * rng.random()
+
+    def send_back(
+        self, answer: asyncio.Future[Any], back: contextvars.Context, result: Any, error: TenureError | None
+    ) -> None:
+        """Carry an answer back, if it gets there."""
+        if self._rng.random() < self._world.faults.lose:
+            return
+        self._world.loop.call_later(self._delay(), _settle, answer, result, error, context=back)
+
+    async def insist(self, verb: str, asked: Any, *, tries: int = 12) -> Any:
+        """Ask with the same identity until there is an answer; `Lost` after so many tries."""
+        for n in range(tries):
+            try:
+                return await self.call(verb, asked)
+            except Lost:
+                pass
+            except TenureError as refused:
+                if refused.code not in AGAIN:
+                    raise
+            await asyncio.sleep(min(0.2 * 2**n, 5.0) * self._rng.random())
+        raise Lost
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: TenureError | None) -> None:
+    if answer.done():
+        return  # a repeated request: its first answer has arrived
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

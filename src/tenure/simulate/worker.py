@@ -1,0 +1,339 @@
+"""Workers: they claim, beat, work and answer, and they are not to be relied on.
+
+Laws:
+1. A worker repeats a message until it is answered, always with the same sequence number; told that a newer
+   one came first, it says the same again with a fresh number.
+2. A worker knows nothing but its lease and what it is answered: a body is replayed from its checkpoints.
+3. It never stops by itself at its lease's end: being refused is the kernel's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import (
+    AckLease,
+    ApprovalSpec,
+    CancelAck,
+    Complete,
+    Context,
+    Fail,
+    Heartbeat,
+    LeaseMessage,
+    OpenWait,
+    Park,
+    RecordCheckpoint,
+    Release,
+    StartChild,
+    Suspend,
+    Uploading,
+    WaitSpec,
+)
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.simulate.loop import Host
+from tenure.simulate.network import Lost
+from tenure.simulate.process import EPOCH_US, Ask
+from tenure.simulate.workload import CODES, Op, Script
+
+if TYPE_CHECKING:
+    from tenure.simulate.world import World
+
+M = TypeVar("M", bound=LeaseMessage)
+OUTPUT = b'{"ok":true}'
+
+
+class Gone(Exception):
+    """The lease is over, one way or another."""
+
+
+class Canceled(Exception):
+    """The work shall stop."""
+
+
+class Worker:
+    """A machine with a few slots; when it dies, the next life has the same name."""
+
+    def __init__(self, world: World, name: str, life: int = 1) -> None:
+        self.world = world
+        self.name = name
+        self.host = Host(name)
+        self.rng = world.rng(f"{name}/{life}")
+        self._life = life
+        self._slots = self.rng.choice((1, 2, 4))
+        self._queues = self.rng.choice((("default", "slow"), ("default", "slow"), ("default",)))
+        self._busy = 0
+        if name == "w1":
+            self._queues = ("default", "slow")  # somebody serves everything
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self.world.workers[self.name] = self
+        self.world.loop.create_task(self._live(), context=self.host.context())
+
+    def adopt(self, lease: Lease) -> None:
+        """Take over a lease that came with a run's creation."""
+        self.world.loop.create_task(self._work(lease), context=self.host.context())
+
+    def die(self) -> None:
+        """The machine is lost, with all it was doing."""
+        self.host.alive = False
+        self.world.note(self.name, "dies")
+        following = Worker(self.world, self.name, self._life + 1)
+        self.world.later(20.0 * self.rng.random(), following.start)
+
+    async def _live(self) -> None:
+        rng = self.rng
+        while True:
+            await self.world.agenda.work()
+            await asyncio.sleep(rng.random())
+            free = self._slots - self._busy
+            if free <= 0:
+                continue
+            ask = Ask(
+                self.name, rng.randint(1, free), rng.random() < 0.5, rng.choice((0.0, 0.0, 3.0)), self._queues
+            )
+            try:
+                leases = await self.world.network.call("claim", ask)
+            except (Lost, TenureError):
+                await asyncio.sleep(rng.random())
+                continue
+            for lease in leases:
+                self._busy += 1
+                self.world.loop.create_task(self._slot(lease))
+            if not leases:
+                await asyncio.sleep(1.0 + 4.0 * rng.random())
+
+    async def _slot(self, lease: Lease) -> None:
+        try:
+            await self._work(lease)
+        finally:
+            self._busy -= 1
+
+    async def _work(self, lease: Lease) -> None:
+        rng, faults = self.rng, self.world.faults
+        if rng.random() < faults.vanish:
+            if rng.random() < 0.5:
+                self.die()
+                await self.world.loop.create_future()
+            return
+        job = Job(self, lease, Random(rng.getrandbits(32)))
+        beating = self.world.loop.create_task(job.beat())
+        try:
+            await job.do()
+        except Gone:
+            pass
+        except Lost:
+            self.world.note(self.name, "gives up on its lease")
+        finally:
+            beating.cancel()
+
+
+class Job:
+    """One lease in a worker's hands."""
+
+    def __init__(self, worker: Worker, lease: Lease, rng: Random) -> None:
+        self.world = worker.world
+        self.worker = worker
+        self.lease = lease
+        self.rng = rng
+        self._seq = 0
+        self._context = Context(f"worker:{worker.name}", "system")
+        self.stop = False
+        self._acked = False
+
+    # --------------------------------------------------------------------------------------- messages
+
+    def _message(self, kind: type[M], **fields: Any) -> M:
+        self._seq += 1
+        lease = self.lease
+        return kind(
+            context=self._context, run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=self._seq, **fields
+        )
+
+    async def say(self, kind: type[LeaseMessage], **fields: Any) -> Reply:
+        """Send a message until it is answered; the answer may be that it is all over."""
+        await self._maybe_pause()
+        while True:
+            try:
+                reply: Reply = await self.world.network.insist("send", self._message(kind, **fields))
+            except TenureError as refused:
+                if refused.code == "MESSAGE_OUT_OF_ORDER":
+                    continue
+                if refused.code == "RUN_CANCELING":
+                    raise Canceled from refused
+                if refused.code == "CHECKPOINT_CONFLICT":
+                    return Reply("ignored")
+                raise Gone(refused.code) from refused
+            if reply.cancel:
+                self.stop = True
+            return reply
+
+    async def _maybe_pause(self) -> None:
+        if self.rng.random() < self.world.faults.pause:
+            host = self.worker.host
+            host.paused_until = (
+                self.world.loop.time() + self.rng.choice((1.0, 30.0, 400.0)) * self.rng.random()
+            )
+            self.world.note(host.name, f"stands still until {host.paused_until:.3f}")
+            await asyncio.sleep(0)
+
+    async def beat(self) -> None:
+        """Heartbeats beside the work, each sent once."""
+        while True:
+            await asyncio.sleep(self.lease.heartbeat_seconds * (0.6 + 0.4 * self.rng.random()))
+            if not self._acked:
+                continue
+            try:
+                reply: Reply = await self.world.network.call("beat", self._message(Heartbeat, progress="1/2"))
+            except Lost:
+                continue
+            except TenureError:
+                continue
+            if reply.cancel:
+                self.stop = True
+
+    # ------------------------------------------------------------------------------------------- work
+
+    async def do(self) -> None:
+        """Acknowledge, work, answer."""
+        rng, chaos = self.rng, self.world.chaos
+        try:
+            row = await self.world.network.insist("read", ("attempts_of", self.lease.run_id))
+            mine = next((a for a in row if a.idx == self.lease.idx and a.n == self.lease.n), None)
+            if mine is not None and mine.lease == "granted":
+                if chaos and rng.random() < 0.05:
+                    await self._finish(Release)
+                await self._checked(AckLease)
+            self._acked = True
+            if chaos and rng.random() < 0.06:
+                await self._finish(*rng.choice(((Release, {}), (Park, {"why": "step two differs"}))))
+            if self.lease.kind == "body":
+                await self._body(self.world.workload.script(int(self.lease.input or b"0")))
+            else:
+                await self._step()
+        except Canceled:
+            await self._stopped()
+
+    async def _finish(self, kind: type[LeaseMessage], fields: dict[str, Any] | None = None) -> None:
+        await self.say(kind, **(fields or {}))
+        raise Gone
+
+    async def _checked(self, kind: type[LeaseMessage], **fields: Any) -> Reply:
+        """Say something, and stop where that is asked for."""
+        reply = await self.say(kind, **fields)
+        if self.stop:
+            raise Canceled
+        return reply
+
+    async def _spend(self, seconds: float) -> None:
+        """Work for a while, looking up now and then."""
+        while seconds > 0:
+            await asyncio.sleep(min(seconds, 2.0))
+            seconds -= 2.0
+            if self.stop:
+                raise Canceled
+
+    async def _step(self) -> None:
+        rng = self.rng
+        await self._spend(rng.choice((0.01, 0.5, 3.0, 15.0)) * rng.random())
+        if rng.random() < 0.2:
+            await self._checked(RecordCheckpoint, name=f"part{rng.randint(1, 2)}", output=OUTPUT)
+        if rng.random() < 0.3:
+            await self._checked(Uploading)
+        if self.world.chaos and rng.random() < 0.25:
+            await self._finish(
+                Fail,
+                {
+                    "code": rng.choice(CODES),
+                    "message": b"no",
+                    "retryable": rng.choice((None, None, True, False)),
+                },
+            )
+        await self.say(Complete, output=OUTPUT)
+
+    async def _stopped(self) -> None:
+        """Asked to stop: most do, some are late, some never listen."""
+        rng = self.rng
+        await asyncio.sleep(rng.choice((0.1, 5.0)) * rng.random())
+        manners = rng.random()
+        if not self.world.chaos or manners < 0.5:
+            await self.say(CancelAck)
+        elif manners < 0.7:
+            await self.say(Complete, output=OUTPUT)
+        elif manners < 0.8:
+            await self.say(Release)
+        elif manners < 0.9:
+            await self.say(Fail, code="BOOM")
+
+    # ----------------------------------------------------------------------------------------- bodies
+
+    async def _body(self, script: Script) -> None:
+        found = await self.world.network.insist("read", ("checkpoints_of", self.lease.run_id))
+        done = {row.name for row in found if row.state == "done" and row.resumable}
+        opened: list[int] = []
+        for at, op in enumerate(script.ops):
+            if op.kind == "work":
+                await self._spend(op.seconds)
+            elif op.kind in ("note", "mark"):
+                if op.name not in done:
+                    await self._checkpoint(op)
+            else:
+                opened += await self._open(op)
+                following = script.ops[at + 1].kind if at + 1 < len(script.ops) else "work"
+                if script.together and following in ("approval", "event", "timer", "child"):
+                    continue
+                if self.rng.random() < 0.3:
+                    await self._spend(5.0 * self.rng.random())
+                if opened and op.awaited:
+                    await self._suspend(opened)
+                opened = []
+        if script.fails is not None:
+            await self._finish(Fail, {"code": script.fails, "message": b"as written"})
+        await self.say(Complete, output=OUTPUT)
+
+    async def _checkpoint(self, op: Op) -> None:
+        common = {"name": op.name, "idempotent": op.idempotent, "resumable": op.resumable, "arguments": b"a"}
+        if op.kind == "mark":
+            await self._checked(RecordCheckpoint, state="started", **common)
+        await self._spend(op.seconds)
+        if self.world.chaos and self.rng.random() < 0.05:
+            await self._checked(RecordCheckpoint, state="failed", error="BOOM", **common)
+            await self._finish(Fail, {"code": "NETWORK_TIMEOUT", "retryable": True})
+        await self._checked(RecordCheckpoint, output=OUTPUT + op.name.encode(), **common)
+
+    async def _open(self, op: Op) -> list[int]:
+        """Open a wait, or find it again; its number if it is still open."""
+        fields: dict[str, Any] = {"label": op.name, "fatal": op.fatal}
+        now = self.world.loop.time()
+        if op.kind == "approval":
+            fields["approval"] = ApprovalSpec(
+                people=op.people, within_seconds=op.within, action="act", digest=op.digest
+            )
+            fields["question"] = b"may I?"
+        elif op.kind == "event":
+            fields["event"] = WaitSpec(event=op.event, within_seconds=op.within)
+        elif op.kind == "timer":
+            fields["until"] = EPOCH_US + int((now + op.seconds) * 1e6)
+        else:
+            fields["child"] = StartChild(
+                run_id=self.world.workload.new_id(now),
+                workflow="child",
+                input=str(op.script).encode(),
+                on_close=op.on_close,
+            )
+        reply = await self._checked(OpenWait, **fields)
+        if reply.state == "go_on" or reply.no is None:
+            return []
+        return [reply.no]
+
+    async def _suspend(self, waits: list[int]) -> None:
+        """Let go until one of the waits settles; "go on" means that one has."""
+        reply = await self.say(Suspend, waits=tuple(waits))
+        if reply.state == "go_on" and not self.stop:
+            return
+        if self.stop and reply.state == "ok":
+            raise Gone
+        raise Gone(reply.state)

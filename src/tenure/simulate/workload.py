@@ -1,0 +1,227 @@
+"""What a seed's world is asked to do: tenants and caps, plans, scripts of code-first bodies, runs over time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tenure.clock import SECOND_US
+from tenure.ids import RunIds
+from tenure.kernel import profiles
+from tenure.kernel.commands import (
+    BODY,
+    ApprovalSpec,
+    BackoffSpec,
+    ClaimBy,
+    Context,
+    CreateRun,
+    StepSpec,
+    Trigger,
+    WaitSpec,
+)
+from tenure.kernel.model import Cap
+from tenure.simulate.process import EPOCH_US
+
+if TYPE_CHECKING:
+    from tenure.simulate.world import World
+
+PROFILES = ("agent-runs", "approval-runs", "delta-ci", "git-with-intent", "governed-runtime")
+EVENTS = ("deployed", "merged")
+PEOPLE = ("user:ann", "user:bob", "user:cem", "user:dia")
+CODES = ("NETWORK_TIMEOUT", "HTTP_503", "INFRA_LOST", "UPSTREAM_UNAVAILABLE", "INVALID_INPUT", "BOOM")
+DIGEST = "ab" * 32
+
+Kind = Literal["work", "note", "mark", "approval", "event", "timer", "child"]
+
+
+class Op(msgspec.Struct, frozen=True):
+    """One line of a code-first body."""
+
+    kind: Kind
+    name: str
+    seconds: float = 0.0
+    people: int = 1
+    event: str = ""
+    within: float | None = None
+    fatal: bool = False
+    idempotent: bool = True
+    resumable: bool = True
+    on_close: Literal["cancel", "leave", "wait"] = "cancel"
+    script: int = 0
+    """The child's script."""
+    awaited: bool = True
+    """Whether the body suspends on it, or only opens it."""
+    digest: str = ""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A code-first body: the same on every replay."""
+
+    ops: tuple[Op, ...]
+    fails: str | None
+    """The code it fails with at its end."""
+    together: bool
+    """Whether waits in a row are opened first and suspended on as one set."""
+
+
+class Workload:
+    """Everything drawn from the seed before the world begins, or by number later."""
+
+    def __init__(self, world: World) -> None:
+        self._seed = world.seed
+        rng = self._rng = world.rng("workload")
+        self._ids = RunIds(rng.getrandbits(31))
+        self._numbers = 0
+        self._scripts: dict[int, Script] = {}
+        self.seconds = rng.choice((40.0, 120.0, 300.0)) * (0.5 + rng.random())
+        """How long the chaos lasts."""
+        self.runs_max = rng.choice((2, 4, 6, 8))
+        self.tenants = ("acme", "beta")[: rng.choice((1, 1, 2))]
+        self.favourite = rng.choice((*PROFILES, None, None))
+        """Most seeds mix the profiles; some have one only."""
+        self.declared = rng.choice((0.0, 0.4, 0.6, 1.0))
+        self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
+        self.caps = self._draw_caps(rng)
+
+    def _draw_caps(self, rng: Random) -> list[Cap]:
+        caps = []
+        for tenant in self.tenants:
+            if rng.random() < 0.6:
+                concurrency = rng.choice((None, 1, 2, 3))
+                rate = rng.choice((None, None, 1, 3))
+                caps.append(Cap(tenant, "", rng.choice((1, 3)), concurrency, rate))
+            if rng.random() < 0.25:
+                caps.append(Cap(tenant, "wf:w0", 1, rng.choice((1, 2)), rng.choice((None, None, 2))))
+        return caps
+
+    # ----------------------------------------------------------------------------------------- bodies
+
+    def script(self, number: int) -> Script:
+        """The body with this number."""
+        found = self._scripts.get(number)
+        if found is None:
+            found = self._scripts[number] = self._draw_script(Random(f"{self._seed}/script/{number}"), number)
+        return found
+
+    def _draw_script(self, rng: Random, number: int) -> Script:
+        kinds: list[Kind] = ["work", "note", "note", "mark", "approval", "event", "timer"]
+        if number < 100:
+            kinds += ["child", "child"]
+        ops = []
+        for at in range(rng.choice((1, 2, 3, 4, 6))):
+            kind = rng.choice(kinds)
+            idempotent = rng.random() < 0.7
+            ops.append(
+                Op(
+                    kind,
+                    f"{kind}{at}",
+                    seconds=rng.choice((0.0, 0.1, 1.0, 10.0, 60.0)) * rng.random(),
+                    people=rng.choice((1, 1, 2)),
+                    event=rng.choice(EVENTS),
+                    within=rng.choice((None, 5.0, 60.0, 1000.0)),
+                    fatal=rng.random() < 0.2,
+                    idempotent=idempotent,
+                    resumable=idempotent or rng.random() < 0.5,
+                    on_close=rng.choice(("cancel", "leave", "wait")),
+                    script=number * 100 + at,
+                    awaited=rng.random() < 0.7,
+                    digest=rng.choice(("", DIGEST)),
+                )
+            )
+        return Script(tuple(ops), rng.choice((None, None, None, None, "BOOM")), rng.random() < 0.3)
+
+    # ------------------------------------------------------------------------------------------ plans
+
+    def plan(self, rng: Random, profile_name: str) -> tuple[StepSpec, ...]:
+        """A declared plan that the profile accepts."""
+        profile = profiles.get(profile_name)
+        names = [f"s{i}" for i in range(rng.choice((1, 2, 3, 5)))]
+        steps = []
+        for i, name in enumerate(names):
+            kind: Literal["work", "approval", "wait"] = rng.choice(
+                ("work", "work", "work", "work", "approval", "wait")
+            )
+            needs: tuple[str, ...] | None = None
+            if not profile.strict_sequence and rng.random() < 0.6:
+                needs = tuple(rng.sample(names[:i], rng.randint(0, min(i, 2))))
+            steps.append(
+                StepSpec(
+                    name=name,
+                    kind=kind,
+                    needs=needs,
+                    required=not profile.optional_steps or rng.random() < 0.75,
+                    queue=rng.choice(("default", "default", "slow")),
+                    retries=rng.choice((None, 0, 1, 2)),
+                    backoff=BackoffSpec((rng.choice((0.0, 1.0, 20.0)),))
+                    if kind == "work" and rng.random() < 0.3
+                    else None,
+                    timeout_seconds=rng.choice((None, None, 3.0, 40.0)),
+                    lease_seconds=rng.choice((None, 2.0, 8.0, 20.0)),
+                    input=rng.choice((None, b"x" * 10)),
+                    approval=self.approval(rng) if kind == "approval" else None,
+                    wait=WaitSpec(
+                        event=rng.choice((*EVENTS, "")),
+                        source="ci",
+                        within_seconds=rng.choice((1.0, 30.0, 900.0)),
+                    )
+                    if kind == "wait"
+                    else None,
+                )
+            )
+        return tuple(steps)
+
+    @staticmethod
+    def approval(rng: Random) -> ApprovalSpec:
+        """A question."""
+        return ApprovalSpec(
+            action="deploy",
+            people=rng.choice((1, 1, 2)),
+            within_seconds=rng.choice((None, 10.0, 600.0)),
+            digest=rng.choice(("", DIGEST)),
+        )
+
+    # ------------------------------------------------------------------------------------------- runs
+
+    def new_id(self, now: float) -> int:
+        """An id for a run made at this virtual second."""
+        return self._ids.new(EPOCH_US + int(now * SECOND_US))
+
+    def run(self, now: float) -> CreateRun:
+        """The next run somebody asks for."""
+        rng = self._rng
+        number = self._numbers = self._numbers + 1
+        profile = self.favourite or rng.choice(PROFILES)
+        declared = rng.random() < self.declared
+        planning = rng.random() < 0.1
+        plan = self.plan(rng, profile) if declared else (self.body(rng),)
+        key = rng.random() < self.keyed
+        return CreateRun(
+            context=Context(rng.choice(PEOPLE), "user", f"request-{number}"),
+            run_id=self.new_id(now),
+            tenant=rng.choice(self.tenants),
+            workspace=rng.choice(("default", "lab")),
+            workflow=f"w{number % 3}",
+            profile=profile,
+            plan=None if planning else plan,
+            input=str(number).encode(),
+            trigger=Trigger("api"),
+            idempotency_key=f"request-{number}" if rng.random() < 0.8 else None,
+            request_hash=str(number).encode(),
+            priority=rng.choice((0, 0, 5)),
+            concurrency_key="deploy" if key else None,
+            concurrency_mode=rng.choice(("queue", "supersede")),
+            not_before=EPOCH_US + int((now + 60 * rng.random()) * SECOND_US) if rng.random() < 0.1 else None,
+            timeout_seconds=rng.choice((None, None, 30.0, 600.0)),
+            wall_clock=rng.random() < 0.15,
+            over_rate=rng.choice(("refuse", "delay")),
+            eager=ClaimBy(f"eager{number}") if rng.random() < 0.25 else None,
+        )
+
+    @staticmethod
+    def body(rng: Random) -> StepSpec:
+        """The one step of a code-first run."""
+        return msgspec.structs.replace(
+            BODY, lease_seconds=rng.choice((None, 2.0, 10.0)), retries=rng.choice((None, 0, 1))
+        )

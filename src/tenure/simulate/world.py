@@ -1,0 +1,276 @@
+"""One seed's world: the database, the processes, everybody outside, the weather, and the checks.
+
+Laws:
+1. The world is a function of its seed. Chance is drawn from generators named after what uses them, so that
+   a new use disturbs as few others as possible.
+2. First chaos; then the faults stop, and everything must settle; then people answer, and everything must end.
+3. The first violation ends the world: what comes after it proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tenure.clock import SECOND_US
+from tenure.kernel.model import Outbox
+from tenure.simulate import faults as weather
+from tenure.simulate.checks import Checks
+from tenure.simulate.database import fresh, sync
+from tenure.simulate.loop import Host, SimLoop, Stalled, Stopped
+from tenure.simulate.network import Network
+from tenure.simulate.oracle import Oracle
+from tenure.simulate.outside import Clients, Finisher, People
+from tenure.simulate.process import Agenda, MachineClock, Process
+from tenure.simulate.quiet import Quiet
+from tenure.simulate.store import Seen
+from tenure.simulate.worker import Worker
+from tenure.simulate.workload import Workload
+from tenure.store.sqlite import SqliteStore
+
+QUEUES = ("default", "slow")
+SETTLE_SECONDS_MAX = 12 * 3600.0
+"""How long after the last fault everything must have settled."""
+END_SECONDS_MAX = 60 * 86_400.0
+HANDLES_MAX = 400_000
+"""A world that does more than this is going round in circles."""
+
+
+class Report(msgspec.Struct):
+    """What one seed came to."""
+
+    seed: int
+    violation: str | None
+    digest: str
+    commands: int
+    commits: int
+    seconds: float
+    """Virtual ones."""
+    runs: int
+    trace: list[str] = []
+
+
+class World:
+    """See the laws above."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.seed = seed
+        self.loop = SimLoop(self.rng("loop"))  # type: ignore[abstract]  # sockets, signals and processes do not exist here
+        self.connection = fresh()
+        self.violation: str | None = None
+        self.commits = 0
+        self.trace: list[str] = []
+        self._tracing = trace
+        self._digest = hashlib.sha256()
+        self.faults = weather.draw(self.rng("faults"))
+        self.chaos = True
+        self.out_until = 0.0
+        self._eye = SqliteStore(
+            ":memory:", clock=MachineClock(self.loop), inline=True, connection=self.connection
+        )
+        sync(self._eye.open())
+        self.network = Network(self, self.rng("network"))
+        self.oracle = Oracle(self)
+        self.checks = Checks(self)
+        self.agenda = Agenda(self)
+        self.workload = Workload(self)
+        self.workers: dict[str, Worker] = {}
+        self._outside = contextvars.copy_context()
+        self._lives: dict[str, int] = {}
+        self._clocks: dict[str, MachineClock] = {}
+        self._serving: dict[str, Process] = {}
+        self._picks = self.rng("picks")
+        self._lanes = self.rng("lanes").choice((1, 1, 2))
+
+    def rng(self, purpose: str) -> Random:
+        """A generator of its own for each purpose."""
+        return Random(f"{self.seed}/{purpose}")
+
+    # ------------------------------------------------------------------------------------ the trace
+
+    def note(self, who: str, what: str) -> None:
+        """Write a line of the trace."""
+        line = f"{self.loop.time():13.6f} {who:<6} {what}"
+        self._digest.update(line.encode())
+        if self._tracing:
+            self.trace.append(line)
+
+    def violate(self, what: str) -> None:
+        """Something that must hold does not."""
+        if self.violation is None:
+            self.violation = f"at {self.loop.time():.3f} s: {what}"
+            self.note("check", what)
+            self.loop.stop()
+
+    # --------------------------------------------------------------------------------- the database
+
+    def inspect(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+        """Ask the database, outside of all faults and of time."""
+        found: list[Any] = sync(self._eye.read(name, *scalars, rows=rows))
+        return found
+
+    def owed(self, limit: int) -> list[Outbox]:
+        """Outbox rows, oldest first."""
+        return self.inspect("outbox_pending", 1 << 62, limit)
+
+    def has_work(self) -> bool:
+        """Whether any step could be claimed."""
+        return bool(self.inspect("lanes", "", "", 1, rows=[(queue,) for queue in QUEUES]))
+
+    def now_us(self) -> int:
+        """The store's time, as a right clock has it."""
+        moment: int = self.inspect("now")[0].now_us
+        return moment
+
+    def committed(self, process: Process, seen: Seen) -> None:
+        """A transaction has been committed."""
+        self.commits += 1
+        self.checks.after(process, seen)
+        self.agenda.look()
+        if self.loop.handles > HANDLES_MAX:
+            self.violate("I55: the world goes round in circles")
+
+    # -------------------------------------------------------------------------------- the processes
+
+    def start(self, name: str) -> None:
+        """Start a process, or its next life."""
+        life = self._lives[name] = self._lives.get(name, 0) + 1
+        clock = self._clocks.get(name)
+        if clock is None:
+            clock = self._clocks[name] = MachineClock(self.loop)
+        Process(self, name, life, clock, self._lanes).start()
+
+    def serving(self, process: Process) -> None:
+        """A process takes requests from now on."""
+        self._serving[process.name] = process
+        self.note(process.name, "serving")
+
+    def kill(self, process: Process) -> None:
+        """The process dies here and now, and is started again after a while."""
+        process.alive = False
+        self._serving.pop(process.name, None)
+        delay = 10.0 * self._picks.random() ** 2
+        self.later(delay, partial(self.start, process.name))
+
+    def later(self, delay: float, deed: Callable[[], None]) -> None:
+        """Do something after a while, whoever is dead by then."""
+        self.loop.call_later(delay, deed, context=self._outside)
+
+    def any_process(self) -> Process | None:
+        """One that can be reached, or one that just might."""
+        serving = list(self._serving.values())
+        return self._picks.choice(serving) if serving else None
+
+    def ring(self) -> None:
+        """Work became ready somewhere: tell the others, who may not hear it."""
+        for process in list(self._serving.values()):
+            if self._picks.random() >= self.faults.deaf:
+                process.store.wake()
+
+    # ---------------------------------------------------------------------------------- the weather
+
+    async def _weather(self) -> None:
+        rng, faults = self.rng("weather"), self.faults
+        while True:
+            await asyncio.sleep(20.0 * rng.random())
+            if not self.chaos:
+                return
+            third = 1 / 3  # of a minute
+            if rng.random() < faults.outage * third:
+                self.out_until = self.loop.time() + 60.0 * rng.random() ** 2
+                self.note("store", f"out until {self.out_until:.3f}")
+            for name, process in list(self._serving.items()):
+                if rng.random() < faults.stall * third:
+                    process.paused_until = self.loop.time() + rng.choice((1.0, 10.0, 100.0)) * rng.random()
+                    self.note(name, f"stands still until {process.paused_until:.3f}")
+                if rng.random() < faults.unswept * third:
+                    process.unswept_until = self.loop.time() + 120.0 * rng.random()
+                    self.note(name, f"does not sweep until {process.unswept_until:.3f}")
+                if rng.random() < faults.skew * third:
+                    seconds = rng.choice((-600.0, -60.0, -2.0, 0.5, 5.0, 60.0, 600.0)) * rng.random()
+                    process.clock.offset_us = int(seconds * SECOND_US)
+                    self.note(name, f"its clock is {seconds:.3f} s off")
+
+    def _clear_up(self) -> None:
+        """The faults stop."""
+        self.chaos = False
+        self.faults = weather.CALM
+        self.out_until = 0.0
+        for clock in self._clocks.values():
+            clock.offset_us = 0
+        for process in self._serving.values():
+            process.unswept_until = 0.0
+            process.paused_until = 0.0
+        self.note("world", "the faults stop")
+        self.agenda.wake_everybody()
+
+    # -------------------------------------------------------------------------------------- its life
+
+    async def _live(self) -> None:
+        rng = self.rng("world")
+        await self._eye.put_caps(self.workload.caps)
+        for n in range(rng.choice((1, 2, 2, 3))):
+            self.start(f"p{n + 1}")
+        for n in range(rng.choice((1, 2, 3))):
+            Worker(self, f"w{n + 1}").start()
+        clients, people = Clients(self), People(self)
+        self.spawn("client", clients.live())
+        self.spawn("people", people.live())
+        weather_task = self.loop.create_task(self._weather())
+        await asyncio.sleep(self.workload.seconds)
+        self._clear_up()
+        await weather_task
+        await clients.done()
+        await self._until(self.checks.unsettled, SETTLE_SECONDS_MAX, settled=True)
+        finisher = Finisher(self)
+        self.spawn("finish", finisher.live())
+        await self._until(self.checks.unfinished, END_SECONDS_MAX, settled=True)
+        self.checks.at_the_end()
+
+    async def _until(self, problem: Any, seconds_max: float, *, settled: bool) -> None:
+        """Wait until nothing is left to be done, or too long; then the whole doctor's report."""
+        deadline = self.loop.time() + seconds_max
+        pause = 1.0
+        while (found := problem()) is not None:
+            if self.loop.time() > deadline:
+                self.violate(f"I55: after {seconds_max / 3600:.0f} hours without faults {found}")
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, 3600.0)
+        self.checks.everything(settled=settled)
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        """Let somebody outside do something, on a host of their own."""
+        self.loop.create_task(work, context=Host(name).context())
+
+    def run(self) -> Report:
+        """Live from the beginning to the end, or to the first violation."""
+        with Quiet(self.violate):
+            try:
+                self.loop.run_until_complete(self._live())
+            except Stopped:
+                pass
+            except Stalled:
+                self.violate("I55: nothing will ever happen again, and not everything is done")
+            finally:
+                self.loop.close()
+                self.connection.close()
+        if self.violation is None and self.loop.broken:
+            self.violation = self.loop.broken[0]
+        return Report(
+            self.seed,
+            self.violation,
+            self._digest.hexdigest(),
+            self.oracle.answers,
+            self.commits,
+            self.loop.time(),
+            self.checks.runs_seen,
+            self.trace,
+        )
