@@ -9,17 +9,20 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import statistics
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from bench import finished, workloads
-from bench.checking import check
+from bench.checking import Broken, check
 from bench.long_runs import CheckpointRuns, LeasedRuns, Maker
 from bench.places import STORES, Database, Place
 from bench.plan import Plan
@@ -31,6 +34,9 @@ Pairs = AsyncIterator[list[tuple[float, float]]]
 Measure = Callable[[Place, Plan, Callable[[str], None]], Pairs]
 Workload = Callable[[Orchestrator, Plan], Awaitable[Sample]]
 
+T = TypeVar("T")
+
+SAMPLE_SECONDS_MAX = 120.0
 THROUGHPUT = "steps/s"
 FLAT = Fraction(3, 4)
 """A change of less than 25%. Only a loss counts: nobody minds a gain."""
@@ -83,7 +89,8 @@ async def orchestrating(database: Database) -> AsyncIterator[Orchestrator]:
 async def warm(workload: Workload, orchestrator: Orchestrator, plan: Plan) -> None:
     """Connections, prepared statements and caches, before the clock."""
     runs = plan.warm_runs
-    await workload(orchestrator, msgspec.structs.replace(plan, code_first_runs=runs, leased_runs=runs))
+    small = msgspec.structs.replace(plan, code_first_runs=runs, leased_runs=runs)
+    await guarded(workload(orchestrator, small))
 
 
 async def sampled(workload: Workload, place: Place, database: Database, plan: Plan) -> Sample:
@@ -92,9 +99,23 @@ async def sampled(workload: Workload, place: Place, database: Database, plan: Pl
         await warm(workload, orchestrator, plan)
         await place.settle()
         gc.collect()
-        sample = await workload(orchestrator, plan)
+        sample = await guarded(workload(orchestrator, plan))
     await check(database.store, sample.runs, checked=plan.checked_runs)
     return sample
+
+
+async def guarded(work: Awaitable[T]) -> T:
+    """A sample that does not end is broken; what everybody was waiting for is shown."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=SAMPLE_SECONDS_MAX)
+        if task.done():
+            return task.result()
+        for waiting in asyncio.all_tasks():
+            waiting.print_stack(limit=3, file=sys.stderr)
+        raise Broken(f"a sample was still running after {SAMPLE_SECONDS_MAX:g} seconds")
+    finally:
+        task.cancel()
 
 
 # ------------------------------------------------------------------------------------------ the figures
@@ -149,10 +170,10 @@ async def _long_run(make: Maker, place: Place, plan: Plan, say: Callable[[str], 
             fresh = await make(orchestrator, plan, segment)
             await place.settle()
             gc.collect()
-            young = await fresh.segment(segment)
+            young = await guarded(fresh.segment(segment))
             await check(database.store, await fresh.end(), checked=1)
             say("long runs")
-            late = await old.segment(segment)
+            late = await guarded(old.segment(segment))
             if number == plan.repeat - 1:
                 await check(database.store, await old.end(), checked=1)
             yield [(young, late)]

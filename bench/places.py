@@ -47,7 +47,10 @@ class Floor(Protocol):
 class Database(Protocol):
     """One empty database of Tenure's."""
 
-    store: Store
+    @property
+    def store(self) -> Store:
+        """The store on it, open."""
+        ...
 
     async def execute(self, statements: list[tuple[str, tuple[int, ...]]]) -> None:
         """Run statements on a connection of their own, in one commit that need not be durable; `{schema}` is
@@ -210,6 +213,11 @@ class PostgresPlace:
         self._dsn = server.dsn()
         self._numbers = itertools.count(1)
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the server lives, if it is ours."""
+        return self._server.directory if isinstance(self._server, PrivatePostgres) else None
+
     @asynccontextmanager
     async def database(self) -> AsyncIterator[PostgresDatabase]:
         """See `Place`."""
@@ -245,14 +253,12 @@ class PostgresPlace:
             "fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "max_wal_size",
         )  # fmt: skip
         values = [f"{name}={await self._ask(f'show {name}')}" for name in names]
-        private = isinstance(self._server, PrivatePostgres)
+        folder = self.folder
         return {
             "postgres": str(await self._ask("show server_version")),
             "postgres settings": ", ".join(values),
-            "postgres disk": disk_of(self._server.directory)
-            if isinstance(self._server, PrivatePostgres)
-            else "the server of TENURE_TEST_DSN: not known",
-            "postgres server": "private, on a Unix socket" if private else "the one of TENURE_TEST_DSN",
+            "postgres server": "private, on a Unix socket" if folder else "the one of TENURE_TEST_DSN",
+            "postgres disk": disk_of(folder) if folder else "not known",
         }
 
     async def _ask(self, text: str) -> Any:

@@ -205,13 +205,14 @@ async def leased(orchestrator: Orchestrator, runs: int, in_flight: int, workers:
         await ended
         made.append(Expected(run_id, 1 + 2 * STEPS, STEPS))
 
+    seconds = 0.0
+
     async def all_runs() -> None:
         nonlocal seconds
         started = time.perf_counter()
         await _side_by_side(runs, in_flight, one)
         seconds = time.perf_counter() - started
 
-    seconds = 0.0
     pool = Workers(orchestrator, workers, slots)
     pool.on_step = on_step
     await pool.during(all_runs())

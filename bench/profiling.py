@@ -1,0 +1,122 @@
+"""`--profile`: where the time goes, per command, on each path and store; and cProfile's view of the code-first path.
+
+Three runs of each workload: plain (the rate and the CPU time to believe), under the stopwatch (how that divides
+into stages; the stopwatch itself costs some), and under cProfile (which function, much inflated).
+"""
+
+from __future__ import annotations
+
+import cProfile
+import gc
+import io
+import pstats
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.checking import check
+from bench.figures import WORKLOADS, Workload, orchestrating, warm
+from bench.places import Place, PostgresPlace
+from bench.plan import Plan
+from bench.report import PIPE_WIDTH
+from bench.stopwatch import Stopwatch, Usage, stopwatch
+from bench.workloads import STEPS, Sample
+
+TOP = 30
+
+
+class Measured:
+    """One run of a workload and what it used."""
+
+    def __init__(
+        self, sample: Sample, usage: Usage, batches: int, stages: dict[str, tuple[float, int]]
+    ) -> None:
+        self.sample = sample
+        self.usage = usage
+        self.batches = batches
+        self.stages = stages
+        # A claimed step is a command as well, although it is not one of the lanes'.
+        self.commands = sum(run.events for run in sample.runs)
+
+    def each(self, seconds: float) -> float:
+        """Microseconds per command."""
+        return seconds / self.commands * 1e6
+
+
+async def show_profiles(places: dict[str, Place], plan: Plan) -> None:
+    """Everything, for every store and path."""
+    console = Console(highlight=False, width=PIPE_WIDTH)
+    for place in places.values():
+        for path, workload in WORKLOADS.items():
+            plain = await _measure(place, workload, plan)
+            with stopwatch() as (watch, missing):
+                timed = await _measure(place, workload, plan, watch=watch)
+            console.print(_stages(f"{path} on {place.name}", plain, timed))
+            if missing:
+                console.print(f"Not there any more, so not timed: {', '.join(missing)}")
+        profiler = cProfile.Profile()
+        profiled = await _measure(place, WORKLOADS["code_first"], plan, profiler=profiler)
+        console.print(
+            f"\ncode_first on {place.name} under cProfile: {profiled.sample.rate:,.0f} steps/s,"
+            f" {profiled.commands:,} commands, top {TOP} by own time"
+        )
+        text = io.StringIO()
+        pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(TOP)
+        print(text.getvalue())
+
+
+async def _measure(
+    place: Place,
+    workload: Workload,
+    plan: Plan,
+    *,
+    watch: Stopwatch | None = None,
+    profiler: cProfile.Profile | None = None,
+) -> Measured:
+    folder = place.folder if isinstance(place, PostgresPlace) else None
+    async with place.database() as database:
+        async with orchestrating(database) as orchestrator:
+            await warm(workload, orchestrator, plan)
+            await place.settle()
+            gc.collect()
+            if watch is not None:
+                watch.reset()
+            batches = orchestrator.batches
+            before = Usage.now(folder)
+            if profiler is not None:
+                profiler.enable()
+            sample = await workload(orchestrator, plan)
+            if profiler is not None:
+                profiler.disable()
+            usage = Usage.now(folder).since(before)
+            batches = orchestrator.batches - batches
+            stages = watch.taken() if watch is not None else {}
+        await check(database.store, sample.runs, checked=plan.checked_runs)
+    return Measured(sample, usage, batches, stages)
+
+
+def _stages(title: str, plain: Measured, timed: Measured) -> Table:
+    table = Table(
+        title=f"{title}: µs per command ({plain.commands // (plain.sample.steps // STEPS)} commands per run)",
+        title_justify="left",
+    )
+    table.add_column("stage")
+    table.add_column("µs", justify="right")
+    table.add_column("calls per command", justify="right")
+    spent = 0.0
+    for stage, (seconds, calls) in timed.stages.items():
+        spent += seconds
+        table.add_row(stage, f"{timed.each(seconds):.1f}", f"{calls / timed.commands:.2f}")
+    used, wall = timed.usage.thread, timed.usage.wall
+    table.add_row("asyncio, driver's callbacks, the rest", f"{timed.each(used - spent):.1f}", "")
+    table.add_row("waiting (database, disk, other processes)", f"{timed.each(wall - used):.1f}", "")
+    table.add_section()
+    for name, one in (("under the stopwatch", timed), ("plain", plain)):
+        usage = one.usage
+        table.add_row(
+            f"{name}: {one.sample.rate:,.0f} steps/s, {one.commands / one.batches:.0f} commands per lane's batch",
+            f"{one.each(usage.wall):.1f}",
+            f"loop {one.each(usage.thread):.1f}, process {one.each(usage.process):.1f},"
+            f" server {one.each(usage.server):.1f} µs CPU",
+        )
+    return table
