@@ -22,7 +22,7 @@ from tenure.store.sqlfile import named_queries
 from tenure.store.sqlite.quick import INDEXED, LIKELY, quickly
 
 SQL = named_queries("tenure.store.sqlite")
-_DONE = SQL["save_done"]
+_NOW, _DONE = SQL["now"], SQL["save_done"]
 _FINE = SQL["save_fine"]
 _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
@@ -87,7 +87,7 @@ class Running:
         self._host_now = host_now
         self._seen: dict[int, int] = {}
         self._changes = cursor.connection.total_changes()
-        self.now_us: int = ask(cursor, "now", (), (host_now(),))[0].now_us
+        self.now_us: int = cursor.execute(_NOW, (host_now(),)).get
 
     def now(self) -> int:
         """The time, read anew."""
@@ -95,9 +95,9 @@ class Running:
         return now
 
     @property
-    def wrote(self) -> bool:
-        """Whether there is anything to commit."""
-        return self._cursor.connection.total_changes() != self._changes
+    def changes(self) -> int:
+        """How many rows it has written."""
+        return self._cursor.connection.total_changes() - self._changes
 
     def answer(self, request: port.Query | port.Save) -> Any:
         """Carry out what a transaction yielded."""

@@ -5,7 +5,8 @@ Laws:
    cannot fail half-way because of another process.
 2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and
    reads on their own) runs in a thread: rows cost Python time, and two threads that both want the
-   interpreter are slower than one.
+   interpreter are slower than one. A small commit on a disk that has been quick does not even go to the
+   thread: handing it over and back would take as long as the disk does.
 3. A locked file is waited for without blocking the loop, in small random pauses, until the deadline.
 4. After any error the transaction is rolled back and the connection stays usable.
 5. Inline, there are no threads and nothing is awaited: the simulator's scheduler sees whole transactions.
@@ -40,6 +41,9 @@ PAUSE_SECONDS_MAX = 0.020
 POLL_SECONDS = 0.05
 """How often a waiting process looks whether another one has written."""
 STATEMENTS_CACHED = 256
+SMALL_COMMIT_ROWS = 32
+QUICK_COMMIT_SECONDS = 0.001
+"""What the loop may be held up by a commit."""
 _HOST_CLOCK = HostClock()
 
 
@@ -66,6 +70,8 @@ class SqliteStore:
         self._last_us = 0
         self._inline = inline
         self._busy_seconds = busy_seconds
+        self._commit_seconds = QUICK_COMMIT_SECONDS
+        """How long small commits have taken of late."""
         self._chance = random.Random()
         self._given = connection
         self._connection = connection
@@ -168,14 +174,11 @@ class SqliteStore:
                 running = Running(cursor, self._host_now)
                 result = _drive(make(), running)
                 self._last_us = running.now_us
-                if not running.wrote:
+                if not running.changes:
                     cursor.execute("rollback")
                     return result
                 running.finish()
-                if self._writer is None:
-                    cursor.execute("commit")
-                else:
-                    await self._writer.run(lambda: cursor.execute("commit"))
+                await self._commit(cursor, small=running.changes <= SMALL_COMMIT_ROWS)
             except BaseException as fault:
                 _roll_back(cursor.connection)
                 if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
@@ -220,6 +223,20 @@ class SqliteStore:
         except Exception as fault:
             raise translated(fault) from fault
         return cursor
+
+    async def _commit(self, cursor: apsw.Cursor, *, small: bool) -> None:
+        def commit() -> None:
+            started = time.perf_counter()
+            cursor.execute("commit")
+            if small:
+                # One slow commit counts at once, quick ones win confidence back little by little.
+                took = time.perf_counter() - started
+                self._commit_seconds = max(took, self._commit_seconds * 0.9)
+
+        if self._writer is None or (small and self._commit_seconds < QUICK_COMMIT_SECONDS):
+            commit()
+        else:
+            await self._writer.run(commit)
 
     async def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a call while the file is locked, in small random pauses, until the deadline."""
