@@ -174,6 +174,16 @@ cross join lateral (
     where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
+-- name: candidates_except
+-- The same without the steps of some workflows (a JSON array): those that have all the leases they may have.
+select c.run_id, c.idx, c.tenant, c.workspace, c.workflow
+from unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[]) l (queue, tenant, workspace, most, full_)
+cross join lateral (
+    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow from step s
+    where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
+        and not jsonb_exists(l.full_::jsonb, s.workflow)
+    order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
+
 -- name: key_queue
 -- Who holds a concurrency key and who has waited longest for it: exactly one row. A run that waits for the key
 -- looks again soon (wake_at <= $3); one whose start is delayed does not wait for it yet.
@@ -375,11 +385,14 @@ union all select 'idempotency', count(*) from idempotency
 select $2::bigint is null or abs({now} - $2::bigint) <= 1000000 as yes
 
 -- name: save_expected
--- Locks runs that are expected but do not change themselves, in id order. A save whose runs all change does
--- without: the update below locks them just as well, and locking twice costs a third more.
-select r.id from unnest({rows}::expect_in[]) e join run r on r.id = any (array[e.id])
-where r.version = e.version and (e.valid_until is null or e.valid_until > {now}) and (select yes from fine)
-order by r.id for update of r
+-- Locks runs that are expected but do not change themselves, in id order: the rows arrive sorted. A save whose
+-- runs all change does without: the update below locks them just as well, and locking twice costs a third more.
+select r.id from unnest({rows}::expect_in[]) e
+cross join lateral (
+    select t.id from run t
+    where t.id = e.id and t.version = e.version and (e.valid_until is null or e.valid_until > {now})
+    offset 0 for update) r
+where (select yes from fine)
 
 -- name: save_run
 -- The rows arrive sorted by id and the nested loop keeps their order, so two saves never wait for each
