@@ -199,6 +199,8 @@ CASES = [
     rows("usage", [("acme",), ("nobody",), ("beta",)], [port.Usage("acme", "build", 1), port.Usage("beta", "build", 1)]),
     rows("candidates", [("q1", "acme", "main", 9)], candidates(URGENT, OLDER, READY), in_order=True),
     rows("candidates", [("q1", "acme", "main", 2), ("q2", "beta", "gpu", 1)], candidates(URGENT, OLDER, BETA_GPU)),
+    rows("candidates_except", [("q1", "acme", "main", 9, '["fix"]')], candidates(OLDER, READY), in_order=True),
+    rows("candidates_except", [("q1", "acme", "main", 9, '["build","x"]'), ("q2", "beta", "gpu", 1, "[]")], candidates(URGENT, BETA_GPU)),
     one("key_queue", "acme", "deploy", 5000, answer=[port.KeyQueue(101, 102)]),
     one("key_queue", "acme", "deploy", 2999, answer=[port.KeyQueue(101, None)]),
     one("key_queue", "acme", "deploy", 90_000, answer=[port.KeyQueue(101, 103)]),

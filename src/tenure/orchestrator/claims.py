@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 import msgspec
+from msgspec.json import encode
 
 from tenure.errors import TenureError
 from tenure.kernel.admission import Lane as LaneKey
@@ -74,13 +75,7 @@ def claim(
     if capped:
         yield Query("lock_tenants", [(t,) for t in capped])
         usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
-    tenant_room, workflow_room = headroom(caps, usage)
-    quotas = dispatch.shares.serve(lanes, caps, claim.limit, tenant_room)
-    wanted = [(q, t, w, n) for (t, w), n in quotas.items() if n > 0 for q in claim.queues]
-    if not wanted:
-        return Claimed([], outcome, False)
-    candidates: list[Candidate] = yield Query("candidates", wanted)
-    chosen = _within(candidates, claim.limit, quotas, tenant_room, workflow_room)
+    chosen = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
     if not chosen:
         return Claimed([], outcome, False)
     runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
@@ -106,6 +101,36 @@ def _window(queues: list[tuple[str]], dispatch: Dispatch) -> Generator[Query | S
         lanes += [key for lane in rows if (key := (lane.tenant, lane.workspace)) not in seen]
     dispatch.cursor = lanes[-1] if len(lanes) >= LANES_WINDOW else ("", "")
     return lanes
+
+
+def _choose(
+    claim: Claim, shares: Shares, lanes: list[LaneKey], caps: dict[LaneKey, Cap], usage: dict[LaneKey, int]
+) -> Generator[Query | Save, Any, list[Candidate]]:
+    """Candidates that may be taken. Lanes whose turn it is and that have none make room for the others."""
+    tenant_room, workflow_room = headroom(caps, usage)
+    full: dict[str, list[str]] = {}
+    for (tenant, workflow), room in workflow_room.items():
+        if room <= 0:
+            full.setdefault(tenant, []).append(workflow)
+    while True:
+        quotas = shares.serve(lanes, caps, claim.limit, tenant_room)
+        turn = {lane: n for lane, n in quotas.items() if n > 0}
+        if not turn:
+            return []
+        plain = [(q, t, w, n) for (t, w), n in turn.items() if t not in full for q in claim.queues]
+        held = [
+            (q, t, w, n, encode(full[t]).decode())
+            for (t, w), n in turn.items()
+            if t in full
+            for q in claim.queues
+        ]
+        candidates: list[Candidate] = (yield Query("candidates", plain)) if plain else []
+        if held:
+            candidates += yield Query("candidates_except", held)
+        chosen = _within(candidates, claim.limit, quotas, tenant_room, workflow_room)
+        if chosen:
+            return chosen
+        lanes = [lane for lane in lanes if lane not in turn]
 
 
 def _within(

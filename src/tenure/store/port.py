@@ -172,6 +172,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "lanes": Lane,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
     "usage": Usage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
     "candidates": Candidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
+    "candidates_except": Candidate,  # (queue, tenant, workspace, limit, JSON array of workflows left out) -> likewise
     "key_queue": KeyQueue,  # () ; tenant, concurrency_key, horizon -> exactly one row; waiting: wake_at <= horizon
     "live_keys": LiveKey,  # () ; tenant, concurrency_key, except_run_id
     "rates": Rate,  # () ; tenant, since -> rated runs admitted after `since`

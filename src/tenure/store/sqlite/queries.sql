@@ -155,6 +155,14 @@ select run_id, idx, tenant, workspace, workflow from step
 where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
 
+-- name: candidates_except
+-- The same without the steps of some workflows (?5, a JSON array): those that have all the leases they may have.
+select run_id, idx, tenant, workspace, workflow from step
+where
+    queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
+    and workflow not in (select value from json_each(?5))
+order by priority desc, ready_at, run_id, idx limit ?4
+
 -- name: key_queue
 -- Who holds a concurrency key, and who has waited for it longest. Always one row. A run that waits for the key
 -- looks again soon (wake_at <= ?3); one whose start is delayed does not wait for it yet.
