@@ -16,7 +16,6 @@ from tests.conformance.world import Place
 _EMPTY = ";".join(f"delete from tenure.{table}" for table in ROWS)
 
 
-
 @pytest.fixture(scope="session")
 def _postgres_shared(
     postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]

@@ -168,7 +168,9 @@ async def _a_long_story(place: Place) -> list[object]:
         await w.complete(last, b"too late")
         for event in await w.events(run):
             body = decode_body(event)
-            told.append((event.kind, event.actor, event.initiator, body.get("edges"), sorted(body.get("set", {}))))
+            told.append(
+                (event.kind, event.actor, event.initiator, body.get("edges"), sorted(body.get("set", {})))
+            )
         told.append(await w.states(run))
         told.append([(row.state, row.lease, row.owner) for row in await w.attempts(run)])
         told.append(run_words(AGR, await w.events(run)))

@@ -179,8 +179,7 @@ async def test_backoff_doubles_and_attempts_past_the_maximum_fail_step_and_run(p
             await w.later(0.6).sweep()
         await w.fail(await w.claim(), "FLAKE")
         assert await w.states(run) == {"tool": "failed", "deploy": "skipped"}
-        row = await w.run(run)
-        assert (row.status, row.reason) == ("failed", "FLAKE")
+        assert ((await w.run(run)).status, (await w.run(run)).reason) == ("failed", "FLAKE")
         assert run_words(APR, await w.events(run))[-1] == "FAILED"
 
 
@@ -201,7 +200,13 @@ async def test_a_failure_after_an_approval_ends_the_run_failed(place: Place) -> 
         run = await w.create(profile=APR, plan=[gate(), "deploy"])
         await w.approve(run)
         await w.fail(await w.claim(), "INVALID_INPUT")
-        assert run_words(APR, await w.events(run)) == ["PENDING", "RUNNING", "WAITING_APPROVAL", "RUNNING", "FAILED"]
+        assert run_words(APR, await w.events(run)) == [
+            "PENDING",
+            "RUNNING",
+            "WAITING_APPROVAL",
+            "RUNNING",
+            "FAILED",
+        ]
 
 
 @pytest.mark.clause("APR-13")

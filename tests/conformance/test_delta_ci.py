@@ -102,7 +102,9 @@ async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place
             await w.at("10:02:01").sweep()
         row = await w.run(run)
         assert (row.status, row.reason) == ("failed", "PLAN_FAILED")
-        assert (await w.body(run, row.error_ref) or b"").startswith(b"no such" if how == "error" else b"the planner")
+        assert (await w.body(run, row.error_ref) or b"").startswith(
+            b"no such" if how == "error" else b"the planner"
+        )
         assert run_words(DCI, await w.events(run)) == ["CREATED", "PLANNING", "PLAN_FAILED", "FAILED"]
         async with w.refuses("RUN_TERMINAL_STATE"):
             await w.plan_ready(run, "build")
@@ -120,7 +122,9 @@ async def test_success_needs_every_required_job_and_no_other(place: Place) -> No
         build, flaky = await w.claims(limit=2)
         await w.fail(flaky, "TEST_FAILURE")
         assert await w.status(run) == "running"
-        assert (await w.states(run))["docs"] == "ready"  # an allowed failure counts as done for what is behind
+        assert (await w.states(run))[
+            "docs"
+        ] == "ready"  # an allowed failure counts as done for what is behind
         await w.complete(build)
         await w.complete(await w.claim())
         assert run_words(DCI, await w.events(run))[-1] == "SUCCESS"
@@ -655,6 +659,8 @@ async def test_a_single_job_whose_runner_is_dead_is_forced_at_its_deadline(place
 @pytest.mark.clause("DCI-19")
 async def test_a_single_job_without_a_lease_is_cancelled_at_once(place: Place) -> None:
     async with World(place) as w:
-        run = await w.create(profile=DCI, plan=[step("build"), step("bench", required=False), step("z", "bench")])
+        run = await w.create(
+            profile=DCI, plan=[step("build"), step("bench", required=False), step("z", "bench")]
+        )
         assert await w.cancel_step(run, "bench") == {"state": "canceled", "again": False}
         assert await w.states(run) == {"build": "ready", "bench": "canceled", "z": "ready"}

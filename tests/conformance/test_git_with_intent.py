@@ -245,7 +245,9 @@ async def end_as(w: World, status: str) -> int:
         run = await w.create(profile=GWI, plan=[step("a"), gate_beside()])
         await w.cancel(run)
     else:
-        run = await w.create(profile=GWI, plan=[step("a"), gate_beside()], timeout_seconds=60, wall_clock=True)
+        run = await w.create(
+            profile=GWI, plan=[step("a"), gate_beside()], timeout_seconds=60, wall_clock=True
+        )
         await w.later(61).sweep()
     assert await w.status(run) == status
     return run

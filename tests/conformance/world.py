@@ -396,9 +396,7 @@ class World:
     async def deliver(self, run: int, name: str, event_id: str = "e-1", **how: Any) -> Any:
         """Something happened outside."""
         context = self.context("webhook", "webhook")
-        return await self.do(
-            c.DeliverEvent(run_id=run, name=name, event_id=event_id, context=context, **how)
-        )
+        return await self.do(c.DeliverEvent(run_id=run, name=name, event_id=event_id, context=context, **how))
 
     async def cancel(self, run: int, **how: Any) -> Any:
         """Cancel the run."""
@@ -411,9 +409,7 @@ class World:
     async def revoke(self, lease: Lease) -> Any:
         """Take a lease away."""
         context = self.context("u_operator")
-        return await self.do(
-            c.RevokeLease(run_id=lease.run_id, idx=lease.idx, n=lease.n, context=context)
-        )
+        return await self.do(c.RevokeLease(run_id=lease.run_id, idx=lease.idx, n=lease.n, context=context))
 
     async def tell(self, command: type[c.RunCommand], run: int, who: str = "u_operator", **how: Any) -> Any:
         """Any other command about a run."""
@@ -535,7 +531,9 @@ class World:
         with pytest.raises(TenureError) as refusal:
             yield refusal
         assert refusal.value.code == code, f"refused with {refusal.value}, not {code}"
-        assert [await self.bundle(run) for run in await self.run_ids()] == before, "a refusal changed something"
+        assert [await self.bundle(run) for run in await self.run_ids()] == before, (
+            "a refusal changed something"
+        )
 
     async def examine(self) -> None:
         """Have the doctor look at everything; it must find nothing."""
@@ -552,6 +550,8 @@ class World:
         found += [
             f"{cap.tenant} has {usage[cap.tenant]} leases of {cap.max_concurrency}"
             for cap in await self.read("all_caps")
-            if cap.scope == "" and cap.max_concurrency is not None and usage.get(cap.tenant, 0) > cap.max_concurrency
+            if cap.scope == ""
+            and cap.max_concurrency is not None
+            and usage.get(cap.tenant, 0) > cap.max_concurrency
         ]
         assert not found, "the doctor found:\n" + "\n".join(found)

@@ -1,0 +1,245 @@
+"""How runs come to be: plans, idempotency keys, delays, keys that let one run in at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.model import Cap
+from tenure.limits import PAYLOAD_BYTES_MAX
+from tests.conformance.world import Place, World, gate, step
+
+
+async def test_a_static_plan_passes_through_planning_in_the_same_commit(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["one", "two"], input=b'{"ref":"main"}')
+        assert await w.kinds(run) == ["create"]
+        assert await w.states(run) == {"one": "ready", "two": "pending"}
+        lease = await w.claim()
+        assert (lease.name, lease.input) == ("one", b'{"ref":"main"}')
+
+
+async def test_a_code_first_run_is_taken_by_its_own_process_in_the_commit_that_makes_it(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin("bob", input=b"x")
+        assert (lease.kind, lease.n, lease.input) == ("body", 1, b"x")
+        assert await w.kinds(lease.run_id) == ["create"]
+        assert await w.status(lease.run_id) == "running"
+        assert await w.claims("carol") == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [
+        (["one", "one"], "two steps named 'one'"),
+        ([step("one", "two"), step("two", "one")], "form a cycle"),
+        ([step("one", "one")], "form a cycle"),
+        (["one", step("two", "nobody")], "no step named 'nobody'"),
+        ([c.StepSpec(name="")], "1 to 200 characters"),
+        ([c.StepSpec(name="x" * 201)], "1 to 200 characters"),
+        ([c.StepSpec(name="one", lease_seconds=0.5)], "must be 1 to 86400"),
+        ([c.StepSpec(name="one", timeout_seconds=0)], "must be over 0"),
+        ([c.StepSpec(name="one", retries=-1)], "must be 0 to 1000"),
+        ([gate(people=0)], "at least 1"),
+    ],
+)
+async def test_a_plan_that_is_none_is_refused_whole(place: Place, plan: Any, problem: str) -> None:
+    async with World(place) as w:
+        with pytest.raises(TenureError, match="PLAN_INVALID") as refusal:
+            await w.create(plan=plan)
+        assert problem in str(refusal.value)
+        assert await w.run_ids() == []
+        # A planner's answer is checked alike, and the run goes on planning.
+        run = await w.create(plan=None)
+        async with w.refuses("PLAN_INVALID"):
+            await w.plan_ready(run, *plan)
+        assert await w.status(run) == "planning"
+
+
+@pytest.mark.parametrize(
+    "request_", [{"tenant": ""}, {"workflow": "x" * 201}, {"labels": "[]"}, {"timeout_seconds": 0.0}]
+)
+async def test_a_request_that_has_the_wrong_form_makes_nothing(
+    place: Place, request_: dict[str, Any]
+) -> None:
+    async with World(place) as w:
+        with pytest.raises(TenureError, match="INVALID_INPUT") as refusal:
+            await w.create(**request_)
+        assert [detail.path for detail in refusal.value.details] == list(request_)
+        with pytest.raises(TenureError, match="PROFILE_NOT_FOUND"):
+            await w.create(profile="nobody's")
+        with pytest.raises(TenureError, match="PAYLOAD_TOO_LARGE"):
+            await w.create(input=bytes(PAYLOAD_BYTES_MAX + 1))
+        assert await w.run_ids() == []
+        assert await w.create(input=bytes(PAYLOAD_BYTES_MAX))
+
+
+async def test_steps_added_under_way_may_need_those_there_are(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=[step("one"), step("two")])
+        one, two = await w.claims(limit=2)
+        await w.complete(one)
+        assert await w.add(run, step("three", "one"), step("four", "two", "three"), step("five")) == {
+            "steps": 5
+        }
+        assert await w.states(run) == {
+            "one": "succeeded", "two": "running", "three": "ready", "four": "pending", "five": "ready",
+        }  # fmt: skip
+        for again in ("one", "five"):
+            async with w.refuses("PLAN_INVALID"):
+                await w.add(run, step(again))
+        await w.complete(two)
+        for _ in range(3):
+            await w.complete(await w.claim())
+        assert await w.status(run) == "succeeded"
+        assert (await w.run(run)).steps_done == 5
+
+
+async def test_many_at_once_with_one_key_make_one_run(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        answers = await asyncio.gather(
+            *(
+                w.through(n % 2).created(plan=["a"], source="github_webhook", idempotency_key="delivery-1")
+                for n in range(50)
+            )
+        )
+        assert len({answer.run_id for answer in answers}) == 1
+        assert sum(not answer.again for answer in answers) == 1
+        assert len(await w.run_ids()) == 1
+        # The key belongs to tenant and source: elsewhere it is another one.
+        others = [
+            await w.create(plan=["a"], source="api", idempotency_key="delivery-1"),
+            await w.create(plan=["a"], source="github_webhook", idempotency_key="delivery-1", tenant="other"),
+        ]
+        assert len({answers[0].run_id, *others}) == 3
+
+
+async def test_an_id_that_is_taken_is_made_anew(place: Place) -> None:
+    async with World(place) as w:
+        first = await w.create(plan=["a"])
+        async with w.refuses("RUN_ID_TAKEN"):
+            await w.do(w.request(plan=["a"], run_id=first))
+        second = await w.create(plan=["a"], run_id=first)
+        assert second != first
+
+
+# ------------------------------------------------------------------------------------------- admission
+
+
+async def test_a_delayed_start_waits_for_its_moment(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a"], not_before=w.now + us(60))
+        assert (await w.status(run), await w.claims()) == ("queued", [])
+        await w.at("10:00:58").sweep()
+        assert await w.claims() == []
+        await w.at("10:01:01").sweep()
+        assert (await w.claim()).run_id == run
+        assert (await w.run(run)).admitted_at is not None
+
+
+async def test_a_delayed_run_can_be_cancelled_and_times_out_by_the_wall_clock(place: Place) -> None:
+    async with World(place) as w:
+        early = await w.create(plan=["a"], not_before=w.now + us(600))
+        assert (await w.cancel(early))["status"] == "canceled"
+        late = await w.create(plan=["a"], not_before=w.now + us(600), timeout_seconds=60, wall_clock=True)
+        await w.at("10:11:00").sweep()
+        row = await w.run(late)
+        assert (row.status, row.reason) == ("timed_out", "RUN_TIMED_OUT")
+        assert await w.claims() == []
+
+
+async def test_a_delayed_run_does_not_hold_up_its_key(place: Place) -> None:
+    async with World(place) as w:
+        delayed = await w.create(plan=["a"], concurrency_key="k", not_before=w.now + us(3600))
+        now = await w.create(plan=["a"], concurrency_key="k")
+        lease = await w.claim()
+        assert lease.run_id == now
+        await w.at("10:00:10").complete(lease)
+        await w.settle()
+        assert (await w.run(delayed)).admitted_at is None
+        await w.at("11:00:01").sweep()
+        assert (await w.claim()).run_id == delayed
+
+
+async def test_a_key_lets_one_run_in_at_a_time_whoever_creates_them(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        runs = await asyncio.gather(
+            *(w.through(n % 2).create(plan=["a"], concurrency_key="k") for n in range(8))
+        )
+        other = await w.create(plan=["a"], concurrency_key="k", tenant="other")
+        done: list[int] = []
+        while leases := await w.claims(limit=20):
+            mine = [lease for lease in leases if lease.run_id != other]
+            assert len(mine) <= 1
+            for lease in leases:
+                await w.complete(lease)
+                done.append(lease.run_id)
+            await w.settle()
+            await w.later(6).sweep()
+        assert sorted(done) == sorted([*runs, other])
+
+
+async def test_a_planned_run_is_admitted_under_its_tenants_lock(place: Place) -> None:
+    async with World(place, caps=[Cap("acme", "", max_runs_per_min=1)]) as w:
+        first = await w.create(plan=None)
+        second = await w.create(plan=None, concurrency_key="k")
+        for run in (first, second):
+            await w.plan_ready(run, "a")
+        assert await w.claims(limit=5) == []
+        await w.sweep()
+        (lease,) = await w.claims(limit=5)
+        await w.complete(lease)
+        await w.later(61).sweep()
+        (lease,) = await w.claims(limit=5)
+        await w.complete(lease)
+        assert [await w.status(run) for run in (first, second)] == ["succeeded"] * 2
+
+
+# -------------------------------------------------------------------------------------- resume and rerun
+
+
+async def test_resuming_a_failed_run_reuses_its_resumable_checkpoints(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin(profile="git-with-intent", input=b"in")
+        await w.checkpoint(lease, "clone", output=b"at /tmp", arguments=b"h1")
+        await w.checkpoint(lease, "format", output=b"ok", resumable=False)
+        async with w.refuses("RUN_INVALID_TRANSITION"):
+            await w.resume(lease.run_id)
+        await w.fail(lease, "TESTS_FAILED")
+        resumed = await w.resume(lease.run_id)
+        spec = await w.spec(resumed)
+        assert (spec.resumed_from, spec.resume_count) == (lease.run_id, 1)
+        (kept,) = await w.read("checkpoints_of", resumed)
+        assert (kept.name, kept.arguments, await w.body(resumed, kept.output_ref)) == (
+            "clone",
+            b"h1",
+            b"at /tmp",
+        )
+        again = await w.claim()
+        assert (again.run_id, again.input, again.checkpoints) == (resumed, b"in", 1)
+        await w.complete(again)
+        async with w.refuses("RUN_TERMINAL_STATE"):  # a succeeded one has nothing left
+            await w.resume(resumed)
+
+
+async def test_resuming_a_declared_run_leaves_out_what_succeeded(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["build", gate(), "deploy"], profile="delta-ci")
+        await w.complete(await w.claim())
+        await w.approve(run)
+        await w.fail(await w.claim(), "COMPILE_ERROR")
+        resumed = await w.resume(run)
+        assert await w.states(resumed) == {"deploy": "ready"}
+        assert (await w.step(resumed, "deploy")).idempotency_key == (
+            await w.step(run, "deploy")
+        ).idempotency_key
+        fresh = await w.rerun(run)
+        assert await w.states(fresh) == {"build": "ready", "gate": "pending", "deploy": "pending"}
+        assert (await w.step(fresh, "deploy")).idempotency_key != (
+            await w.step(run, "deploy")
+        ).idempotency_key
