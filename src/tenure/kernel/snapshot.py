@@ -123,9 +123,14 @@ class Snapshot:
         return snap
 
     def add(self, row: Row) -> None:
-        """Put a loaded row in its place."""
+        """Put a loaded row in its place. One that is there stays: an earlier command of the same batch may have
+        decided on it, and the database does not know that yet."""
         key = tuple(getattr(row, name) for name in row.key[1:])
-        self.put((row.table, *key), row)
+        place = self.place.get(row.table)
+        if place is None:
+            self.spec = self.spec or row  # type: ignore[assignment]  # only a spec has no place of its own
+        else:
+            place.setdefault(key if len(key) > 1 else key[0], row)
 
     def put(self, key: Key, row: Row) -> None:
         """Put a row in its place, by (table, *key within the run)."""
