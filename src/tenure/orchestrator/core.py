@@ -92,6 +92,7 @@ class Orchestrator:
         self._command_seconds = command_seconds
         self._queued = 0
         self._room = asyncio.Condition()
+        self._patient = 0
         self._cache: dict[int, Snapshot] = {}
         self._caps: dict[str, dict[str, Cap]] = {}
         self._caps_until = -1.0
@@ -154,11 +155,14 @@ class Orchestrator:
     async def send(self, command: Command) -> Any:
         """Submit a command, waiting for room in the queue, and wait for its answer."""
         if self._queued >= self._queue_max:
+            self._patient += 1
             try:
                 async with asyncio.timeout(self._command_seconds), self._room:
                     await self._room.wait_for(lambda: self._queued < self._queue_max)
             except TimeoutError:
                 raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting") from None
+            finally:
+                self._patient -= 1
         return await self.submit(command)
 
     async def create(self, command: CreateRun) -> Created:
@@ -206,6 +210,9 @@ class Orchestrator:
                 await lane.wake.wait()
                 continue
             items = self._take(lane)
+            if self._patient and self._queued < self._queue_max:
+                async with self._room:
+                    self._room.notify_all()
             self.batches += 1
             self.commands += len(items)
             try:
@@ -215,9 +222,6 @@ class Orchestrator:
                 error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
                 for item in items:
                     self._answer(item, None, error)
-            if self._queued + len(items) >= self._queue_max:
-                async with self._room:
-                    self._room.notify_all()
 
     def _take(self, lane: _Lane) -> list[Item]:
         """The next batch: at most one command per tenant that looks beyond its run, the others wait a turn."""
