@@ -1,0 +1,101 @@
+"""Stores that fail, or wait, when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import apsw
+
+from tenure.store.port import Transaction
+from tenure.store.postgres import PostgresStore
+from tenure.store.postgres.link import Link
+from tenure.store.sqlite import SqliteStore
+from tests.conformance.world import Place
+
+T = TypeVar("T")
+
+
+class Faulty:
+    """A real store behind a door: transactions wait while it is shut, and fail before or after they commit."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.door = asyncio.Event()
+        self.door.set()
+        self.before: deque[Exception] = deque()
+        """Raised instead of the next transactions, which do not happen."""
+        self.after: deque[Exception] = deque()
+        """Raised after the next transactions, which do happen."""
+        self.transactions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
+        """As the store does it, unless something was planted."""
+        self.transactions += 1
+        await self.door.wait()
+        if self.before:
+            raise self.before.popleft()
+        result: T = await self._inner.transact(make, lane=lane, single=single)
+        if self.after:
+            raise self.after.popleft()
+        return result
+
+
+class _Hold:
+    """Stops one commit just before it happens, its locks held, until it is let go."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def wait(self) -> None:
+        if self.armed:
+            self.armed = False
+            self.reached.set()
+            await self.go.wait()
+
+
+class HeldSqlite(SqliteStore):
+    """SQLite with a hold before its commit."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.hold = _Hold()
+
+    async def _commit(self, cursor: apsw.Cursor, *, small: bool) -> None:
+        await self.hold.wait()
+        await super()._commit(cursor, small=small)
+
+
+class HeldPostgres(PostgresStore):
+    """PostgreSQL with a hold before its commit, and something that may happen in its place or behind it."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.hold = _Hold()
+        self.cut: Callable[[int], Awaitable[None]] | None = None
+        """Called with the backend's process id just before the next commit is sent."""
+
+    def estimate_us(self) -> int | None:
+        return None  # always under the lock: that is what is looked at here
+
+    async def _command(self, link: Link, text: str) -> None:
+        if text == "commit":
+            await self.hold.wait()
+            if self.cut is not None:
+                cut, self.cut = self.cut, None
+                connection = link._connection
+                assert connection is not None
+                await cut(connection.get_server_pid())
+        await super()._command(link, text)
+
+
+def held(place: Place) -> HeldSqlite | HeldPostgres:
+    """A store whose commit can be held."""
+    return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)

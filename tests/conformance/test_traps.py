@@ -1,0 +1,433 @@
+"""The traps of group commit: each of these went wrong once, in a trial or in somebody's system."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.decide.leases import Lease
+from tenure.kernel.model import Attempt, Cap
+from tenure.store.port import Ambiguous, Conflict
+from tests.conformance.crowd import crowd
+from tests.conformance.faults import Faulty, HeldPostgres, held
+from tests.conformance.world import Place, World, step
+
+# -------------------------------------------------------------------------------------- lock, then load
+
+
+async def blocked_backends(dsn: str) -> int:
+    connection = await asyncpg.connect(dsn)
+    try:
+        count: int = await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        return count
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("late", ["fail", "claim", "cancel"])
+async def test_a_batch_blocked_on_a_run_decides_on_the_step_that_changed_behind_it(
+    place: Place, late: str
+) -> None:
+    first = held(place)
+    async with World(place, stores=[first, held(place)]) as w:
+        run = await w.create(plan=[step("one"), step("two", "one")])
+        lease = await w.claim()
+        first.hold.armed = True
+        completing = asyncio.create_task(w.complete(lease, b"done"))
+        await first.hold.reached.wait()  # decided and saved, not yet committed; the run is locked
+
+        other = w.through(1)
+        commands: dict[str, c.Command] = {
+            "fail": c.Fail(run_id=run, idx=0, n=1, seq=9, code="TOO_LATE"),
+            "claim": c.ClaimStep(run_id=run, idx=1, by=c.ClaimBy("carol")),
+            "cancel": c.RequestCancel(run_id=run),
+        }
+        blocked = asyncio.create_task(other.do(commands[late]))
+        if place.kind == "postgres":
+            while await blocked_backends(place.address) == 0:
+                await asyncio.sleep(0)
+        else:
+            for _ in range(100):  # SQLite's second writer is turned away again and again meanwhile
+                await asyncio.sleep(0)
+        assert not blocked.done()
+
+        first.hold.go.set()
+        await completing
+        if late == "fail":
+            with pytest.raises(TenureError, match="LEASE_STALE"):
+                await blocked
+            assert await w.states(run) == {"one": "succeeded", "two": "ready"}
+        elif late == "claim":
+            taken: Lease = await blocked  # it could not be claimed before that commit
+            assert (taken.name, taken.n) == ("two", 1)
+        else:
+            assert (await blocked)["status"] == "canceled"
+            assert await w.states(run) == {"one": "succeeded", "two": "canceled"}
+        assert (await w.attempts(run))[0].state == "succeeded"
+
+
+async def test_a_cached_snapshot_is_not_believed_when_the_run_moved_on_elsewhere(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        other = w.through(1)
+        for _ in range(5):
+            lease = await w.begin()  # the first orchestrator remembers this run
+            await w.checkpoint(lease, "one")
+            await other.checkpoint(lease, "two")  # the second one changes it
+            await w.checkpoint(lease, "three")
+            await other.cancel(lease.run_id)
+            assert (await w.complete(lease)).late
+            assert await w.status(lease.run_id) == "canceled"
+
+
+async def test_a_lease_revoked_elsewhere_is_stale_here_at_once(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        lease = await w.begin()
+        await w.checkpoint(lease, "one")
+        await w.through(1).revoke(lease)
+        async with w.refuses("LEASE_STALE"):
+            await w.checkpoint(lease, "two")
+
+
+# ------------------------------------------------------------------------------------------- hammering
+
+
+@pytest.mark.guard_seconds(120)
+async def test_two_orchestrators_hammering_the_same_runs_answer_everything(place: Place) -> None:
+    dice = random.Random(7)
+    async with World(place, orchestrators=2, caps=[Cap("acme", "", max_concurrency=30)]) as w:
+        runs = [
+            await w.create(plan=[step(f"s{n}", retries=50) for n in range(6)], profile="delta-ci")
+            for _ in range(20)
+        ]
+        leases: list[Lease] = []
+        refusals = {
+            "LEASE_STALE", "RUN_INVALID_TRANSITION", "MESSAGE_OUT_OF_ORDER", "RUN_TERMINAL_STATE", "LEASE_NOT_ACTIVE",
+        }  # fmt: skip
+        answered = 0
+
+        async def hammer(number: int) -> None:
+            nonlocal answered
+            mine = w.through(number)
+            for turn in range(300):
+                kind = dice.randrange(10)
+                try:
+                    if kind < 3 or not leases:
+                        leases.extend(await mine.claims(f"worker-{number}", limit=dice.randrange(1, 6)))
+                    elif kind < 6:
+                        await mine.complete(leases.pop(dice.randrange(len(leases))))
+                    elif kind == 6:
+                        await mine.fail(leases.pop(dice.randrange(len(leases))), "NETWORK")
+                    elif kind == 7:
+                        await mine.release(leases.pop(dice.randrange(len(leases))))
+                    elif kind == 8:
+                        await mine.beat(dice.choice(leases))
+                    else:
+                        await mine.tell(c.UpdateMetadata, dice.choice(runs), labels=f'{{"turn":{turn}}}')
+                except TenureError as refused:
+                    assert refused.code in refusals, refused
+                answered += 1
+
+        # Four at a time on each side, so that batches hold several runs in different orders.
+        await asyncio.gather(*(hammer(n % 2) for n in range(8)))
+        assert answered == 2400
+        await w.settle()
+        assert all([(await w.run(run)).version for run in runs])
+
+
+@pytest.mark.guard_seconds(120)
+@pytest.mark.clause("GOV-09", "GOV-12")
+async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place) -> None:
+    async with World(place, caps=[Cap("acme", "", max_concurrency=5)]) as w:
+        w.hand.offset = 0  # these processes live by the real clock
+        w.pin()
+        runs = [await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)]
+        got = await crowd(place, processes=8, limit=3)
+        assert len(got) == len(set(got)) == 100  # nobody got what another one had
+        attempts = [row for run in runs for row in await w.attempts(run)]
+        assert [await w.status(run) for run in runs] == ["succeeded"] * 10
+        assert len(attempts) == 100
+        assert 1 <= most_at_once(attempts) <= 5
+
+
+def most_at_once(attempts: list[Attempt]) -> int:
+    """How many leases were live at the same moment, by the store's own times."""
+    moments = sorted(
+        [(row.granted_at, 1) for row in attempts] + [(row.ended_at or 1 << 62, -1) for row in attempts]
+    )
+    live = most = 0
+    for _, change in moments:
+        live += change
+        most = max(most, live)
+    return most
+
+
+@pytest.mark.guard_seconds(120)
+@pytest.mark.clause("GOV-09")
+async def test_of_several_processes_racing_for_each_step_one_wins(place: Place) -> None:
+    async with World(place) as w:
+        w.hand.offset = 0
+        w.pin()
+        runs = [await w.create(plan=["only"], profile="delta-ci") for _ in range(60)]
+        got = await crowd(place, processes=4, limit=1)
+        assert sorted(run for run, _, _ in got) == sorted(runs)
+        assert {n for _, _, n in got} == {1}
+
+
+# --------------------------------------------------------------------------------------- ambiguous commits
+
+
+async def everything(w: World, store: Faulty, faults: Any) -> int:
+    """A run's life in which each commit meets a fault; its id."""
+    faults(store)
+    run = await w.create(plan=["a"], idempotency_key="once", request_hash=b"h")
+    faults(store)
+    await w.do(c.UpdateMetadata(run_id=run, labels='{"x":1}'))
+    lease = await w.claim()
+    faults(store)
+    await w.checkpoint(lease, "one", output=b"1")
+    faults(store)
+    reply = await w.wait(lease, "sure?", approval=c.ApprovalSpec())
+    assert reply.no is not None
+    faults(store)
+    await w.suspend(lease, reply.no)
+    faults(store)
+    assert (await w.approve(run))["again"] is False  # the truth, not "you did that before"
+    lease = await w.claim()
+    faults(store)
+    assert (await w.complete(lease, b"done")).state == "ok"
+    return run
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "before, then after", "after twice"])
+async def test_the_connection_is_cut_around_commit_one_effect_and_the_client_learns_the_truth(
+    place: Place, moment: str
+) -> None:
+    def faults(store: Faulty) -> None:
+        if moment.startswith("before"):
+            store.before.append(Ambiguous("cut"))
+        if moment in ("after", "before, then after", "after twice"):
+            store.after.append(Ambiguous("cut"))
+        if moment == "after twice":
+            store.after.append(Ambiguous("cut"))
+
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        run = await everything(w, store, faults)
+        row = await w.run(run)
+        assert (row.status, row.steps_done) == ("succeeded", 2)
+        assert await w.kinds(run) == [
+            "create", "metadata", "claim", "checkpoint", "open_wait", "suspend", "decide_approval", "claim", "complete",
+        ]  # fmt: skip
+        assert await w.run_ids() == [run]
+
+
+async def test_of_a_batch_that_was_cut_each_command_learns_its_own_fate(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        runs = [await w.create(plan=["a"]) for _ in range(20)]
+        leases = {lease.run_id: lease for lease in await w.claims(limit=20)}
+        store.after.append(Ambiguous("cut"))
+        answers = await asyncio.gather(*(w.complete(leases[run]) for run in runs[:19]), w.cancel(runs[19]))
+        assert [reply.state for reply in answers[:19]] == ["ok"] * 19
+        assert answers[19] == {"status": "canceling", "again": False}
+        assert [await w.status(run) for run in runs] == ["succeeded"] * 19 + ["canceling"]
+
+
+async def test_a_claim_that_was_cut_gives_nothing_away_and_expires(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        run = await w.create(plan=["a"], profile="delta-ci")
+        store.after.append(Ambiguous("cut"))
+        assert await w.claims("bob") == []  # it may have happened: nobody works on a lease that may not be there
+        assert [row.lease for row in await w.attempts(run)] == ["active"]
+        await w.later(61).sweep()
+        lease = await w.claim("bob")
+        assert lease.n == 2
+        await w.complete(lease)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_place: Place, when: str) -> None:
+    store = HeldPostgres(postgres_place.address)
+    admin = await asyncpg.connect(postgres_place.address)
+
+    async def terminate(pid: int) -> None:
+        await admin.execute("select pg_terminate_backend($1)", pid)
+
+    try:
+        async with World(postgres_place, stores=[store]) as w:
+            run = await w.create(plan=["a", "b"])
+            lease = await w.claim()
+            if when == "before":
+                store.cut = terminate  # the commit is sent to a backend that is gone
+                await w.complete(lease, b"done")
+            else:
+                store.hold.armed = True
+                completing = asyncio.create_task(w.complete(lease, b"done"))
+                await store.hold.reached.wait()
+                store.hold.go.set()
+                await completing
+                await admin.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and pid <> pg_backend_pid()"
+                )
+                # The answer was lost on the way: the runner says it again.
+                assert (await w.complete(lease, b"done", seq=1)).state == "ok"
+            assert (await w.kinds(run)).count("complete") == 1
+            await w.work_off(run)
+            assert await w.status(run) == "succeeded"
+    finally:
+        await admin.close()
+
+
+# ---------------------------------------------------------------------------------------- back-pressure
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_full_queue_says_so_and_whoever_waits_gets_in_later(place: Place, lanes: int) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store], queue_max=6, lanes=lanes) as w:
+        runs = [await w.create(plan=["a"]) for _ in range(4)]
+        store.door.clear()
+        labels = [c.UpdateMetadata(run_id=runs[n % 4], labels=f'{{"n":{n}}}') for n in range(40)]
+        under_way: list[asyncio.Future[Any]] = []
+        with pytest.raises(TenureError, match="QUEUE_FULL") as full:
+            for label in labels:
+                under_way.append(w.orchestrator.submit(label))
+                await asyncio.sleep(0)  # the lanes take what they can
+        assert full.value.retryable
+        waiting = [asyncio.create_task(w.do(label)) for label in labels[len(under_way) :]]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        store.door.set()
+        answers = await asyncio.gather(*under_way, *waiting)
+        assert len(answers) == 40
+        assert [(await w.kinds(run)).count("metadata") for run in runs] == [10] * 4
+
+
+async def test_whoever_waits_gets_in_also_when_several_lanes_emptied_the_queue(place: Place) -> None:
+    async with World(place, queue_max=6, lanes=2, command_seconds=3) as w:
+        runs: dict[int, int] = {}
+        while len(runs) < 2:  # one for each lane
+            run = await w.create(plan=["a"])
+            runs[run % 2] = run
+        commands = [c.UpdateMetadata(run_id=runs[n % 2], labels=f'{{"n":{n}}}') for n in range(6)]
+        under_way = [w.orchestrator.submit(command) for command in commands]
+        last = await w.do(c.UpdateMetadata(run_id=runs[0], labels='{"n":7}'))  # full: it has to wait
+        assert last["labels"] == '{"n":7}'
+        await asyncio.gather(*under_way)
+
+
+async def test_every_command_gets_one_answer_its_result_or_its_error(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        runs = [await w.create(plan=["a"]) for _ in range(10)]
+        store.door.clear()
+        asked: list[c.Command] = []
+        for run in runs:
+            asked += [
+                c.Pause(run_id=run),
+                c.RequestCancel(run_id=run),  # ends it
+                c.RequestCancel(run_id=run),  # too late
+                c.UpdateMetadata(run_id=run, labels="{}"),
+                c.DeliverEvent(run_id=run, name="x", event_id="1"),
+                c.Pause(run_id=run + 1),
+            ]
+        futures = [w.orchestrator.submit(command) for command in asked]
+        store.before.extend([Conflict("deadlock"), Conflict("deadlock")])
+        store.door.set()
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        for n in range(10):
+            paused, canceled, late, labeled, event, nobody = answers[6 * n : 6 * n + 6]
+            assert paused == {"paused": True, "again": False}
+            assert canceled == {"status": "canceled", "again": False}
+            assert labeled == {"labels": "{}", "metadata": "{}"}
+            codes = [error.code for error in (late, event, nobody) if isinstance(error, TenureError)]
+            assert codes == ["RUN_TERMINAL_STATE", "RUN_TERMINAL_STATE", "RUN_NOT_FOUND"]
+
+
+async def test_stopping_finishes_what_was_submitted(place: Place) -> None:
+    async with World(place) as w:
+        runs = [await w.create(plan=["a"]) for _ in range(50)]
+        futures = [w.orchestrator.submit(c.RequestCancel(run_id=run)) for run in runs]
+        await w.orchestrator.stop()
+        assert [future.result()["status"] for future in futures] == ["canceled"] * 50
+        with pytest.raises(TenureError, match="STORE_UNAVAILABLE"):
+            w.orchestrator.submit(c.Pause(run_id=runs[0]))
+
+
+# ------------------------------------------------------------------------------------- bad data, no store
+
+
+@pytest.mark.parametrize("bad", ["nul", "huge number", "surrogate"])
+async def test_one_command_the_database_refuses_fails_alone(place: Place, bad: str) -> None:
+    async with World(place) as w:
+        requests = [w.request(plan=["a"]) for _ in range(50)]
+        spoiled = {
+            "nul": w.request(plan=["a"], workflow="a\0b"),
+            "huge number": w.request(plan=["a"], priority=2**70),
+            "surrogate": w.request(plan=["a"], workflow="a\ud800b"),
+        }[bad]
+        futures = [w.orchestrator.submit(one) for one in [*requests[:25], spoiled, *requests[25:]]]
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        refused = answers.pop(25)
+        if bad == "nul" and place.kind == "sqlite" and not isinstance(refused, Exception):
+            answers.append(refused)  # SQLite can hold it
+        else:
+            assert isinstance(refused, TenureError), refused
+            assert refused.code in ("INVALID_INPUT", "INTERNAL_ERROR")
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert len(await w.run_ids()) == len(answers)
+
+
+async def test_commands_wait_while_the_store_is_away_and_succeed_when_it_is_back(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        run = await w.create(plan=["a"])
+        lease = await w.claim()
+        store.before.extend(TenureError("STORE_UNAVAILABLE", "away") for _ in range(5))
+        await w.checkpoint(lease, "one")
+        store.before.extend(TenureError("STORE_BUSY", "locked") for _ in range(3))
+        assert (await w.complete(lease)).state == "ok"
+        assert await w.status(run) == "succeeded"
+        assert not store.before
+
+
+async def test_a_store_that_stays_away_is_said_to_be_and_nothing_is_done_twice_later(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store], command_seconds=0.05) as w:
+        run = await w.create(plan=["a"])
+        lease = await w.claim()
+        store.before.extend(TenureError("STORE_UNAVAILABLE", "away") for _ in range(1000))
+        with pytest.raises(TenureError, match="STORE_UNAVAILABLE"):
+            await w.complete(lease, seq=1)
+        store.before.clear()
+        await w.complete(lease, seq=1)
+        assert await w.kinds(run) == ["create", "claim", "complete"]
+
+
+@pytest.mark.guard_seconds(90)
+async def test_every_connection_lost_at_once_is_made_anew(postgres_place: Place) -> None:
+    async with World(postgres_place, orchestrators=2) as w:
+        runs = [await w.create(plan=["a"], profile="delta-ci") for _ in range(10)]
+        leases = await w.claims(limit=10)
+        admin = await asyncpg.connect(postgres_place.address)
+        for round_ in range(3):
+            await admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            await asyncio.gather(
+                *(w.through(n % 2).checkpoint(lease, f"part {round_}") for n, lease in enumerate(leases))
+            )
+        await admin.close()
+        await asyncio.gather(*(w.complete(lease) for lease in leases))
+        assert [(await w.run(run)).steps_done for run in runs] == [4] * 10
