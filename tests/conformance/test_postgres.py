@@ -411,6 +411,65 @@ async def test_a_server_that_stays_away_is_unavailable() -> None:
             assert refused.value.code == "STORE_UNAVAILABLE"
 
 
+async def test_a_server_that_stops_answering_is_given_up_and_found_again(postgres_dsn: str) -> None:
+    """Half-open: no reset ever comes. What was under way as a commit is ambiguous, anything else is run again."""
+    async with Wire(postgres_dsn).strung() as wire:
+        async with opened(wire.dsn, patience_seconds=0.2, silence_seconds=0.1) as store:
+            await make_runs(store, 1)
+            await save(store, change(1, 0), single=True)
+            wire.mute()
+            with pytest.raises(Ambiguous):
+                await save(store, change(1, 1), single=True)
+            with pytest.raises(TenureError) as refused:
+                await save(store, change(1, 1))
+            assert refused.value.code == "STORE_UNAVAILABLE"
+            wire.unmute()
+            assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous one did happen
+
+
+async def test_a_store_that_is_closed_finishes_what_is_under_way_and_refuses_the_rest(
+    postgres_dsn: str,
+) -> None:
+    async with by_hand(postgres_dsn) as other:
+        store = PostgresStore(postgres_dsn)
+        await store.migrate()
+        await store.open()
+        await make_runs(store, 1, 2)
+        async with other.transaction():
+            await other.execute("select from run where id = 1 for update")
+            under_way = asyncio.create_task(save(store, change(1, 0)))
+            await blocked_backend(other)
+            queued = asyncio.create_task(save(store, change(2, 0)))
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(store.close())
+            await asyncio.sleep(0.02)
+            assert not closing.done()
+        assert (await under_way).ids == {1}
+        await closing
+        with pytest.raises(TenureError, match="closed"):
+            await queued
+        with pytest.raises(TenureError, match="closed"):
+            await store.read("get_run", 1)
+        assert (
+            await other.fetchval("select count(*) from pg_stat_activity where application_name = 'tenure'")
+            == 0
+        )
+
+
+async def test_a_type_that_changed_under_a_prepared_statement_is_no_error(postgres_dsn: str) -> None:
+    """A migration of a later version went by."""
+    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+        await make_runs(store, 1)
+        for version, single in ((0, True), (1, False)):
+            await save(store, change(1, version), single=single)
+            await versions(store, 1)
+            await other.execute('alter table run alter column parked type varchar(80) collate "C"')
+            await other.execute("alter table run add column later text")
+            assert await versions(store, 1) == [version + 1]
+            await other.execute("alter table run drop column later")
+        assert (await save(store, change(1, 2), single=True)).ids == {1}
+
+
 # ------------------------------------------------------------------------------------------- refusals
 
 
@@ -443,6 +502,10 @@ async def test_what_the_server_refuses_has_a_name_and_leaves_the_lane_usable(pos
                 await save(store, change(1, 0, steps_total=1 << 40), single=single)
             with pytest.raises(Rejected):
                 await save(store, change(1, 0, steps_total=-1), single=single)
+            twice = change(1, 0)
+            twice.rows["step"] = [a_ready_step(1, 0), a_ready_step(1, 0)]
+            with pytest.raises(Rejected):
+                await save(store, twice, single=single)
         assert (await save(store, change(1, 0))).ids == {1}
 
 

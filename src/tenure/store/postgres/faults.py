@@ -50,13 +50,15 @@ def is_connection_fault(fault: BaseException) -> bool:
 
 def translated(fault: Exception, *, in_commit: bool = False) -> Exception:
     """The error our callers know; anything unforeseen stays what it is. `in_commit`: it may have happened."""
+    if isinstance(fault, asyncpg.InvalidCachedStatementError):
+        return Lost(str(fault))  # a migration went by: the server refused, and a new connection will do
     if isinstance(fault, asyncpg.PostgresError) and fault.sqlstate not in _SHUTDOWN:
         state = fault.sqlstate or ""
         if state in _CODES:
             return TenureError(_CODES[state], f"PostgreSQL: {fault}")
         if state.startswith("40"):
             return Conflict(str(fault))
-        if state.startswith(("22", "23")):
+        if state.startswith(("21", "22", "23")):  # 21: one save has two rows of the same key
             return Rejected(str(fault))
     if is_connection_fault(fault):
         return Ambiguous(str(fault)) if in_commit else Lost(str(fault))

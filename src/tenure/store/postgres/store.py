@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 READERS = 4
 MIGRATE_SECONDS_MAX = 600.0
+SILENCE_SECONDS = 5.0
 LOCKING = frozenset({"lock_tenants", "lock_runs", "lock_free_runs", "load_attempts", "beat"})
 """Queries that lock or write."""
 ESTIMATE_US_MAX = 60_000_000
@@ -61,6 +62,7 @@ class PostgresStore:
         lanes: int = 4,
         readers: int = READERS,
         patience_seconds: float = limits.COMMAND_SECONDS_MAX,
+        silence_seconds: float = SILENCE_SECONDS,
         ping_seconds: float = PING_SECONDS,
     ) -> None:
         self.lanes_max = lanes
@@ -69,8 +71,8 @@ class PostgresStore:
         self._heard: tuple[int, int] | None = None  # the server's clock, and ours when it said so
         self._patience_seconds = patience_seconds
         self._lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
-        # Beyond the patience a server that does not answer is taken for dead.
-        self._silence_seconds = patience_seconds + 5.0
+        # Half-open: beyond its patience a server that does not answer is taken for dead.
+        self._silence_seconds = patience_seconds + silence_seconds
         self._lanes: dict[int, Link] = {}
         self._readers = [Link(self._target, READER_SETTINGS, self._silence_seconds) for _ in range(readers)]
         self._free_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
@@ -139,7 +141,8 @@ class PostgresStore:
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
-        assert self._open, "the store is not open"
+        if not self._open:
+            raise TenureError("STORE_UNAVAILABLE", "the store is closed")
         link = await self._free_readers.get()
         try:
             async with self._turn(link) as deadline:
@@ -180,9 +183,10 @@ class PostgresStore:
     @asynccontextmanager
     async def _turn(self, link: Link) -> AsyncIterator[float]:
         """The link for ourselves, and until when. Whoever is interrupted leaves no half-done transaction."""
-        assert self._open, "the store is not open"
         deadline = time.monotonic() + self._patience_seconds
         async with link.turn:
+            if not self._open:
+                raise TenureError("STORE_UNAVAILABLE", "the store is closed")
             try:
                 yield deadline
             except asyncio.CancelledError:
