@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CLAIM_WAIT_SECONDS = 0.5
+CLAIM_WAIT_SECONDS = 0.25
 """How long one claim waits for work; also what a graceful stop may have to wait for."""
 CLAIM_PAUSE_SECONDS = 0.2
 LAST_WORD_PAUSE_SECONDS = 0.05
