@@ -60,13 +60,13 @@ class Target:
         self.schema = schema
 
     async def connect(
-        self, settings: Mapping[str, str], *, command_seconds: float | None
+        self, settings: Mapping[str, str], *, seconds: float, command_seconds: float
     ) -> asyncpg.Connection:
         """One try to connect."""
         try:
             return await asyncpg.connect(
                 self.dsn,
-                timeout=CONNECT_SECONDS_MAX,
+                timeout=seconds,
                 command_timeout=command_seconds,
                 server_settings={**settings, "search_path": self.schema},
             )
@@ -75,13 +75,15 @@ class Target:
             raise TenureError("STORE_NOT_A_DATABASE", "the DSN is not one of PostgreSQL") from fault
 
     async def reach(
-        self, settings: Mapping[str, str], deadline: float, *, command_seconds: float | None = None
+        self, settings: Mapping[str, str], deadline: float, *, command_seconds: float
     ) -> asyncpg.Connection:
         """Connect, trying again with growing random pauses until the deadline; at least once."""
         pause = PAUSE_SECONDS_MIN
         while True:
+            left = deadline - time.monotonic()
+            seconds = CONNECT_SECONDS_MAX if left <= 0 else min(max(left, 0.5), CONNECT_SECONDS_MAX)
             try:
-                return await self.connect(settings, command_seconds=command_seconds)
+                return await self.connect(settings, seconds=seconds, command_seconds=command_seconds)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as fault:
                 refused = isinstance(fault, asyncpg.PostgresError) and (fault.sqlstate or "")[:2] in (
                     "28",
