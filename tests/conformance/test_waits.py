@@ -347,6 +347,29 @@ async def test_what_a_run_owes_survives_a_crash_and_is_delivered_once(place: Pla
         assert (await w.kinds(parent.run_id)).count("child_finished") == 1
 
 
+async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: Place) -> None:
+    async with World(place) as w:
+        parent = await w.begin()
+        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+        w.orchestrator.deliver = _nothing  # type: ignore[method-assign]  # this process dies before it delivers
+        await w.wait(parent, "child", child=child)
+        await w.cancel(parent.run_id)
+        await w.cancel_ack(parent)
+        create, cancel = await w.read("outbox_of", parent.run_id)
+        assert (create.topic, cancel.topic) == ("create", "cancel")
+        await w.crash()
+        await w.orchestrator.deliver([cancel])  # one sweeper takes up this, another one that
+        await w.orchestrator.deliver([create])
+        await w.later(3).sweep()
+        row = await w.run(child.run_id)
+        assert (row.status, row.reason) == ("canceled", "PARENT_CLOSED")
+        assert await w.read("outbox_of", parent.run_id) == []
+
+
+async def _nothing(rows: Any) -> int:
+    return 0
+
+
 @pytest.mark.parametrize(
     ("on_close", "end"), [("cancel", "canceled"), ("leave", "queued"), ("wait", "canceled")]
 )

@@ -30,6 +30,8 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
     for row in rows:
         key = (row.run_id, row.seq, row.part)
         try:
+            if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
+                continue  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
             command = await _command(orchestrator, row)
             if command is None:
                 await orchestrator.store.transact(partial(_forget, key))
@@ -44,6 +46,12 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
                     1  # the other run is gone or finished: nothing is owed any more, and the row is deleted
                 )
     return done
+
+
+async def _still_to_be_made(orchestrator: Orchestrator, row: Outbox) -> bool:
+    """Whether the making of the run that this row would cancel has not been delivered yet."""
+    owed: list[Outbox] = await orchestrator.store.read("outbox_of", row.run_id)
+    return any(other.topic == "create" and other.target_id == row.target_id for other in owed)
 
 
 def _forget(key: tuple[int, int, int]) -> Transaction[None]:
