@@ -21,11 +21,12 @@ from typing import Any
 import asyncpg
 
 from tenure.errors import TenureError
-from tenure.store.postgres.faults import is_connection_fault, translated, unavailable
+from tenure.store.postgres.faults import translated, unavailable
 
 CONNECT_SECONDS_MAX = 10.0
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
+GOODBYE_SECONDS_MAX = 5.0
 STATEMENTS_MAX = 256
 """Statements kept prepared per connection; the oldest goes first."""
 IDLE_IN_TRANSACTION_SECONDS_MAX = 15
@@ -105,6 +106,7 @@ class Link:
         self._command_seconds = command_seconds
         self._connection: asyncpg.Connection | None = None
         self._statements: dict[str, Any] = {}
+        self._leaving: set[asyncio.Future[None]] = set()
 
     async def ready(self, deadline: float) -> asyncpg.Connection:
         """The connection, made anew when it is gone."""
@@ -141,13 +143,25 @@ class Link:
         if connection is not None and not connection.is_closed():
             connection.terminate()
 
-    async def close(self) -> None:
-        """Say goodbye properly."""
+    def leave(self) -> None:
+        """Let go of a connection whose user was interrupted in the middle of something. asyncpg has asked the
+        server to cancel it; only when that is done may we hang up, or a statement that waits for a lock would
+        go on waiting, and hold the locks it has, without anybody there."""
         connection, self._connection, self._statements = self._connection, None, {}
         if connection is not None and not connection.is_closed():
-            try:
-                await connection.close(timeout=CONNECT_SECONDS_MAX)
-            except Exception as fault:
-                connection.terminate()
-                if not is_connection_fault(fault):
-                    raise
+            leaving = asyncio.ensure_future(_say_goodbye(connection))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Hang up properly, also where others were interrupted before."""
+        self.leave()
+        while self._leaving:
+            await asyncio.wait(self._leaving)
+
+
+async def _say_goodbye(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.close(timeout=GOODBYE_SECONDS_MAX)
+    except Exception:  # whatever it is, it is about a connection nobody wants any more
+        connection.terminate()

@@ -190,7 +190,7 @@ class PostgresStore:
             try:
                 yield deadline
             except asyncio.CancelledError:
-                link.drop()
+                link.leave()
                 raise
 
     async def _run_single(self, link: Link, transaction: Transaction[T]) -> T:
@@ -240,9 +240,9 @@ class PostgresStore:
                 answer = await self._answer(link, request)
         except BaseException as fault:
             transaction.close()
-            if isinstance(fault, Lost | Ambiguous) or not isinstance(fault, Exception):
+            if isinstance(fault, Lost | Ambiguous):
                 link.drop()
-            elif begun:
+            elif begun and isinstance(fault, Exception):
                 await self._roll_back(link)
             raise
 
@@ -271,10 +271,8 @@ class PostgresStore:
         """Back to a clean connection, or to none."""
         try:
             await link.command("rollback")
-        except BaseException as fault:
+        except Exception:  # whatever it is, a fresh connection is clean
             link.drop()
-            if not isinstance(fault, Exception):
-                raise
 
     # ------------------------------------------------------------------------------- time and wake-ups
 
