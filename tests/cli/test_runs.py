@@ -129,6 +129,13 @@ def test_every_answer_is_there_for_programs(tenure: Tenure) -> None:
     assert tenure("runs", "resume", run, "--json").json()["resume_count"] == 1
 
 
+def test_a_vote_that_is_not_enough_shows_in_the_history(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text('[{"name": "ok", "kind": "approval", "approval": {"people": 2}}]')
+    run = create(tenure, "two.json")
+    assert tenure("approvals", "approve", run, "--by", "ada").out == "requested: more people are needed\n"
+    assert "said approved; more people are needed" in tenure("runs", "events", run).out
+
+
 def test_a_rejection_ends_the_run(tenure: Tenure) -> None:
     run = create(tenure)
     tenure("runs", "work")

@@ -9,7 +9,7 @@ from tenure import ids
 from tenure.embedded import ApprovalSpec, BackoffSpec, Job, StepSpec, WaitSpec, Worker
 from tenure.errors import TenureError
 from tenure.kernel import again
-from tenure.kernel.commands import BODY, SYSTEM, Park
+from tenure.kernel.commands import BODY, SYSTEM, Park, Trigger
 from tests.embedded.stage import Stage, head, stage
 
 PLAN = [
@@ -124,9 +124,11 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
 # ----------------------------------------------------------------------------------------------- rerun
 
 
+@pytest.mark.clause("DCI-17")
 async def test_a_rerun_is_fresh_and_linked(url: str) -> None:
     async with stage(url) as engine:
-        run = await engine.create("release", PLAN, input=1, key="k", timeout=500)
+        push = Trigger("webhook", "refs/heads/main@abc123", "acme/app")
+        run = await engine.create("release", PLAN, input=1, key="k", timeout=500, trigger=push)
         await refused("RUN_INVALID_TRANSITION", engine.rerun(run))
         await engine.complete(await engine.claim())
         await engine.cancel(run)
@@ -143,6 +145,7 @@ async def test_a_rerun_is_fresh_and_linked(url: str) -> None:
         assert new.steps[1].idempotency_key == f"{second}/build"
         assert new.run.timeout_us == 500_000_000
         assert new.spec.idempotency_key is None
+        assert (new.spec.trigger_type, new.spec.trigger_ref, new.run.repo) == ("webhook", push.ref, push.repo)
 
         await engine.complete(await engine.claim())
         await engine.cancel(second)

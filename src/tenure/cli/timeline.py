@@ -23,7 +23,11 @@ def timeline(events: Iterable[EventView]) -> Table:
         start = start or event.at
         after = (event.at - start).total_seconds()
         table.add_row(
-            str(event.seq), f"{after:.3f} s", Text(event.actor), event.kind, Text(changes(event.edges))
+            str(event.seq),
+            f"{after:.3f} s",
+            Text(event.actor),
+            event.kind,
+            Text(changes(event.edges) or note(event)),
         )
     return table
 
@@ -40,3 +44,9 @@ def changes(edges: Iterable[EdgeView]) -> str:
             path.append(edge.before)
         path.append(edge.after)
     return "; ".join(f"{who}: {' > '.join(path)}" for who, path in paths.items())
+
+
+def note(event: EventView) -> str:
+    """What an event without an edge was about, where it says so."""
+    answers = [a["decision"] for a in event.context.get("approval", ()) if "decision" in a]
+    return f"said {answers[0]}; more people are needed" if answers else ""

@@ -173,10 +173,10 @@ class Demo:
         retry = BackoffSpec((0.1, 0.2, 0.4))
         queue, lease = self._queue, LEASE_SECONDS
         return [
-            StepSpec(name="build", queue=queue, lease_seconds=lease, retries=3, backoff=retry),
-            StepSpec(name="test", queue=queue, lease_seconds=lease, retries=3, backoff=retry),
+            StepSpec(name="build", queue=queue, lease_seconds=lease, retries=5, backoff=retry),
+            StepSpec(name="test", queue=queue, lease_seconds=lease, retries=5, backoff=retry),
             StepSpec(name="approve", kind="approval", approval=ApprovalSpec("deploy", people=script.people)),
-            StepSpec(name="deploy", queue=queue, lease_seconds=lease, retries=3, backoff=retry),
+            StepSpec(name="deploy", queue=queue, lease_seconds=lease, retries=5, backoff=retry),
         ]
 
     # ------------------------------------------------------------------------------------------ the tools
