@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import SpawnProcess
 
 from tenure.kernel.commands import Complete
 from tenure.orchestrator import Orchestrator
@@ -51,7 +51,7 @@ def _main(place: Place, worker: str, limit: int, answer: Connection) -> None:
 async def crowd(place: Place, processes: int, limit: int) -> list[tuple[int, int, int]]:
     """Let so many processes work everything off; every lease that any of them got."""
     context = multiprocessing.get_context("spawn")
-    started: list[tuple[BaseProcess, Connection]] = []
+    started: list[tuple[SpawnProcess, Connection]] = []
     for number in range(processes):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_main, args=(place, f"worker-{number}", limit, theirs), daemon=True)

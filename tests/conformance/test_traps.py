@@ -53,7 +53,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_step_that_changed_behind_
         blocked = asyncio.create_task(other.do(commands[late]))
         if place.kind == "postgres":
             while await blocked_backends(place.address) == 0:
-                await asyncio.sleep(0)
+                pass  # looking takes its time by itself
         else:
             for _ in range(100):  # SQLite's second writer is turned away again and again meanwhile
                 await asyncio.sleep(0)
@@ -112,6 +112,7 @@ async def test_two_orchestrators_hammering_the_same_runs_answer_everything(place
             "LEASE_STALE", "RUN_INVALID_TRANSITION", "MESSAGE_OUT_OF_ORDER", "RUN_TERMINAL_STATE", "LEASE_NOT_ACTIVE",
         }  # fmt: skip
         answered = 0
+        codes: set[str] = set()
 
         async def hammer(number: int) -> None:
             nonlocal answered
@@ -132,12 +133,13 @@ async def test_two_orchestrators_hammering_the_same_runs_answer_everything(place
                     else:
                         await mine.tell(c.UpdateMetadata, dice.choice(runs), labels=f'{{"turn":{turn}}}')
                 except TenureError as refused:
-                    assert refused.code in refusals, refused
+                    codes.add(refused.code)
                 answered += 1
 
         # Four at a time on each side, so that batches hold several runs in different orders.
         await asyncio.gather(*(hammer(n % 2) for n in range(8)))
         assert answered == 2400
+        assert codes <= refusals
         await w.settle()
         assert all([(await w.run(run)).version for run in runs])
 
@@ -148,7 +150,9 @@ async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place)
     async with World(place, caps=[Cap("acme", "", max_concurrency=5)]) as w:
         w.hand.offset = 0  # these processes live by the real clock
         w.pin()
-        runs = [await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)]
+        runs = [
+            await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)
+        ]
         got = await crowd(place, processes=8, limit=3)
         assert len(got) == len(set(got)) == 100  # nobody got what another one had
         attempts = [row for run in runs for row in await w.attempts(run)]
@@ -246,7 +250,9 @@ async def test_a_claim_that_was_cut_gives_nothing_away_and_expires(place: Place)
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
         store.after.append(Ambiguous("cut"))
-        assert await w.claims("bob") == []  # it may have happened: nobody works on a lease that may not be there
+        assert (
+            await w.claims("bob") == []
+        )  # it may have happened: nobody works on a lease that may not be there
         assert [row.lease for row in await w.attempts(run)] == ["active"]
         await w.later(61).sweep()
         lease = await w.claim("bob")
@@ -299,11 +305,14 @@ async def test_a_full_queue_says_so_and_whoever_waits_gets_in_later(place: Place
         store.door.clear()
         labels = [c.UpdateMetadata(run_id=runs[n % 4], labels=f'{{"n":{n}}}') for n in range(40)]
         under_way: list[asyncio.Future[Any]] = []
-        with pytest.raises(TenureError, match="QUEUE_FULL") as full:
-            for label in labels:
-                under_way.append(w.orchestrator.submit(label))
-                await asyncio.sleep(0)  # the lanes take what they can
-        assert full.value.retryable
+        full: TenureError | None = None
+        while full is None:
+            try:
+                under_way.append(w.orchestrator.submit(labels[len(under_way)]))
+            except TenureError as refused:
+                full = refused
+            await asyncio.sleep(0)  # the lanes take what they can
+        assert (full.code, full.retryable) == ("QUEUE_FULL", True)
         waiting = [asyncio.create_task(w.do(label)) for label in labels[len(under_way) :]]
         await asyncio.sleep(0)
         assert not any(task.done() for task in waiting)

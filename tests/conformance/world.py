@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from tenure.clock import HostClock, us
-from tenure.doctor import Bundle, check_run
+from tenure.doctor import Bundle
 from tenure.errors import TenureError
 from tenure.ids import RunIds
 from tenure.kernel import again
@@ -37,9 +37,10 @@ from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.history import decode_body
-from tenure.kernel.model import Approval, Attempt, Cap, Event, Outbox, Run, RunSpec, Step, Wait
+from tenure.kernel.model import Approval, Attempt, Cap, Event, Run, RunSpec, Step, Wait
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.sweeper import Sweeper
+from tenure.store.bundles import examine, load_bundle
 from tenure.store.port import Store
 from tenure.store.postgres import PostgresStore
 from tenure.store.sqlite import SqliteStore
@@ -136,7 +137,7 @@ class World:
         self.number = 0
         self._caps = list(caps)
         self._examined = examined
-        self._how = how
+        self._how = {"chance": self.dice, **how}
         self._seqs: dict[tuple[int, int, int], int] = {}
         self._causes = [0]
         self._opened = 0
@@ -152,9 +153,7 @@ class World:
             await store.open()
             self._opened += 1
             ids = RunIds(start=self._opened << 20)
-            self.orchestrators.append(
-                Orchestrator(store, chance=self.dice, ids=ids, clock=self.hand, **self._how)
-            )
+            self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.hand, **self._how))
         self.pin()
         if self._caps:
             await self.stores[0].put_caps(self._caps)
@@ -515,12 +514,9 @@ class World:
 
     async def bundle(self, run: int) -> Bundle:
         """Every row of one run."""
-        names = (
-            "steps", "attempts", "checkpoints", "waits", "approvals", "inbox", "children", "payloads", "events",
-        )  # fmt: skip
-        rows = {name: await self.read(f"{name}_of", run) for name in names}
-        outbox: list[Outbox] = await self.read("outbox_of", run)
-        return Bundle(run=await self.run(run), spec=await self.spec(run), outbox=outbox, **rows)
+        found = await load_bundle(self.store, run)
+        assert found is not None, f"there is no run {run}"
+        return found
 
     # ------------------------------------------------------------------------------- what must not be
 
@@ -537,21 +533,5 @@ class World:
 
     async def examine(self) -> None:
         """Have the doctor look at everything; it must find nothing."""
-        found = [
-            str(violation)
-            for run in await self.run_ids()
-            for violation in check_run(await self.bundle(run), now=self.now)
-        ]
-        for name in ("key_holders_twice", "orphan_rows", "lost_specs"):
-            found += [f"{name}: {row}" for row in await self.read(name)]
-        usage: dict[str, int] = {}
-        for row in await self.read("live_usage"):
-            usage[row.tenant] = usage.get(row.tenant, 0) + row.leases
-        found += [
-            f"{cap.tenant} has {usage[cap.tenant]} leases of {cap.max_concurrency}"
-            for cap in await self.read("all_caps")
-            if cap.scope == ""
-            and cap.max_concurrency is not None
-            and usage.get(cap.tenant, 0) > cap.max_concurrency
-        ]
-        assert not found, "the doctor found:\n" + "\n".join(found)
+        report = await examine(self.store)
+        assert report.clean, "the doctor found:\n" + "\n".join(map(str, report.violations))

@@ -1,0 +1,246 @@
+"""Failures that real systems of this kind have had (docs/spec/invariants.md, part 2), by their numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import apsw
+import asyncpg
+import pytest
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.model import Cap
+from tenure.orchestrator.sweeper import command_of
+from tenure.store.sqlite import SqliteStore
+from tests.conformance.faults import Faulty
+from tests.conformance.world import Place, World, step
+
+
+class RealDice:
+    """Chance as it is, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def salt(self) -> bytes:
+        return self._random.randbytes(16)
+
+
+@pytest.mark.parametrize("orchestrators", [1, 2])
+async def test_5_the_sweeper_read_before_a_completion_committed_the_completion_stands(
+    place: Place, orchestrators: int
+) -> None:
+    async with World(place, orchestrators=orchestrators) as w:
+        sweeper = w.through(orchestrators - 1)
+        run = await w.create(plan=["a", "b"], profile="delta-ci")
+        lease = await w.claim()
+        await w.at("10:00:50").beat(lease)  # the lease lives on; the moment set at the claim stays
+        w.at("10:01:01")
+        due = await sweeper.read("due", w.now, 10)
+        assert [(timer.entity, timer.at) for timer in due] == [("step", 0)]
+        await w.complete(lease, b"done")
+        before = await w.bundle(run)
+        for timer in due:  # what it read is out of date by now
+            await sweeper.do(command_of(timer))
+        assert await w.bundle(run) == before
+        assert await w.states(run) == {"a": "succeeded", "b": "ready"}
+
+
+async def test_5_the_same_for_a_completion_and_a_timeout_that_race(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        for _ in range(10):
+            run = await w.create(plan=["a"], profile="delta-ci")
+            lease = await w.claim()
+            w.later(59.9)
+            completion, _ = await asyncio.gather(
+                w.complete(lease),
+                w.through(1).do(c.Tick(run_id=run, entity="step", at=0, context=c.TIMER)),
+                return_exceptions=True,
+            )
+            done = not isinstance(completion, BaseException)
+            assert (await w.status(run) == "succeeded") == done
+            await w.later(61).sweep()
+            await w.work_off(run)
+
+
+async def test_7_the_only_slot_of_a_capped_tenant_held_by_a_dead_worker_is_freed(place: Place) -> None:
+    async with World(place, caps=[Cap("acme", "", max_concurrency=1)]) as w:
+        dead = await w.create(plan=["a"], profile="delta-ci")
+        waiting = await w.create(plan=["b"], profile="delta-ci")
+        lease = await w.claim("worker-that-dies")
+        assert lease.run_id == dead
+        await w.at("10:00:59").sweep()
+        assert await w.claims("carol", limit=5) == []
+        await w.at("10:01:01").sweep()
+        (lease,) = await w.claims("carol", limit=5)
+        await w.complete(lease)
+        (lease,) = await w.claims("carol", limit=5)
+        await w.complete(lease)
+        assert [await w.status(run) for run in (dead, waiting)] == ["succeeded"] * 2
+
+
+@pytest.mark.parametrize("minutes", [0, 10, -10])
+async def test_10_a_process_whose_own_clock_is_off_decides_the_same(
+    postgres_place: Place, minutes: int
+) -> None:
+    """The database's clock decides; the process's own is read by nobody. (On SQLite they are one: see below.)"""
+    async with World(postgres_place) as w:
+        w.orchestrator._clock = _Skewed(w, minutes)
+        run = await w.create(plan=["a"], profile="delta-ci")
+        lease = await w.claim()
+        assert lease.expires_at - w.now < us(60.5)
+        await w.at("10:00:58").sweep()
+        assert (await w.step(run, "a")).state == "running"
+        await w.at("10:01:01").sweep()
+        assert (await w.step(run, "a")).state == "ready"
+        await w.work_off(run)
+        assert [event.at for event in await w.events(run)] == sorted(e.at for e in await w.events(run))
+
+
+class _Skewed:
+    def __init__(self, world: World, minutes: int) -> None:
+        self._world, self._minutes = world, minutes
+
+    def now_us(self) -> int:
+        return self._world.now + us(self._minutes * 60)
+
+    def monotonic_us(self) -> int:
+        return self.now_us()
+
+
+async def test_10_a_clock_stepped_back_takes_nothing_back_and_gives_nothing_twice(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a", "b"], profile="delta-ci")
+        await w.claim("bob")
+        await w.at("10:01:01").sweep()
+        lease = await w.claim("carol")
+        w.hand.offset -= us(600)  # it is 09:51 again
+        w.pin()
+        await w.sweep()
+        assert (await w.step(run, "a")).state == "running"  # still carol's
+        assert await w.claims("dora") == []
+        assert (await w.beat(lease)).state == "ok"
+        await w.complete(lease)
+        await w.complete(await w.claim("carol"))
+        times = [event.at for event in await w.events(run)]
+        assert times == sorted(times)
+        row = await w.run(run)
+        assert row.finished_at is not None
+        assert row.started_at is not None
+        assert row.finished_at >= row.started_at
+        w.hand.offset += us(600)
+        w.pin()
+
+
+async def test_20_a_thousand_failures_in_one_tick_are_spread(place: Place) -> None:
+    async with World(place, chance=RealDice(20)) as w:
+        run = await w.create(
+            plan=[step(f"s{n}") for n in range(1000)], profile="delta-ci", labels='{"failure":20}'
+        )
+        leases = [lease for _ in range(2) for lease in await w.claims(limit=500)]
+        assert len(leases) == 1000
+        await asyncio.gather(*(w.fail(lease, "NETWORK") for lease in leases))
+        steps = await w.steps(run)
+        ended = {row.idx: row.ended_at or 0 for row in await w.attempts(run)}
+        waits = [(row.eligible_at or 0) - ended[row.idx] for row in steps]
+        assert min(waits) >= us(5)  # never sooner than its document says
+        assert max(waits) <= us(6)  # 20 % of jitter
+        assert len(set(waits)) > 990
+        in_slots = Counter(wait // us(0.1) for wait in waits)
+        assert max(in_slots.values()) < 200  # a tenth of the second, not all of them
+
+
+async def test_27_a_tenant_with_thousands_of_steps_does_not_hold_up_one_with_a_single_step(
+    place: Place,
+) -> None:
+    async with World(place) as w:
+        for _ in range(4):
+            await w.create(tenant="a", plan=[step(f"s{n}") for n in range(500)])
+        for _ in range(5):
+            assert {lease.tenant for lease in await w.claims(limit=20)} == {"a"}
+        only = await w.create(tenant="b", plan=["only"])
+        served = await w.claims(limit=2)  # the bound: one round, which is one step for each tenant with work
+        assert only in {lease.run_id for lease in served}
+
+
+# ------------------------------------------------------------------------------- 29: disk full, read-only
+
+
+@pytest.mark.parametrize("code", ["STORE_FULL", "STORE_READ_ONLY"])
+async def test_29_a_store_that_cannot_write_refuses_without_an_ack_and_goes_on_after(
+    place: Place, code: str
+) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store], command_seconds=0.05) as w:
+        run = await w.create(plan=["a"])
+        lease = await w.claim()
+        before = await w.bundle(run)
+        store.before.extend(TenureError(code, "no room") for _ in range(1000))
+        with pytest.raises(TenureError, match=code):
+            await w.complete(lease, b"done", seq=1)
+        with pytest.raises(TenureError, match=code):
+            await w.create(plan=["a"])
+        with pytest.raises(TenureError, match=code):
+            await w.claims()
+        store.before.clear()
+        assert await w.bundle(run) == before
+        assert (await w.complete(lease, b"done", seq=1)).state == "ok"
+        assert await w.kinds(run) == ["create", "claim", "complete"]
+
+
+@pytest.mark.guard_seconds(90)
+async def test_29_a_full_disk_is_survived(sqlite_place: Place) -> None:
+    store = SqliteStore(sqlite_place.address)
+    async with World(sqlite_place, stores=[store], command_seconds=0.2) as w:
+        first = await w.create(plan=["a"])
+        connection = store._connection
+        assert isinstance(connection, apsw.Connection)
+        connection.pragma("max_page_count", connection.pragma("page_count") + 8)
+        refused: Exception | None = None
+        made = 0
+        while refused is None and made < 200:
+            (answer,) = await asyncio.gather(
+                w.create(plan=["a"], input=bytes(200_000)), return_exceptions=True
+            )
+            if isinstance(answer, Exception):
+                refused = answer
+            else:
+                made += 1
+        assert isinstance(refused, TenureError)
+        assert refused.code == "STORE_FULL"
+        connection.pragma("max_page_count", 1 << 30)  # somebody made room
+        last = await w.create(plan=["a"], input=bytes(200_000))
+        assert len(await w.run_ids()) == made + 2
+        assert {first, last} <= set(await w.run_ids())
+
+
+@pytest.mark.guard_seconds(90)
+async def test_29_a_database_that_became_read_only_is_survived(postgres_dsn: str) -> None:
+    place = Place("postgres", postgres_dsn)
+    admin = await asyncpg.connect(postgres_dsn)
+    name = await admin.fetchval("select current_database()")
+
+    async def set_read_only(value: str) -> None:
+        await admin.execute(f"alter database {name} set default_transaction_read_only = {value}")
+        await admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+    async with World(place) as w:
+        run = await w.create(plan=["a"])
+        lease = await w.claim()
+        await set_read_only("on")
+        with pytest.raises(TenureError, match="STORE_READ_ONLY"):
+            await w.complete(lease, seq=1)
+        await set_read_only("off")
+        assert (await w.complete(lease, seq=1)).state == "ok"
+        assert await w.status(run) == "succeeded"
+    await admin.close()
