@@ -13,7 +13,7 @@ from importlib import metadata
 
 import typer
 
-from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs
+from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs, simulate
 from tenure.cli.console import show_error
 from tenure.errors import TenureError
 
@@ -24,6 +24,7 @@ MODULES = (
     runs,
     approvals,
     demo,
+    simulate,
 )
 """A new command is a module with `register(app: typer.Typer) -> None`, and its name here."""
 

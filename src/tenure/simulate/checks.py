@@ -161,7 +161,7 @@ class Checks:
         for timer in world.inspect("due", now, 10):
             return f"a timer of a {timer.entity} is due since {(now - timer.wake_at) / 1e6:.0f} s"
         for run in self.open_runs():
-            if run.steps_retry or run.status == "canceling":
+            if run.steps_retry or run.status in ("canceling", "planning"):
                 return f"run {run.id & 0xFFFF:04x} is {run.status}"
             if run.admitted_at is None and run.planned and not self._in_line(run):
                 return f"run {run.id & 0xFFFF:04x} is held back"
