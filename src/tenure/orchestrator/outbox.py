@@ -14,7 +14,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import Admit, ChildFinished, Command, Context, CreateRun, RequestCancel
 from tenure.kernel.model import Outbox
 from tenure.limits import KEY_POLL_SECONDS
-from tenure.store.port import KeyQueue, Query, Save, Transaction
+from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
 
 if TYPE_CHECKING:
     from tenure.orchestrator.core import Orchestrator
@@ -38,6 +38,8 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
             else:
                 await orchestrator.submit(command, delivery=key)
             done += 1
+        except (Conflict, Ambiguous) as fault:
+            log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         except TenureError as refused:
             if refused.retryable:
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
