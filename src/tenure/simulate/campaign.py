@@ -6,7 +6,7 @@ Law: a seed's outcome depends on nothing but the seed: not on its neighbours, no
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 
@@ -58,7 +58,7 @@ def run_seeds(
     return tally
 
 
-def _reports(seeds: list[int], jobs: int) -> Iterator[Report]:
+def _reports(seeds: list[int], jobs: int) -> Generator[Report, None, None]:
     if jobs <= 1 or len(seeds) <= SEEDS_PER_PIECE:
         yield from map(_one, seeds)
         return

@@ -42,9 +42,9 @@ class Checks:
         """Run -> (version, head) as last seen."""
 
     @property
-    def runs_seen(self) -> int:
-        """How many runs there have been."""
-        return len(self._heads)
+    def run_ids(self) -> list[int]:
+        """The runs there are."""
+        return sorted(self._heads)
 
     # -------------------------------------------------------------------------------- after a commit
 
@@ -144,7 +144,7 @@ class Checks:
     def open_runs(self) -> list[Run]:
         """Runs that have not ended."""
         runs: list[Run] = []
-        for run_id in sorted(self._heads):
+        for run_id in self.run_ids:
             runs += [run for run in self._world.inspect("get_run", run_id) if run.status not in CLOSED_RUN]
         return runs
 
@@ -183,11 +183,15 @@ class Checks:
     def everything(self, *, settled: bool) -> None:
         """The whole doctor's report."""
         now = self._world.now_us()
-        for run_id in sorted(self._heads):
+        for run_id in self.run_ids:
             bundle = self.bundle(run_id)
             if bundle is not None:
                 self._report(check_run(bundle, settled=settled, now=now))
                 self._world.oracle.follow(bundle)
+                for child in bundle.children:
+                    ended = self._world.inspect("get_run", child.child_id)
+                    if child.state == "open" and ended and ended[0].status in CLOSED_RUN:
+                        self._world.violate(f"a child has ended and run {run_id & 0xFFFF:04x} was never told")
 
     def at_the_end(self) -> None:
         """Nothing belongs to nobody, and whatever was promised was kept."""

@@ -63,8 +63,15 @@ class Oracle:
         self._completed: dict[tuple[int, int], int] = {}
         self._keys: dict[tuple[str, str], int] = {}
         self._created: set[int] = set()
+        self._asked: dict[bytes, int] = {}
+        """Request -> how often a process was asked for it."""
         self._votes: dict[tuple[int, int, int], set[str]] = {}
         self._wrote: dict[tuple[int, int, str], tuple[int, int, bytes | None]] = {}
+
+    def arrived(self, verb: str, asked: Any) -> None:
+        """A process begins to carry out a request."""
+        if verb == "create":
+            self._asked[asked.request_hash] = self._asked.get(asked.request_hash, 0) + 1
 
     def _wrong(self, what: str) -> None:
         self._world.violate(what)
@@ -252,6 +259,7 @@ class Oracle:
                     self._wrong(
                         f"I43: approved by {sorted(voters)}, and {approval.people} people were needed"
                     )
+        self._waits(bundle)
         steps = {step.idx: step for step in bundle.steps}
         for (owner, idx), n in self._completed.items():
             if owner == run_id:
@@ -263,13 +271,34 @@ class Oracle:
                 if row is None or (row.n, row.seq) < (n, seq):
                     self._wrong(f"checkpoint {name} of attempt {n} was accepted and is lost")
 
+    def _waits(self, bundle: Bundle) -> None:
+        """Nobody waits for what is there, and no machine's clock ran while a person was waited for."""
+        waiting = {wait.name for wait in bundle.waits if wait.state == "open" and wait.kind == "event"}
+        for row in bundle.inbox:
+            if row.wait_no is None and row.name in waiting:
+                self._wrong(f"event {row.event_id} ({row.name}) is buffered while somebody waits for it")
+        if bundle.run.status == "timed_out" and bundle.spec is not None and not bundle.spec.wall_clock:
+            ending = bundle.events[bundle.run.version - 1 :] if bundle.run.reported_at is None else []
+            if any(b'"waiting_approval","timed_out"' in event.body for event in ending):
+                self._wrong("decision 19: the run timed out while it waited for a person")
+
     def _still_completed(self, step: Step | None, n: int) -> None:
         if step is None or step.state != "succeeded" or step.attempt != n:
             state = "gone" if step is None else f"{step.state} in attempt {step.attempt}"
             self._wrong(f"a completion by attempt {n} was accepted and the step is {state}")
 
     def at_the_end(self) -> None:
-        """Every run that was answered is there, and has ended."""
+        """Every run that was answered is there and has ended, and no request made more runs than it was asked."""
+        made: dict[bytes, int] = {}
+        for run_id in self._world.checks.run_ids:
+            for spec in self._world.inspect("get_spec", run_id):
+                if spec.source == "api" and spec.rerun_of is None and spec.resumed_from is None:
+                    made[spec.request_hash] = made.get(spec.request_hash, 0) + 1
+        for request, count in made.items():
+            if count > self._asked.get(request, 0):
+                self._wrong(
+                    f"request {request.decode()} was asked {self._asked.get(request)} times and made {count} runs"
+                )
         for run_id in sorted(self._created):
             runs = self._world.inspect("get_run", run_id)
             if not runs or runs[0].status not in CLOSED_RUN:

@@ -247,10 +247,12 @@ class Finisher(Somebody):
 
     async def live(self) -> None:
         """Until every run has ended."""
+        pause = 60.0
         while True:
             for run in self.world.checks.open_runs():
                 await self._help(run)
-            await asyncio.sleep(60.0)
+            await asyncio.sleep(pause)
+            pause *= 1.5
 
     async def _help(self, run: Run) -> None:
         about: dict[str, Any] = {"context": self.user, "run_id": run.id}

@@ -125,6 +125,7 @@ class Process(Host):
         self, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context
     ) -> None:
         world = self._world
+        world.oracle.arrived(verb, asked)
         result: Any = None
         error: TenureError | None = None
         try:

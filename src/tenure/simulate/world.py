@@ -271,6 +271,6 @@ class World:
             self.oracle.answers,
             self.commits,
             self.loop.time(),
-            self.checks.runs_seen,
+            len(self.checks.run_ids),
             self.trace,
         )
