@@ -59,7 +59,7 @@ def _load_facts(
     facts = Facts()
     if key is not None:
         # A run in line for its key looks again within the poll; one delayed for longer is not in line yet.
-        queue = (yield Query("key_queue", (), (tenant, key, now + us(KEY_POLL_SECONDS))))[0]
+        queue = (yield Query("key_queue", (), (tenant, key, now + us(2 * KEY_POLL_SECONDS))))[0]
         live = yield Query("live_keys", (), (tenant, key, snap.run_id))
         facts.holder_id = queue.holder_id
         facts.first_waiting_id = queue.first_waiting_id

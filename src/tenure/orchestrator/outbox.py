@@ -77,7 +77,7 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
 
 async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str, key: str) -> Admit | None:
     now = orchestrator.store.estimate_us()
-    horizon = (1 << 62) if now is None else now + us(KEY_POLL_SECONDS)
+    horizon = (1 << 62) if now is None else now + us(2 * KEY_POLL_SECONDS)
 
     def look() -> Transaction[KeyQueue]:
         rows: list[KeyQueue] = yield Query("key_queue", (), (tenant, key, horizon))

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from math import isfinite
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import ApprovalSpec, OpenWait, StepSpec, WaitSpec
 from tenure.kernel.profile import Profile
 from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX, RUN_TIMEOUT_SECONDS_MAX
 
+LABEL_CHARS_MAX = 1000
+"""A label is a path of scopes and a name."""
 _SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:g}"
 
 
@@ -47,16 +49,41 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         if not 0 <= backoff.jitter <= 1:
             yield Detail(f"{at}.backoff.jitter", "must be 0 to 1")
     if approval is not None:
-        if approval.people < 1:
-            yield Detail(f"{at}.approval.people", "must be at least 1")
-        if not _is_span(approval.within_seconds):
-            yield Detail(f"{at}.approval.within_seconds", _SPAN)
-        if not is_hex(approval.digest):
-            yield Detail(f"{at}.approval.digest", "must be a hex digest")
-    if wait is not None and not _is_span(wait.within_seconds):
-        yield Detail(f"{at}.wait.within_seconds", _SPAN)
-    if step.kind == "wait" and (wait is None or (not wait.event and wait.within_seconds is None)):
-        yield Detail(f"{at}.wait", "a wait names an event, or a time in within_seconds")
+        yield from _approval_problems(f"{at}.approval", approval)
+    if wait is not None or step.kind == "wait":
+        yield from _wait_problems(f"{at}.wait", wait or WaitSpec())
+
+
+def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
+    if approval.people < 1:
+        yield Detail(f"{at}.people", "must be at least 1")
+    if not _is_span(approval.within_seconds):
+        yield Detail(f"{at}.within_seconds", _SPAN)
+    if not is_hex(approval.digest):
+        yield Detail(f"{at}.digest", "must be a hex digest")
+
+
+def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:
+    if not _is_span(wait.within_seconds):
+        yield Detail(f"{at}.within_seconds", _SPAN)
+    if not wait.event and wait.within_seconds is None:
+        yield Detail(at, "a wait names an event, or a time in within_seconds")
+
+
+def check_wait(c: OpenWait) -> None:
+    """A wait opened under a lease is of one of four kinds, and something ends it."""
+    given = [x for x in (c.approval, c.event, c.until, c.child) if x is not None]
+    problems: list[Detail] = []
+    if len(given) != 1:
+        problems.append(Detail("wait", "a wait is for an approval, an event, a time or a child: one of them"))
+    if not 0 < len(c.label) <= LABEL_CHARS_MAX:
+        problems.append(Detail("label", f"must have 1 to {LABEL_CHARS_MAX} characters"))
+    if c.approval is not None:
+        problems += _approval_problems("approval", c.approval)
+    if c.event is not None:
+        problems += _wait_problems("event", c.event)
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
 
 
 def _is_span(seconds: float | None) -> bool:

@@ -26,7 +26,7 @@ from tenure.kernel.commands import (
     Suspend,
     Trigger,
 )
-from tenure.kernel.decide.checks import check_answer, is_hex
+from tenure.kernel.decide.checks import check_answer, check_wait, is_hex
 from tenure.kernel.decide.closing import (
     GOOD,
     approval_of,
@@ -63,6 +63,7 @@ def open_wait(d: Draft, c: OpenWait) -> Decision:
         raise TenureError("RUN_CANCELING", "the run is being canceled: stop and acknowledge")
     wait = d.snap.find_labeled_wait(c.idx, c.label)
     if wait is None:
+        check_wait(c)
         if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
             raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
         wait = _new_wait(d, c, step)
@@ -82,8 +83,6 @@ def _new_wait(d: Draft, c: OpenWait, step: Step) -> Wait:
         return add_external(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
     if c.until is not None:
         return add_timer(d, c.idx, c.until, label=c.label)
-    if c.child is None:
-        raise TenureError("INVALID_INPUT", "a wait is for an approval, an event, a time or a child")
     return _start_child(d, c, step)
 
 
