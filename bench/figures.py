@@ -23,7 +23,7 @@ import msgspec
 
 from bench import finished, workloads
 from bench.checking import Broken, check
-from bench.long_runs import CheckpointRuns, LeasedRuns, Maker
+from bench.long_runs import CheckpointRuns, LeasedRuns, LongRuns, Maker
 from bench.places import STORES, Database, Place
 from bench.plan import Plan
 from bench.workloads import Sample
@@ -156,27 +156,33 @@ async def _lone_run(place: Place, plan: Plan, say: Callable[[str], None]) -> Pai
 
 
 async def _long_run(make: Maker, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """The last steps of long runs against the same number of steps in fresh ones."""
+    """The first and the last steps of long runs, each against the same number of steps in fresh ones."""
     segment = plan.segment_steps
-    async with place.database() as database, orchestrating(database) as orchestrator:
+
+    async def against_fresh(long: LongRuns, where: str) -> tuple[float, float]:
+        say("fresh runs")
         fresh = await make(orchestrator, plan, segment)
-        await fresh.segment(segment)
-        await fresh.end()
+        await place.settle()
+        gc.collect()
+        young = await guarded(fresh.segment(segment))
+        await check(database.store, await fresh.end(), checked=1)
+        say(f"{where} of long runs")
+        return young, await guarded(long.segment(segment))
+
+    async with place.database() as database, orchestrating(database) as orchestrator:
+        warming = await make(orchestrator, plan, segment)
+        await warming.segment(segment)
+        await warming.end()
+        say(f"making {plan.long_runs} runs of {plan.long_steps:,} steps")
+        long = await make(orchestrator, plan, plan.long_steps)
+        firsts = [await against_fresh(long, "the beginning") for _ in range(plan.repeat)]
         say(f"bringing {plan.long_runs} runs forward to {plan.long_steps:,} steps")
-        old = await make(orchestrator, plan, plan.long_steps)
-        await old.forward(plan.long_steps - segment * plan.repeat)
-        for number in range(plan.repeat):
-            say("fresh runs")
-            fresh = await make(orchestrator, plan, segment)
-            await place.settle()
-            gc.collect()
-            young = await guarded(fresh.segment(segment))
-            await check(database.store, await fresh.end(), checked=1)
-            say("long runs")
-            late = await guarded(old.segment(segment))
-            if number == plan.repeat - 1:
-                await check(database.store, await old.end(), checked=1)
-            yield [(young, late)]
+        await long.forward(plan.long_steps - 2 * segment * plan.repeat)
+        for number, first in enumerate(firsts, start=1):
+            last = await against_fresh(long, "the end")
+            if number == plan.repeat:
+                await check(database.store, await long.end(), checked=1)
+            yield [first, last]
 
 
 async def _finished_runs(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
@@ -230,8 +236,12 @@ def all_series(plan: Plan) -> list[Series]:
         add(_lone_run, Figure(name, store, "ms p50", LATENCY, True, against))
     for shape, make in LONG.items():
         for store in STORES:
-            name, against = f"flat_long_run_{shape}_{store}", "the same in fresh runs"
-            add(partial(_long_run, make), Figure(name, store, THROUGHPUT, FLAT, False, against))
+            names = [f"flat_long_run_{shape}_{part}_{store}" for part in ("start", "end")]
+            against = "the same in fresh runs"
+            add(
+                partial(_long_run, make),
+                *(Figure(name, store, THROUGHPUT, FLAT, False, against) for name in names),
+            )
     for store in STORES if plan.finished else ():
         names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]
         against = "the same in an empty database"

@@ -1,7 +1,7 @@
-"""Long runs: the last steps of a run of ten thousand against the first steps of fresh ones.
+"""Long runs: the first and the last steps of runs of ten thousand against the steps of short ones.
 
-Both sides do the same thing at the same time of day: so many runs side by side, each so many steps further.
-The long runs are first brought to where only the samples' steps are left.
+Both sides do the same thing at the same time of day: so many runs side by side, each so many steps further. At the
+beginning a declared run has all its steps open, at the end it has most of them behind it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tenure.kernel.commands import CreateRun, RecordCheckpoint, StepSpec
 from tenure.kernel.decide.leases import Lease
 from tenure.orchestrator import Orchestrator
 
-BURST = 100
+BURST = 50
 """Checkpoints sent at once while a run is being brought forward."""
 FAN_CLAIM = 100
 """Steps taken by one claim from runs that have many ready at once."""

@@ -24,9 +24,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Runs before the clock starts: connections, prepared statements, caches."""
     lone_runs: int = 200
     long_steps: int = 10_000
-    long_runs: int = 4
+    long_runs: int = 8
     """Long runs side by side."""
-    segment_steps: int = 250
+    segment_steps: int = 150
     """Steps of each long run per sample."""
     finished: int = 0
     """Finished runs in the database of the figures about those; 0 leaves them out."""
