@@ -15,7 +15,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.machines import LEASED_STEP, WAITING_STEP
+from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
 from tenure.kernel.model import CLOSED_RUN, Approval, Inbox, Step, Wait
 
 
@@ -76,7 +76,7 @@ def close_waits(d: Draft, idx: int | None = None) -> None:
             continue
         if wait.kind == "approval":
             approval = d.edit(approval_of(d, wait.no))
-            approval.status = "canceled"
+            approval.status = APPROVAL.take(approval.status, "cancel").next
             approval.decided_at = d.now
         wait = d.edit(wait)
         wait.state = "closed"
