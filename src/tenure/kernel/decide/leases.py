@@ -403,6 +403,8 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
     step = d.step(c.idx)
     if d.run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
+    if d.snap.find_attempt(c.idx, c.n) is None:
+        raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
     if c.n != step.attempt or d.attempt_of(step).ended_at is not None:
         raise TenureError("LEASE_STALE", "that lease has ended already")
     if step.state == "canceling":
