@@ -55,6 +55,7 @@ class Checks:
             bundle = self.bundle(run_id)
             if bundle is None:
                 self._heads.pop(run_id, None)
+                world.oracle.deleted(run_id)
                 continue
             run = bundle.run
             kinds = ",".join(event.kind for event in self._news(run, bundle.events))

@@ -30,11 +30,13 @@ from tenure.kernel.commands import (
     RecordCheckpoint,
     Release,
     RequestCancel,
+    RunCommand,
     Suspend,
 )
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.model import CLOSED_RUN, Attempt, Checkpoint, Step
+from tenure.simulate.workload import STRANGER
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
@@ -63,6 +65,7 @@ class Oracle:
         self._completed: dict[tuple[int, int], int] = {}
         self._keys: dict[tuple[str, str], int] = {}
         self._created: set[int] = set()
+        self._deleted: set[int] = set()
         self._asked: dict[bytes, int] = {}
         """Request -> how often a process was asked for it."""
         self._votes: dict[tuple[int, int, int], set[str]] = {}
@@ -72,6 +75,13 @@ class Oracle:
         """A process begins to carry out a request."""
         if verb == "create":
             self._asked[asked.request_hash] = self._asked.get(asked.request_hash, 0) + 1
+
+    def deleted(self, run_id: int) -> None:
+        """A run was deleted: nothing is promised about it any more, and its key is free. (Should its creation be
+        repeated now, there is a run with its id again, which knows nothing of the first.)"""
+        self._deleted.add(run_id)
+        self._created.discard(run_id)
+        self._keys = {key: known for key, known in self._keys.items() if known != run_id}
 
     def _wrong(self, what: str) -> None:
         self._world.violate(what)
@@ -83,11 +93,16 @@ class Oracle:
         self.answers += 1
         if error is not None and error.code in NEVER and not isinstance(asked, AddSteps):
             self._wrong(f"{type(asked).__name__} was refused with {error}")
-        if verb == "claim":
+        if isinstance(asked, RunCommand) and asked.tenant == STRANGER:
+            if error is None or error.code not in (*TEMPORARY, "RUN_NOT_FOUND"):
+                self._wrong(f"I50: a stranger's {type(asked).__name__} was answered {error or result}")
+        elif verb == "claim":
             for lease in result or ():
                 self.lease_handed(lease)
         elif verb == "create":
             self._create(asked, result, error)
+        elif isinstance(asked, RunCommand) and asked.run_id in self._deleted:
+            pass
         elif isinstance(asked, LeaseMessage):
             self._message(asked, result, error)
         elif isinstance(asked, Command) and error is None:
@@ -99,6 +114,8 @@ class Oracle:
         if result is None:
             if known is not None and error is not None and error.code not in TEMPORARY:
                 self._wrong(f"I31: the key {key[1]} made a run before and is refused now: {error}")
+            return
+        if result.run_id in self._deleted:
             return
         if not self._world.inspect("get_run", result.run_id):
             self._wrong("a run was answered that is not there")
@@ -217,6 +234,8 @@ class Oracle:
 
     def lease_written(self, attempt: Attempt) -> None:
         """A commit holds a live lease, new or not."""
+        if attempt.run_id in self._deleted:
+            return
         key = (attempt.run_id, attempt.idx)
         before = self._granted.get(key, 0)
         if attempt.n <= before:
@@ -229,6 +248,8 @@ class Oracle:
 
     def lease_handed(self, lease: Lease) -> None:
         """A worker is given a lease."""
+        if lease.run_id in self._deleted:
+            return
         key = (lease.run_id, lease.idx, lease.n)
         if key in self._handed:
             self._wrong(f"I22: the lease {lease.idx}/{lease.n} was handed out twice")
@@ -242,6 +263,8 @@ class Oracle:
     def follow(self, bundle: Bundle) -> None:
         """A run has changed: does it keep what was promised?"""
         run_id = bundle.run.id
+        if run_id in self._deleted:
+            return
         for attempt in bundle.attempts:
             if attempt.lease == "expired" and attempt.ended_at is not None:
                 promised = self._promised.get((run_id, attempt.idx, attempt.n), 0)

@@ -16,6 +16,7 @@ from tenure.kernel.commands import (
     Context,
     CreateRun,
     DecideApproval,
+    DeleteRun,
     DeliverEvent,
     EndWait,
     MarkReported,
@@ -33,7 +34,7 @@ from tenure.kernel.commands import (
 )
 from tenure.kernel.model import CLOSED_RUN, Approval, Run
 from tenure.simulate.network import Lost
-from tenure.simulate.workload import DIGEST, EVENTS, PEOPLE
+from tenure.simulate.workload import DIGEST, EVENTS, PEOPLE, STRANGER
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
@@ -106,7 +107,7 @@ class Clients(Somebody):
             await self._plan(run_id, command)
         deeds = rng.choice((0, 1, 1, 2, 3, 5))
         for _ in range(deeds):
-            await asyncio.sleep(rng.choice((1.0, 10.0, 60.0)) * rng.random())
+            await asyncio.sleep(rng.choice((0.3, 3.0, 30.0)) * rng.random())
             if not world.chaos:
                 return
             await self._meddle(run_id, command)
@@ -123,10 +124,12 @@ class Clients(Somebody):
     async def _meddle(self, run_id: int, command: CreateRun) -> None:
         rng, world = self.rng, self.world
         deed = rng.choice(
-            ("cancel", "cancel_step", "pause", "revoke", "event", "event", "event", "end_wait", "add", "again",
+            ("cancel", "cancel", "cancel_step", "pause", "revoke", "event", "event", "event", "end_wait", "add", "again",
              "resume", "metadata", "report", "revise")
         )  # fmt: skip
         about: dict[str, Any] = {"context": self.user, "run_id": run_id}
+        if rng.random() < 0.05:
+            about["tenant"] = STRANGER
         if deed == "cancel":
             await self.ask(RequestCancel(**about, reason="RUN_CANCELED"))
         elif deed == "cancel_step":
@@ -155,6 +158,8 @@ class Clients(Somebody):
         elif deed == "report":
             await self.ask(MarkReported(**about))
             await self.ask(Seal(**about))
+            if rng.random() < 0.5:
+                await self.ask(DeleteRun(**about))
         elif deed == "revise":
             for approval in world.inspect("approvals_of", run_id):
                 if approval.status == "requested":
@@ -179,8 +184,8 @@ class Clients(Somebody):
     async def _again(self, deed: str, run_id: int, command: CreateRun) -> None:
         """Make a run that is linked to one that has ended."""
         world = self.world
-        run: Run = world.inspect("get_run", run_id)[0]
-        if run.status not in CLOSED_RUN or command.plan is None:
+        runs: list[Run] = world.inspect("get_run", run_id)
+        if not runs or runs[0].status not in CLOSED_RUN or command.plan is None:
             return
         links: dict[str, Any] = {"rerun_of": run_id, "attempt_no": 2}
         if deed == "resume":

@@ -32,6 +32,8 @@ EVENTS = ("deployed", "merged")
 PEOPLE = ("user:ann", "user:bob", "user:cem", "user:dia")
 CODES = ("NETWORK_TIMEOUT", "HTTP_503", "INFRA_LOST", "UPSTREAM_UNAVAILABLE", "INVALID_INPUT", "BOOM")
 DIGEST = "ab" * 32
+STRANGER = "mallory"
+"""A tenant who has no runs: to whom every run looks exactly like none."""
 
 Kind = Literal["work", "note", "mark", "approval", "event", "timer", "child"]
 
@@ -77,7 +79,7 @@ class Workload:
         self._scripts: dict[int, Script] = {}
         self.seconds = rng.choice((40.0, 120.0, 300.0)) * (0.5 + rng.random())
         """How long the chaos lasts."""
-        self.runs_max = rng.choice((2, 4, 6, 8))
+        self.runs_max = rng.choice((2, 4, 7, 11))
         self.tenants = ("acme", "beta")[: rng.choice((1, 1, 2))]
         self.favourite = rng.choice((*PROFILES, None, None))
         """Most seeds mix the profiles; some have one only."""

@@ -36,7 +36,7 @@ from tenure.simulate.workload import Workload
 from tenure.store.sqlite import SqliteStore
 
 QUEUES = ("default", "slow")
-SETTLE_SECONDS_MAX = 12 * 3600.0
+SETTLE_SECONDS_MAX = 3 * 3600.0
 """How long after the last fault everything must have settled."""
 END_SECONDS_MAX = 60 * 86_400.0
 HANDLES_MAX = 400_000
