@@ -38,7 +38,9 @@ async def test_a_repeated_message_gets_its_first_answer_also_after_a_heartbeat(p
         await w.complete(lease)
 
 
-async def test_a_repeated_complete_gets_its_first_answer_also_when_a_heartbeat_overtook_it(place: Place) -> None:
+async def test_a_repeated_complete_gets_its_first_answer_also_when_a_heartbeat_overtook_it(
+    place: Place,
+) -> None:
     """The one process completes from its cache, not knowing of the later heartbeat at the other."""
     async with World(place, orchestrators=2) as w:
         await w.create()
@@ -61,4 +63,19 @@ async def test_an_answer_without_a_change_is_not_lost_to_another_process_s_cache
         assert (await w.run(run)).version == version + 1
         assert (await w.through(1).read("attempts_of", run))[0].said == "Uploading 3"
         assert found.no is not None
+        await w.complete(lease)
+
+
+async def test_a_start_mark_that_arrives_again_does_not_undo_the_checkpoint(place: Place) -> None:
+    """Checkpoints are known by name and number: an older number is late, also where repeating is allowed."""
+    async with World(place) as w:
+        run = await w.create()
+        lease = await w.claim()
+        how = {"resumable": False, "idempotent": True}
+        await w.checkpoint(lease, "pay", state="started", seq=1, **how)
+        await w.checkpoint(lease, "pay", output=b"paid", seq=2, **how)
+        async with w.refuses("MESSAGE_OUT_OF_ORDER"):
+            await w.checkpoint(lease, "pay", state="started", seq=1, **how)
+        [row] = await w.read("checkpoints_of", run)
+        assert (row.state, row.seq, await w.body(run, row.output_ref)) == ("done", 2, b"paid")
         await w.complete(lease)

@@ -28,6 +28,8 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
         raise AssertionError("hold accepts what checkpoint refuses")
     if attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if old is not None and old.n == c.n and c.seq < old.seq:
+        raise TenureError("MESSAGE_OUT_OF_ORDER", f"message {c.seq} came after {old.seq}")
     if old is not None and old.state == "done" and old.resumable:
         raise TenureError("CHECKPOINT_CONFLICT", f"checkpoint {c.name!r} was recorded already")
     run = d.edit_run()
