@@ -101,7 +101,6 @@ _STRIDES: dict[tuple[str, str, str, str], _Stride] = {
 _PATH_EDGES = {
     pair: _edges_json([("run", e.state, e.next, e.owner) for e in path]) for pair, path in RUN_PATHS.items()
 }
-CREATED_EDGES = _edges_json([("run", "created", "planning", "orchestrator")])
 
 walked_moves: set[tuple[str, Joint]] | None = None
 """Tests put a set here to learn which moves were made."""

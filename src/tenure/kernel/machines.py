@@ -317,7 +317,15 @@ MOVES: dict[tuple[str, Joint], Move] = {
 
 
 def _run_path(old: str, new: str) -> tuple[Edge, ...] | None:
-    """The edges by which a derived change of status is shown: direct, or through one state between."""
+    """The edges by which a derived change of status is shown: direct, or through one state between.
+
+    None where there are none, and where the change is never derived: `plan_failed` is only passed through; a
+    run stays in `canceling` only for a live lease, which no state but `running` has; a backoff follows a claim.
+    """
+    if "plan_failed" in (old, new) or (new == "canceling" and old != "running"):
+        return None
+    if (old, new) == ("queued", "retry_wait"):
+        return None
     direct = [e for e in RUN.edges if e.state == old and e.next == new]
     if direct:
         return (direct[0],)

@@ -23,7 +23,7 @@ from tenure.kernel.decide.checks import step_problems
 from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
 from tenure.kernel.decide.opening import open_step
-from tenure.kernel.draft import CREATED_EDGES, Decision, Draft
+from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
 from tenure.kernel.profile import Profile
 from tenure.limits import (
@@ -106,8 +106,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
     )
     d.changed["run_spec",] = spec
     d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())
-    d.edges.append({"run": 1, "edges": CREATED_EDGES})
-    run.status = "planning"
+    d.show("planning")
     lease = None
     if c.plan is not None:
         add_plan(d, c.plan, profile, c.priority, spec.input_ref)
