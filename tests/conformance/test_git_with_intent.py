@@ -8,6 +8,7 @@ import pytest
 
 from tenure.clock import us
 from tenure.errors import CODES
+from tenure.ids import run_text
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.history import decode_body, digest
@@ -491,6 +492,24 @@ async def test_a_key_in_use_for_another_request_is_a_conflict(place: Place) -> N
         async with w.refuses("IDEMPOTENCY_KEY_REUSED"):
             await w.created(profile=GWI, plan=["a"], idempotency_key="k", request_hash=b"two")
         assert await w.run_ids() == [first.run_id]
+
+
+@pytest.mark.clause("GWI-24")
+@pytest.mark.parametrize(("end", "hours"), [("succeeded", 24), ("failed", 1)])
+async def test_a_key_whose_answer_is_no_longer_kept_names_its_run_and_makes_no_other(
+    place: Place, end: str, hours: int
+) -> None:
+    async with World(place) as w:
+        same = {"profile": GWI, "plan": ["a"], "source": "github_webhook", "idempotency_key": "delivery-1"}
+        run = await w.create(**same)
+        lease = await w.claim()
+        await (w.complete(lease) if end == "succeeded" else w.fail(lease, "TESTS_FAILED"))
+        again = await w.later(hours * 3600 - 5).created(**same)
+        assert (again.run_id, again.again) == (run, True)
+        async with w.refuses("IDEMPOTENCY_EXPIRED") as refusal:
+            await w.later(10).created(**same)
+        assert refusal.value.data["run_id"] == run_text(run)
+        assert await w.run_ids() == [run]
 
 
 def test_every_code_of_the_appendix_is_known_to_api_clients() -> None:

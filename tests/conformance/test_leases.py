@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tenure.kernel import commands as c
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tests.conformance.world import Place, World, gate, step
+from tests.words import edges
 
 
 async def test_an_attempt_is_charged_when_claimed_so_a_job_that_kills_its_worker_ends(place: Place) -> None:
@@ -144,6 +147,94 @@ async def test_a_checkpoint_may_start_fail_and_be_done_and_is_recognised_when_re
         (row,) = await w.read("checkpoints_of", lease.run_id)
         assert (row.state, row.tries, await w.body(lease.run_id, row.output_ref)) == ("done", 2, b"42")
         assert (await w.run(lease.run_id)).steps_done == 1
+
+
+# -------------------------------------------------------------------------------------------- wake-ups
+
+
+async def test_a_claimer_that_waits_is_woken_by_work_made_elsewhere(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        waiting = asyncio.create_task(w.through(1).claims("bob", wait_seconds=50))
+        await asyncio.sleep(0)
+        run = await w.create(plan=["a"])
+        (lease,) = await waiting
+        assert lease.run_id == run
+        # So it is when a step becomes ready by a completion, here or there.
+        run = await w.create(plan=["b", "c"])
+        first = await w.claim()
+        waiting = asyncio.create_task(w.claims("bob", wait_seconds=50))
+        await asyncio.sleep(0)
+        await w.through(1).complete(first)
+        assert [lease.name for lease in await waiting] == ["c"]
+
+
+async def test_a_lost_wake_up_costs_a_moment_and_never_the_work(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        for store in w.stores:
+            store.wait_for_work = _deaf
+        waiting = asyncio.create_task(w.through(1).claims("bob", wait_seconds=50))
+        await asyncio.sleep(0)
+        run = await w.create(plan=["a"])
+        assert [lease.run_id for lease in await waiting] == [run]  # by the poll beneath
+
+
+async def _deaf(timeout_s: float) -> bool:
+    await asyncio.Event().wait()
+    return True
+
+
+async def test_a_claimer_that_waits_in_vain_gets_nothing(place: Place) -> None:
+    async with World(place) as w:
+        assert await w.claims("bob", wait_seconds=0.01) == []
+
+
+# --------------------------------------------------------------------------------------------- history
+
+
+async def test_events_hold_no_payload_and_no_label_and_a_payload_can_be_erased(place: Place) -> None:
+    secrets = [
+        b"input-4711", b"output-4711", b"checkpoint-4711", b"question-4711", b"reason-4711", b"event-4711",
+        b"message-4711", b"label-4711", b"late-4711",
+    ]  # fmt: skip
+    async with World(place) as w:
+        lease = await w.begin(input=secrets[0], labels='{"x":"label-4711"}')
+        run = lease.run_id
+        await w.checkpoint(lease, "one", output=secrets[2])
+        reply = await w.wait(lease, "q", approval=c.ApprovalSpec(), question=secrets[3])
+        await w.approve(run, reply.no, reason=secrets[4])
+        await w.deliver(run, "signed", payload=secrets[5])
+        await w.complete(lease, secrets[1])
+        failed = await w.begin(plan=["a"])
+        await w.fail(failed, "INVALID_INPUT", message=secrets[6])
+        late = await w.begin(plan=["a"])
+        await w.cancel(late.run_id)
+        await w.complete(late, secrets[8])
+        kept = set()
+        for one in (run, failed.run_id, late.run_id):
+            for event in await w.events(one):
+                assert not [secret for secret in secrets if secret in event.body]
+            kept |= {row.body for row in await w.read("payloads_of", one)}
+        assert kept == set(secrets) - {secrets[7]}
+        assert "label-4711" in (await w.spec(run)).labels
+
+
+async def test_one_command_makes_one_event_that_lists_every_edge_in_order(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a", gate(), "b"])
+        await w.complete(await w.claim(ack=True))
+        events = await w.events(run)
+        assert [event.seq for event in events] == [1, 2, 3]
+        taken = [(edge.machine, edge.state, edge.next) for edge in edges(events[2:])]
+        assert taken == [
+            ("step", "running", "uploading"),
+            ("attempt", "running", "uploading"),
+            ("step", "uploading", "succeeded"),
+            ("attempt", "uploading", "succeeded"),
+            ("lease", "active", "completed"),
+            ("step", "pending", "ready"),
+            ("step", "ready", "waiting_approval"),
+            ("run", "running", "waiting_approval"),
+        ]
 
 
 # ----------------------------------------------------------------------------------- facts and the end
