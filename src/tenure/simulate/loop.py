@@ -66,6 +66,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self.handles = 0
         """How many callbacks have been run."""
+        self.handles_max = 1 << 62
         self.broken: list[str] = []
         """Callbacks that raised: a defect of the simulation or of what it simulates."""
 
@@ -174,6 +175,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         timers = self._timers
         if not timers:
             raise Stalled
+        if self.handles > self.handles_max:
+            raise Restless
         self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             _, _, _, handle, host = heapq.heappop(timers)
@@ -234,6 +237,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         """Whether the world is over."""
         return self._closed
+
+
+class Restless(Exception):
+    """More has been done than anything here needs: something goes round in circles."""
 
 
 class Stopped(Exception):

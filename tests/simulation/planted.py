@@ -1,0 +1,349 @@
+"""Bugs to be planted: each a change of one or two lines in the real code, undone afterwards.
+
+A `Bug` names the function and the text in it that is replaced. The function's code is compiled anew and
+exchanged in place, so that everybody who imported it has the bug too. Text that is no longer there is an
+error: whoever rewrote the function has to say what the bug looks like now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from tenure.kernel.decide import checkpoints, closing, leases, opening, plans, ticks, waits
+from tenure.kernel.draft import Draft
+from tenure.orchestrator import batch, claims, core, heartbeats, loading, outbox, sweeper
+from tenure.store.sqlite import running
+
+
+class Change(NamedTuple):
+    """Text in a function, and what stands there instead."""
+
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+
+class Bug(NamedTuple):
+    """A planted bug: what it breaks, how, and a seed that is known to show it."""
+
+    what: str
+    changes: tuple[Change, ...]
+    seed: int
+
+
+@contextlib.contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """Plant a bug while entered."""
+    sources: dict[FunctionType, str] = {}
+    for function, old, new in bug.changes:
+        assert isinstance(function, FunctionType)
+        source = sources.get(function) or textwrap.dedent(inspect.getsource(function))
+        assert source.count(old) == 1, f"{function.__qualname__} has no longer one {old!r}"
+        sources[function] = source.replace(old, new)
+    before = {function: function.__code__ for function in sources}
+    try:
+        for function, source in sources.items():
+            function.__code__ = _compiled(function, source)
+        yield
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+
+
+def _compiled(function: FunctionType, source: str) -> CodeType:
+    space = dict(function.__globals__)
+    text = "from __future__ import annotations\n" + source
+    exec(compile(text, f"<planted in {function.__module__}>", "exec"), space)
+    made: FunctionType = space[function.__name__]
+    return made.__code__
+
+
+BUGS: dict[str, Bug] = {
+    # ------------------------------------------------------------------------------ leases and fences
+    "fence": Bug(
+        "a message counts although its lease has ended: the fence is not looked at",
+        (
+            Change(
+                leases.hold,
+                "if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:",
+                "if False:",
+            ),
+            Change(
+                checkpoints.checkpoint,
+                "if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:",
+                "if attempt is None:",
+            ),
+        ),
+        21,
+    ),
+    "expired-lease": Bug(
+        "a message is accepted after its lease has expired",
+        (
+            Change(leases.hold, " or attempt.expires_at <= d.now:", ":"),
+            Change(checkpoints.checkpoint, " or attempt.expires_at <= d.now:", ":"),
+        ),
+        21,
+    ),
+    "checkpoint-after-lease": Bug(
+        "a checkpoint is accepted after its lease has ended",
+        (
+            Change(
+                checkpoints.checkpoint,
+                "if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:",
+                "if attempt is None:",
+            ),
+            Change(checkpoints.checkpoint, 'if attempt.lease != "active":', "if False:"),
+        ),
+        2,
+    ),
+    "uncharged-claim": Bug("a claim is not charged", (Change(leases.grant, "step.charged += 1", "pass"),), 0),
+    "release-charged": Bug(
+        "a release does not give the charge back",
+        (Change(leases._give_back, "step.charged = max(0, step.charged - 1)", "pass"),),
+        2,
+    ),
+    "unwritten-heartbeat": Bug(
+        "a heartbeat is answered with a new expiry that is not written",
+        (
+            Change(
+                heartbeats.beat,
+                'written: list[BeatKey] = yield Query("beat", rows, (now,))',
+                'written = [BeatKey(*row[:3], "running") for row in rows]',
+            ),
+        ),
+        0,
+    ),
+    "cached-tick": Bug(
+        "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
+        (Change(batch.decide_cached, "if isinstance(command, Tick):", "if False:"),),
+        2,
+    ),
+    "answer-by-heartbeat": Bug(
+        "a repeated message is not known again once a heartbeat has come between",
+        (
+            Change(
+                leases.hold,
+                'if attempt.said == f"{said(c)} {c.seq}":',
+                'if attempt.said == f"{said(c)} {c.seq}" and attempt.seq == c.seq:',
+            ),
+        ),
+        11,
+    ),
+    "duplicate-not-known": Bug(
+        "a repeated message is not known again",
+        (Change(leases.hold, 'if attempt.said == f"{said(c)} {c.seq}":', "if False:"),),
+        0,
+    ),
+    # ------------------------------------------------------------------------------------------ saving
+    "no-version": Bug(
+        "a save does not look at the version: whoever read before a completion overwrites it",
+        (
+            Change(
+                running.Running._as_expected,
+                "ids = {run_id for run_id, version in expect if seen.get(run_id) == version}",
+                "return {run_id for run_id, _ in expect}",
+            ),
+            Change(
+                running.Running._write,
+                "if table in LIKELY:",
+                'if table == "event":\n'
+                "        self._cursor.executemany(_SAVE[table].replace('insert', 'insert or replace', 1),"
+                " [_tuple(row) for row in rows])\n"
+                "        return\n"
+                "    if table in LIKELY:",
+            ),
+        ),
+        0,
+    ),
+    "ambiguous-is-success": Bug(
+        "a commit of unknown fate is answered as if it had happened",
+        (
+            Change(
+                core.Orchestrator._commit_cached,
+                "batches.remember(works)\n        return slow + decided",
+                "saved = Saved({work.snap.run_id for work in works}, now)",
+            ),
+        ),
+        0,
+    ),
+    "ambiguous-again": Bug(
+        "a commit of unknown fate that did happen is carried out again",
+        (Change(batch._settle_evidence, "if not proofs:", "if True:"),),
+        20,
+    ),
+    "hash-chain": Bug(
+        "an event's hash does not cover the one before it",
+        (Change(Draft.decision, "run.head, run.tenant,", 'b"", run.tenant,'),),
+        0,
+    ),
+    # ------------------------------------------------------------------------------------------ caps
+    "cap-without-lock": Bug(
+        "live leases are counted before the claim's own transaction",
+        (
+            Change(
+                claims.claim,
+                'for u in (yield Query("usage", [(t,) for t in capped]))}',
+                'for u in dispatch.__dict__.setdefault("counted", [])}\n'
+                '        dispatch.__dict__["counted"] = yield Query("usage", [(t,) for t in capped])',
+            ),
+        ),
+        15,
+    ),
+    "eager-over-cap": Bug(
+        "a run that is claimed as it is created does not ask for the cap",
+        (Change(plans._capped, "return any(", "return False and any("),),
+        15,
+    ),
+    "rate-not-counted": Bug(
+        "max_runs_per_min is not looked at",
+        (Change(plans.admit_if_possible, "if full_until is not None:", "if False:"),),
+        2,
+    ),
+    # ----------------------------------------------------------------------------- waits and approvals
+    "lost-wake-up": Bug(
+        "a step suspends although one of its waits has settled",
+        (Change(waits.suspend_on, 'settled = [w for w in waits if w.state == "settled"]', "settled = []"),),
+        4,
+    ),
+    "own-approval": Bug(
+        "whoever asks counts as an approver",
+        (Change(waits.decide_approval, "if c.approver == approval.requester:", "if False:"),),
+        2,
+    ),
+    "voted-twice": Bug(
+        "one person counts twice",
+        (Change(waits.decide_approval, "if c.approve and c.approver in votes:", "if False:"),),
+        26,
+    ),
+    "event-id": Bug(
+        "an event that is delivered twice counts twice",
+        (Change(waits.deliver_event, "if run.inbox_total and", "if False and"),),
+        1,
+    ),
+    "early-event": Bug(
+        "an event that came early is not taken by the wait for it",
+        (Change(closing.take_early, "if row is not None:", "if False:"),),
+        25,
+    ),
+    "child-not-settled": Bug(
+        "a child's end does not settle the wait for it",
+        (Change(waits.child_finished, 'if wait is not None and wait.state == "open":', "if False:"),),
+        1,
+    ),
+    "human-time": Bug(
+        "the run's deadline goes on while a person is waited for",
+        (
+            Change(
+                Draft.show,
+                'if status == "waiting_approval" and run.deadline_at is not None and not self.spec().wall_clock:',
+                "if False:",
+            ),
+        ),
+        14,
+    ),
+    # ------------------------------------------------------------------------------- steps and closing
+    "retry-too-early": Bug(
+        "a retry begins before its backoff is over",
+        (
+            Change(
+                leases.after_failure,
+                "step.wake_at = d.now + delay",
+                "d.now + delay\n        step.wake_at = d.now",
+            ),
+            Change(ticks._step, "step.eligible_at > now:", "step.eligible_at > now + 10**12:"),
+        ),
+        2,
+    ),
+    "leaseless-cancel": Bug(
+        "a cancel forgets the steps that nobody has leased",
+        (
+            Change(
+                closing.cancel_one,
+                'if step.state == "pending":',
+                'if step.state in ("pending", "ready"):\n        pass\n    elif False:',
+            ),
+        ),
+        0,
+    ),
+    "needs-left": Bug(
+        "a step is opened although another one it needs is open",
+        (Change(closing.end_step, "behind.needs_left -= 1", "behind.needs_left = 0"),),
+        0,
+    ),
+    "needs-kept": Bug(
+        "a failed allow-failure step keeps its dependents waiting",
+        (
+            Change(
+                closing.end_step,
+                "elif run.cancel_at is None and not closing:",
+                "elif succeeded and run.cancel_at is None and not closing:",
+            ),
+        ),
+        38,
+    ),
+    "skip-not-counted": Bug(
+        "a step that is skipped still counts as open",
+        (Change(closing.end_step, "run.steps_open -= 1", 'run.steps_open -= step.state != "skipped"'),),
+        0,
+    ),
+    "claimed-while-paused": Bug(
+        "a paused run's steps can be claimed",
+        (Change(opening.make_ready, "step.claimable = not run.paused and", "step.claimable ="),),
+        20,
+    ),
+    "key-never-again": Bug(
+        "a run that waits for its concurrency key never looks again",
+        (
+            Change(
+                plans.admit_if_possible, "run.wake_at = d.now + us(KEY_POLL_SECONDS)", "run.wake_at = None"
+            ),
+        ),
+        0,
+    ),
+    "key-shared": Bug(
+        "a concurrency key is given to two runs",
+        (Change(loading._load_facts, "facts.holder_id = queue.holder_id", "facts.holder_id = None"),),
+        0,
+    ),
+    # --------------------------------------------------------------------------- sweeper and outbox
+    "sweeper-blind": Bug(
+        "the sweeper does not see the timers of steps",
+        (
+            Change(
+                sweeper.Sweeper.sweep,
+                'timers: list[Timer] = await store.read("due", now, SWEEP_TIMERS_MAX)',
+                'timers = [t for t in await store.read("due", now, SWEEP_TIMERS_MAX) if t.entity != "step"]',
+            ),
+        ),
+        0,
+    ),
+    "planner-for-ever": Bug(
+        "a planner that says nothing is waited for without an end",
+        (Change(plans.admit, 'if run.status == "planning" and', "if False and"),),
+        25,
+    ),
+    "outbox-forgotten": Bug(
+        "what is owed to another run is deleted without being delivered",
+        (
+            Change(
+                outbox._command,
+                "return ChildFinished(context=cause, run_id=row.target_id, **body)",
+                "return None",
+            ),
+        ),
+        1,
+    ),
+    "outbox-not-deleted": Bug(
+        "a delivered row stays and is delivered for ever",
+        (
+            Change(batch.save_of, "save.delivered += [", "[].append(["),
+            Change(batch.save_of, "if item.delivery is not None]", "if item.delivery is not None])"),
+        ),
+        1,
+    ),
+}
