@@ -50,6 +50,10 @@ TEMPORARY = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "Q
 _ENDS = {Complete: "succeeded", Fail: "failed", Release: "released", CancelAck: "canceled"}
 
 
+def _key(asked: LeaseMessage) -> tuple[str, int, int, int, int]:
+    return type(asked).__name__, asked.run_id, asked.idx, asked.n, asked.seq
+
+
 class Oracle:
     """See the laws above."""
 
@@ -71,10 +75,13 @@ class Oracle:
         self._votes: dict[tuple[int, int, int], set[str]] = {}
         self._wrote: dict[tuple[int, int, str], tuple[int, int, bytes | None]] = {}
 
-    def arrived(self, verb: str, asked: Any) -> None:
-        """A process begins to carry out a request."""
+    def arrived(self, verb: str, asked: Any) -> Any:
+        """A process begins to carry out a request: what had it been answered before? (Answers can overtake each
+        other on their way; only what was known by now must be known again.)"""
         if verb == "create":
             self._asked[asked.request_hash] = self._asked.get(asked.request_hash, 0) + 1
+            return self._keys.get((asked.tenant, asked.idempotency_key or ""))
+        return self._first.get(_key(asked)) if isinstance(asked, LeaseMessage) else None
 
     def deleted(self, run_id: int) -> None:
         """A run was deleted: nothing is promised about it any more, and its key is free. (Should its creation be
@@ -88,8 +95,8 @@ class Oracle:
 
     # --------------------------------------------------------------------------------------- answers
 
-    def answered(self, verb: str, asked: Any, result: Any, error: TenureError | None) -> None:
-        """A process has answered; whether the answer arrives is another matter."""
+    def answered(self, verb: str, asked: Any, known: Any, result: Any, error: TenureError | None) -> None:
+        """A process has answered; whether the answer arrives is another matter. `known` is from `arrived`."""
         self.answers += 1
         if error is not None and error.code in NEVER and not isinstance(asked, AddSteps):
             self._wrong(f"{type(asked).__name__} was refused with {error}")
@@ -100,17 +107,18 @@ class Oracle:
             for lease in result or ():
                 self.lease_handed(lease)
         elif verb == "create":
-            self._create(asked, result, error)
+            self._create(asked, known, result, error)
         elif isinstance(asked, RunCommand) and asked.run_id in self._deleted:
             pass
         elif isinstance(asked, LeaseMessage):
-            self._message(asked, result, error)
+            self._message(asked, known, result, error)
         elif isinstance(asked, Command) and error is None:
             self._command(asked, result)
 
-    def _create(self, asked: CreateRun, result: Created | None, error: TenureError | None) -> None:
+    def _create(
+        self, asked: CreateRun, known: int | None, result: Created | None, error: TenureError | None
+    ) -> None:
         key = (asked.tenant, asked.idempotency_key or "")
-        known = self._keys.get(key)
         if result is None:
             if known is not None and error is not None and error.code not in TEMPORARY:
                 self._wrong(f"I31: the key {key[1]} made a run before and is refused now: {error}")
@@ -121,35 +129,36 @@ class Oracle:
             self._wrong("a run was answered that is not there")
         self._created.add(result.run_id)
         if asked.idempotency_key is not None:
-            if known is not None and known != result.run_id:
+            if self._keys.get(key, result.run_id) != result.run_id:
                 self._wrong(f"I31: the key {key[1]} made two runs")
             self._keys[key] = result.run_id
         if result.lease is not None:
             self.lease_handed(result.lease)
 
-    def _message(self, asked: LeaseMessage, reply: Reply | None, error: TenureError | None) -> None:
-        lease = (asked.run_id, asked.idx, asked.n)
-        key = (type(asked).__name__, *lease, asked.seq)
-        first = self._first.get(key)
+    def _message(
+        self, asked: LeaseMessage, known: Reply | str | None, reply: Reply | None, error: TenureError | None
+    ) -> None:
+        key = _key(asked)
         if error is not None:
             if error.code in TEMPORARY:
                 return
-            if isinstance(first, Reply) and not isinstance(asked, Heartbeat) and not self._overtaken(asked):
-                self._wrong(f"I27: {key} was answered {first} and is now refused: {error}")
+            if isinstance(known, Reply) and not isinstance(asked, Heartbeat) and not self._overtaken(asked):
+                self._wrong(f"I27: {key} was answered {known} and is now refused: {error}")
             self._first.setdefault(key, error.code)
             return
         assert reply is not None, "an answer is a reply or a refusal"
         if isinstance(asked, Heartbeat):
+            lease = (asked.run_id, asked.idx, asked.n)
             if reply.expires_at is not None:
                 self._promised[lease] = max(self._promised.get(lease, 0), reply.expires_at)
             return
-        if first == "LEASE_STALE":
+        if known == "LEASE_STALE":
             self._wrong(f"I24: {key} was stale and is accepted now")
+        first = self._first.get(key)
         if isinstance(first, Reply):
             if isinstance(asked, RecordCheckpoint):
-                first = msgspec.structs.replace(
-                    first, cancel=reply.cancel
-                )  # known by its row, which has no answer
+                # It is known again by its row, which has no answer: whether to stop is told as it is now.
+                first = msgspec.structs.replace(first, cancel=reply.cancel)
             if first != reply:
                 self._wrong(f"I27: {key} was answered {first} and now {reply}")
             return

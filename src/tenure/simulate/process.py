@@ -125,7 +125,7 @@ class Process(Host):
         self, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context
     ) -> None:
         world = self._world
-        world.oracle.arrived(verb, asked)
+        known = world.oracle.arrived(verb, asked)
         result: Any = None
         error: TenureError | None = None
         try:
@@ -134,7 +134,7 @@ class Process(Host):
             error = refused
         except (Conflict, Ambiguous) as fault:
             error = TenureError("STORE_UNAVAILABLE", repr(fault))
-        world.oracle.answered(verb, asked, result, error)
+        world.oracle.answered(verb, asked, known, result, error)
         world.network.send_back(answer, back, result, error)
 
     async def _do(self, verb: str, asked: Any) -> Any:
