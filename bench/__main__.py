@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -120,6 +121,14 @@ async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict
     return found
 
 
+def load_of(before: float, after: float) -> str:
+    """How busy the machine was; a figure from a busy one says little, whether it meets its bar or not."""
+    said = f"{before:.1f} before the bench, {after:.1f} at its end"
+    if before > (os.cpu_count() or 1) / 4:
+        said += "; OTHERS WERE AT WORK: measure again on a quiet machine before believing any of this"
+    return said
+
+
 def main(
     only: Annotated[
         str, typer.Option(help="Only figures whose name has this in it (or fits this glob).")
@@ -151,6 +160,7 @@ def main(
     series = chosen(plan, only)
     if not series:
         raise typer.BadParameter(f"no figure is named like {only!r}", param_hint="--only")
+    load_before = os.getloadavg()[0]  # before we are part of it ourselves
     gc.collect()
     gc.freeze()
     frozen = gc.get_freeze_count()
@@ -172,6 +182,7 @@ def main(
         except Broken as broken:
             print(f"The sample does not check out: {broken}", file=sys.stderr)
             raise typer.Exit(2) from broken
+    settings["load"] = load_of(load_before, os.getloadavg()[0])
     print_table(results, settings)
     if json is not None:
         write_json(json, results, settings)

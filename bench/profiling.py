@@ -14,6 +14,7 @@ import pstats
 from rich.console import Console
 from rich.table import Table
 
+from bench import workloads
 from bench.checking import check
 from bench.figures import WORKLOADS, Workload, orchestrating, warm
 from bench.places import Place, PostgresPlace
@@ -21,8 +22,17 @@ from bench.plan import Plan
 from bench.report import PIPE_WIDTH
 from bench.stopwatch import Stopwatch, Usage, stopwatch
 from bench.workloads import STEPS, Sample
+from tenure.orchestrator import Orchestrator
 
 TOP = 30
+
+
+async def _lone(orchestrator: Orchestrator, plan: Plan) -> Sample:
+    seconds, runs = await workloads.lone(orchestrator, plan.lone_runs)
+    return Sample(len(runs) * workloads.STEPS, sum(seconds), runs)
+
+
+PATHS: dict[str, Workload] = {**WORKLOADS, "lone_run": _lone}
 
 
 class Measured:
@@ -47,7 +57,7 @@ async def show_profiles(places: dict[str, Place], plan: Plan) -> None:
     """Everything, for every store and path."""
     console = Console(highlight=False, width=PIPE_WIDTH)
     for place in places.values():
-        for path, workload in WORKLOADS.items():
+        for path, workload in PATHS.items():
             plain = await _measure(place, workload, plan)
             with stopwatch() as (watch, missing):
                 timed = await _measure(place, workload, plan, watch=watch)

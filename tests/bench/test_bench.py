@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import load_of
 from bench.checking import Broken, check
 from bench.figures import Figure, all_series, guarded, orchestrating
 from bench.finished import TABLES, fill
@@ -115,6 +116,11 @@ async def test_a_run_that_did_not_end_as_it_should_stops_the_bench(tmp_path: Pat
             await check(database.store, [Expected(good.run_id + 1, 7, 5)], checked=1)
         with pytest.raises(Broken, match="same id"):
             await check(database.store, [good, good], checked=1)
+
+
+def test_a_busy_machine_is_said_to_be_one() -> None:
+    assert "OTHERS WERE AT WORK" not in load_of(0.0, 9.0)
+    assert "OTHERS WERE AT WORK" in load_of(99.0, 0.0)
 
 
 async def test_a_sample_that_does_not_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
