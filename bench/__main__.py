@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -129,6 +130,12 @@ def load_of(before: float, after: float) -> str:
     return said
 
 
+def _stop(number: int, frame: object) -> None:
+    """End as after an error, so that the databases are removed."""
+    del frame
+    raise SystemExit(128 + number)
+
+
 def main(
     only: Annotated[
         str, typer.Option(help="Only figures whose name has this in it (or fits this glob).")
@@ -160,6 +167,7 @@ def main(
     series = chosen(plan, only)
     if not series:
         raise typer.BadParameter(f"no figure is named like {only!r}", param_hint="--only")
+    signal.signal(signal.SIGTERM, _stop)
     load_before = os.getloadavg()[0]  # before we are part of it ourselves
     gc.collect()
     gc.freeze()
