@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from tenure.errors import TenureError
-from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, Tick
+from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.plans import same_key
 from tenure.kernel.draft import Chance, Decision
@@ -29,8 +29,6 @@ from tenure.orchestrator.loading import load
 from tenure.store.port import Query, Save, Saved, Transaction
 
 log = structlog.get_logger(__name__)
-
-NEEDS_ROUNDS_MAX = 64
 
 
 class Item:
@@ -309,6 +307,8 @@ def _surely_needed(work: Work) -> tuple[Key, ...]:
                 if command.idx not in snap.steps:
                     keys.add(("step", command.idx))
                 keys.add(("attempt", command.idx, command.n))
+                if isinstance(command, RecordCheckpoint) and ("all_checkpoints",) not in snap.known:
+                    keys.add(("checkpoint", command.idx, command.name))
             elif isinstance(command, Tick) and command.entity == "step" and command.at not in snap.steps:
                 keys.add(("step", command.at))
     return tuple(keys - snap.known)
@@ -317,7 +317,7 @@ def _surely_needed(work: Work) -> tuple[Key, ...]:
 def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query | Save, Any, None]:
     """Decide run by run until nothing more has to be loaded."""
     left = [(work, 0) for work in works]
-    for _ in range(NEEDS_ROUNDS_MAX):
+    while True:  # ends: what was loaded is never asked for again
         needs: list[tuple[Snapshot, tuple[Key, ...]]] = []
         waiting: list[tuple[Work, int]] = []
         for work, position in left:
@@ -335,7 +335,6 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query 
             return
         yield from load(needs, now)
         left = waiting
-    raise AssertionError("a decision keeps asking for more")
 
 
 def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | Save, Any, None]:
@@ -356,8 +355,9 @@ def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | S
 def _settle_keys(
     items: list[Item], found: dict[int, Run], now: int, outcome: Outcome
 ) -> Generator[Query | Save, Any, None]:
-    """Answer the creations whose idempotency key has been used; of two in one batch the second waits."""
-    creating: dict[tuple[str, str, str], Item] = {}
+    """Answer the creations whose idempotency key has been used; of several in one batch the others wait for
+    the first, and are all answered once it is there."""
+    creating: dict[tuple[str, str, str], list[Item]] = {}
     answered = {id(item) for item in outcome.done}
     for item in items:
         command = item.command
@@ -367,22 +367,22 @@ def _settle_keys(
             and id(item) not in answered
         ):
             key = (command.tenant, command.source, command.idempotency_key)
-            if key in creating:
-                outcome.again.append(item)
-            else:
-                creating[key] = item
+            creating.setdefault(key, []).append(item)
     if not creating:
         return
     specs: list[RunSpec] = yield Query("find_keys", list(creating))
     for spec in specs:
         assert spec.idempotency_key is not None
-        item = creating[spec.tenant, spec.source, spec.idempotency_key]
+        asking = creating.pop((spec.tenant, spec.source, spec.idempotency_key))
         run = found.get(spec.run_id)
         if run is None:
             run = (yield Query("get_run", (), (spec.run_id,)))[0]
-        assert isinstance(item.command, CreateRun)
-        try:
-            item.result = same_key(item.command, spec, run, now)
-        except TenureError as refused:
-            item.error = refused
-        outcome.done.append(item)
+        for item in asking:
+            assert isinstance(item.command, CreateRun)
+            try:
+                item.result = same_key(item.command, spec, run, now)
+            except TenureError as refused:
+                item.error = refused
+            outcome.done.append(item)
+    for asking in creating.values():
+        outcome.again += asking[1:]
