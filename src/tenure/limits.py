@@ -36,5 +36,3 @@ IDEMPOTENCY_DONE_SECONDS = 86_400.0
 IDEMPOTENCY_FAILED_SECONDS = 3_600.0
 SWEEP_SECONDS = 1.0
 SWEEP_TIMERS_MAX = 500
-SNAPSHOT_CHECKPOINTS_MAX = 2_000
-"""Checkpoint keys kept in a cached snapshot before it is loaded anew."""

@@ -25,12 +25,13 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
-from tenure.limits import SNAPSHOT_CHECKPOINTS_MAX
 
 Key = tuple[Any, ...]
 
 STEPS_KEPT_MAX = 512
-"""Closed steps are dropped from a cached snapshot beyond this many."""
+"""Closed steps and waits are dropped from a cached snapshot beyond this many."""
+CHECKPOINTS_KEPT_MAX = 512
+"""Of more checkpoints only the names are kept."""
 
 
 class Need(Exception):
@@ -63,6 +64,8 @@ class Snapshot:
     """One run as far as it is known. See the laws above."""
 
     __slots__ = (
+        "_steps_max",
+        "_waits_max",
         "approvals",
         "attempts",
         "caps",
@@ -72,6 +75,7 @@ class Snapshot:
         "inbox",
         "known",
         "place",
+        "recorded",
         "run",
         "run_id",
         "spec",
@@ -94,6 +98,9 @@ class Snapshot:
         self.facts: Facts | None = None
         self.caps: dict[str, Cap] = {}
         """The caps of the run's tenant by scope, where it has any."""
+        self.recorded: set[tuple[int, str]] = set()
+        """Checkpoints known to exist whose rows are no longer kept."""
+        self._steps_max = self._waits_max = STEPS_KEPT_MAX
         self.place: dict[str, dict[Any, Any]] = {}
         self._find_places()
 
@@ -141,20 +148,25 @@ class Snapshot:
             self.spec = row  # type: ignore[assignment]  # the key says which type it is
 
     def trim(self) -> None:
-        """Forget what a long run no longer needs, so that a cached snapshot stays small."""
-        if len(self.steps) > STEPS_KEPT_MAX:
-            closed = [idx for idx, step in self.steps.items() if step.state in CLOSED_STEP]
-            for idx in closed:
-                step = self.steps.pop(idx)
+        """Forget what a long run no longer needs, so that a cached snapshot stays small.
+
+        What is looked at grows before the next look, so that a commit's share of this does not.
+        """
+        if len(self.steps) > self._steps_max:
+            for step in [step for step in self.steps.values() if step.state in CLOSED_STEP]:
+                del self.steps[step.idx]
                 self.known.discard(("named", step.name))
             self.attempts = {key: row for key, row in self.attempts.items() if key[0] in self.steps}
+            self._steps_max = max(STEPS_KEPT_MAX, 2 * len(self.steps))
             self._find_places()
-        if len(self.checkpoints) > SNAPSHOT_CHECKPOINTS_MAX:
+        if len(self.checkpoints) > CHECKPOINTS_KEPT_MAX:
+            self.recorded.update(self.checkpoints)
             self.checkpoints.clear()
-            self.known = {key for key in self.known if "checkpoint" not in key[0]}
-        if len(self.waits) > STEPS_KEPT_MAX:
+            self.known = {key for key in self.known if key[0] != "checkpoint"}
+        if len(self.waits) > self._waits_max:
             self.waits = {no: wait for no, wait in self.waits.items() if wait.state == "open"}
             self.known = {key for key in self.known if key[0] not in ("all_waits", "label", "wait")}
+            self._waits_max = max(STEPS_KEPT_MAX, 2 * len(self.waits))
             self._find_places()
 
     # ------------------------------------------------------------------------------------- questions
@@ -199,7 +211,7 @@ class Snapshot:
         found = self.checkpoints.get((idx, name))
         if found is None:
             known = self.known
-            if (
+            if ((idx, name) in self.recorded and ("checkpoint", idx, name) not in known) or (
                 ("all_checkpoints",) not in known
                 and ("checkpoints", idx) not in known
                 and ("checkpoint", idx, name) not in known

@@ -208,7 +208,8 @@ def _checked(plan: tuple[StepSpec, ...], profile: str) -> list[list[str]]:
 
 def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
     """A cycle in the needs, or nothing; without recursion, plans are long."""
-    left = {step.name: set(wanted) & {s.name for s in plan} for step, wanted in zip(plan, needs, strict=True)}
+    names = {step.name for step in plan}
+    left = {step.name: names.intersection(wanted) for step, wanted in zip(plan, needs, strict=True)}
     behind: dict[str, list[str]] = {}
     for name, wanted in left.items():
         for need in wanted:
