@@ -11,8 +11,10 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.decide import decide
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.model import Attempt, Cap
+from tenure.orchestrator import batch
 from tenure.store.port import Ambiguous, Conflict
 from tests.conformance.crowd import crowd
 from tests.conformance.faults import Faulty, HeldPostgres, held
@@ -258,6 +260,63 @@ async def test_a_claim_that_was_cut_gives_nothing_away_and_expires(place: Place)
         lease = await w.claim("bob")
         assert lease.n == 2
         await w.complete(lease)
+
+
+async def test_a_deletion_that_was_cut_is_answered_as_the_deletion_it_was(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        run = await w.create(plan=["a"])
+        await w.cancel(run)
+        await w.tell(c.Seal, run)
+        store.after.append(Ambiguous("cut"))
+        assert await w.tell(c.DeleteRun, run) == {"deleted": True}
+        assert await w.run_ids() == []
+
+
+async def test_a_delivery_that_meets_a_defect_is_owed_until_the_defect_is_gone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(snap: Any, command: c.Command, *rest: Any) -> Any:
+        if isinstance(command, c.ChildFinished):
+            raise RuntimeError("a defect")
+        return decide(snap, command, *rest)
+
+    async with World(place) as w:
+        lease = await w.begin()
+        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+        reply = await w.wait(lease, "child", child=child)
+        assert reply.no is not None
+        await w.suspend(lease, reply.no)
+        await w.settle()
+        monkeypatch.setattr(batch, "decide", defect)
+        await w.complete(await w.claim())
+        owed = await w.store.read("outbox_pending", w.later(5).now, 10)
+        assert await w.orchestrator.deliver(owed) == 0
+        assert await w.status(lease.run_id) == "waiting_external"
+        monkeypatch.undo()
+        await w.later(5).sweep()
+        await w.complete(await w.claim())
+        assert await w.status(lease.run_id) == "succeeded"
+
+
+async def test_a_hundred_commands_at_once_on_a_run_that_nobody_remembers(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin(profile="delta-ci")
+        for i in range(3):
+            await w.checkpoint(lease, f"early-{i}")
+        await w.crash()
+        replies = await asyncio.gather(*(w.checkpoint(lease, f"late-{i}") for i in range(100)))
+        assert {reply.state for reply in replies} == {"ok"}
+        assert (await w.run(lease.run_id)).checkpoints == 103
+        await w.complete(lease)
+
+
+async def test_a_claim_the_database_refuses_is_told_so(postgres_place: Place) -> None:
+    async with World(postgres_place) as w:
+        await w.create(plan=["a"])
+        with pytest.raises(TenureError) as refused:
+            await w.claims("bo\0b")
+        assert refused.value.code == "INVALID_INPUT"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+import traceback
 from asyncio import Future
 from collections.abc import Generator
 from typing import Any
@@ -29,6 +30,10 @@ from tenure.orchestrator.loading import load
 from tenure.store.port import Query, Save, Saved, Transaction
 
 log = structlog.get_logger(__name__)
+
+
+GONE = -1
+"""In place of a sequence number: the proof of a deletion is that the run is not there."""
 
 
 class Item:
@@ -149,7 +154,12 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
     except TenureError as refused:
         return Decision(None, error=refused)
     except Exception as broken:
-        log.exception("decision_failed", command=type(item.command).__name__, run_id=item.run_id)
+        log.error(
+            "decision_failed",
+            command=type(item.command).__name__,
+            run_id=item.run_id,
+            traceback=traceback.format_exc(),
+        )
         error = TenureError("INTERNAL_ERROR", f"deciding {type(item.command).__name__} failed: {broken!r}")
         return Decision(None, error=error)
 
@@ -181,6 +191,12 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
     return True
 
 
+def _is_over(decision: Decision) -> bool:
+    """Whether a delivery has had its effect or never will: only then is what was owed forgotten."""
+    error = decision.error
+    return error is None or not (error.retryable or error.code == "INTERNAL_ERROR")
+
+
 def save_of(works: list[Work], estimate_us: int | None) -> Save:
     """One save for everything that was decided."""
     tables: dict[str, list[Row]] = {}
@@ -188,7 +204,7 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     outbox: list[Row] = []
     save = Save(estimate_us=estimate_us, rows=tables)
     for work in works:
-        save.delivered += [item.delivery for item, _ in work.decided if item.delivery is not None]
+        save.delivered += [item.delivery for item, made in work.decided if item.delivery and _is_over(made)]
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
             save.expect.append((work.snap.run_id, work.base, None))
@@ -249,6 +265,8 @@ def remember(works: list[Work]) -> None:
             event = decision.event
             if event is not None:
                 item.evidence.append((event.run_id, event.seq, event.hash, decision.result))
+            elif decision.deleted:
+                item.evidence.append((work.snap.run_id, GONE, b"", decision.result))
 
 
 # ------------------------------------------------------------------------------------ under the lock
@@ -267,7 +285,7 @@ def locked(
     runs: list[Run] = yield Query("lock_runs", [(run_id,) for run_id in sorted(by_run)])
     found = {run.id: run for run in runs}
     now: int = (yield Query("now"))[0].now_us
-    yield from _settle_evidence(items, outcome)
+    yield from _settle_evidence(items, found, outcome)
     yield from _settle_keys(items, found, now, outcome)
     works: list[Work] = works_out
     settled = {id(item) for item in (*outcome.done, *outcome.again)}
@@ -337,13 +355,16 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query 
         left = waiting
 
 
-def _settle_evidence(items: list[Item], outcome: Outcome) -> Generator[Query | Save, Any, None]:
+def _settle_evidence(
+    items: list[Item], found: dict[int, Run], outcome: Outcome
+) -> Generator[Query | Save, Any, None]:
     """Answer the commands whose earlier commit turns out to have happened."""
     proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.evidence}
     if not proofs:
         return
-    rows = yield Query("load_event_hashes", sorted(proofs))
+    rows = yield Query("load_event_hashes", sorted(proof for proof in proofs if proof[1] != GONE))
     happened = {(row.run_id, row.seq, row.hash) for row in rows}
+    happened |= {(run_id, GONE, b"") for run_id, seq in proofs if seq == GONE and run_id not in found}
     for item in items:
         for run_id, seq, proof, result in item.evidence:
             if (run_id, seq, proof) in happened:

@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from functools import partial
@@ -218,7 +219,7 @@ class Orchestrator:
             try:
                 await self._commit(lane.number, items)
             except Exception as broken:  # a defect here must not lose commands
-                log.exception("batch_failed")
+                log.error("batch_failed", traceback=traceback.format_exc())
                 error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
                 for item in items:
                     self._answer(item, None, error)
@@ -421,6 +422,8 @@ class Orchestrator:
             while True:
                 try:
                     claimed = await self.store.transact(make, lane=len(self._lanes))
+                except Rejected as refused:
+                    raise TenureError("INVALID_INPUT", f"the database refused it: {refused}") from refused
                 except (Conflict, Ambiguous) as fault:
                     # Leases of a commit of unknown fate that did happen are not ours to use: they expire.
                     if self._now() >= deadline:

@@ -41,12 +41,10 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
         except (Conflict, Ambiguous) as fault:
             log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         except TenureError as refused:
-            if refused.retryable:
+            if refused.retryable or refused.code == "INTERNAL_ERROR":
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
             else:
-                done += (
-                    1  # the other run is gone or finished: nothing is owed any more, and the row is deleted
-                )
+                done += 1  # the other run is gone or finished: nothing is owed any more
     return done
 
 

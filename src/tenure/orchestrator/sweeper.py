@@ -8,6 +8,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import traceback
 
 import structlog
 
@@ -57,7 +58,7 @@ class Sweeper:
                 log.warning("sweep_failed", error=refused.code, message=refused.message)
                 found = 0
             except Exception:
-                log.exception("sweep_failed")
+                log.error("sweep_failed", traceback=traceback.format_exc())
                 found = 0
             if found < SWEEP_TIMERS_MAX:
                 await asyncio.sleep(self._seconds)
