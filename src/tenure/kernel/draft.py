@@ -8,7 +8,6 @@ Laws:
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +28,8 @@ from tenure.kernel.model import (
     RunSpec,
     Stale,
     Step,
+    copy_row,
+    key_within_run,
 )
 from tenure.kernel.profile import Profile
 from tenure.kernel.snapshot import Snapshot
@@ -158,7 +159,7 @@ class Draft:
         """The run, to be changed."""
         if self._run is None:
             assert self.snap.run is not None
-            self._run = copy.copy(self.snap.run)
+            self._run = copy_row(self.snap.run)
         return self._run
 
     def start_run(self, run: Run) -> None:
@@ -184,20 +185,20 @@ class Draft:
 
     def edit(self, row: R) -> R:
         """A copy of the row, to be changed; the same copy when asked again."""
-        key = (row.table, *[getattr(row, name) for name in row.key[1:]])
+        key = key_within_run(row)
         found = self.changed.get(key)
         if found is None:
-            found = self.changed[key] = copy.copy(row)
+            found = self.changed[key] = copy_row(row)
         return found  # type: ignore[return-value]  # the key says which type it is
 
     def now_of(self, row: R) -> R:
         """The row as it is by now."""
-        key = (row.table, *[getattr(row, name) for name in row.key[1:]])
+        key = key_within_run(row)
         return self.changed.get(key, row)  # type: ignore[return-value]  # the key says which type it is
 
     def add(self, row: R) -> R:
         """A new row."""
-        self.changed[row.table, *[getattr(row, name) for name in row.key[1:]]] = row
+        self.changed[key_within_run(row)] = row
         return row
 
     def attempt_of(self, step: Step) -> Attempt:
@@ -365,7 +366,7 @@ class Draft:
                 continue
             delta = difference(self._before(key), row)
             if delta:
-                name = "/".join(map(str, key[1:]))
+                name = str(key[1]) if len(key) == 2 else "/".join(map(str, key[1:]))
                 if table in changes:
                     changes[table][name] = delta
                 else:

@@ -78,7 +78,7 @@ class _Shape:
         self.news = [(i, name, self.defaults.get(name)) for i, name in self.columns]
         self.chunks = [
             (low, low + _CHUNK, [(i, name) for i, name in self.columns if low <= i < low + _CHUNK])
-            for low in range(0, len(fields), _CHUNK)
+            for low in range(row.fixed, len(fields), _CHUNK)
         ]
 
 

@@ -12,9 +12,13 @@ Laws:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
+
+
+R = TypeVar("R", bound="Row")
 
 
 class Row(msgspec.Struct, gc=False):
@@ -24,6 +28,8 @@ class Row(msgspec.Struct, gc=False):
     key: ClassVar[tuple[str, ...]]
     beside: ClassVar[frozenset[str]] = frozenset()
     """Columns that are not history."""
+    fixed: ClassVar[int] = 0
+    """How many of the first columns never change."""
 
 
 class Run(Row, gc=False):
@@ -32,6 +38,7 @@ class Run(Row, gc=False):
     table: ClassVar[str] = "run"
     key: ClassVar[tuple[str, ...]] = ("id",)
     beside: ClassVar[frozenset[str]] = frozenset({"id", "version", "head", "event_at", "wake_at"})
+    fixed: ClassVar[int] = 12
 
     # What it is, for good.
     id: int
@@ -143,6 +150,7 @@ class Step(Row, gc=False):
     beside: ClassVar[frozenset[str]] = frozenset(
         {"run_id", "idx", "wake_at", "tenant", "workspace", "workflow"}
     )
+    fixed: ClassVar[int] = 11
 
     run_id: int
     idx: int
@@ -215,6 +223,7 @@ class Attempt(Row, gc=False):
             "progress",
         }
     )
+    fixed: ClassVar[int] = 8
 
     run_id: int
     idx: int
@@ -453,6 +462,21 @@ class Idempotency(Row, gc=False):
     attempts: int = 1
 
 
+KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {}
+"""How a row's key within its run is made: (table, *key without the run)."""
+
+
+def copy_row(row: R) -> R:
+    """A copy, to be changed; `copy.copy` does the same in three times the time."""
+    copied: R = row.__copy__()  # type: ignore[attr-defined]  # every Struct has it, its stubs do not say so
+    return copied
+
+
+def key_within_run(row: Row) -> tuple[Any, ...]:
+    """(table, *key without the run)."""
+    return KEYS[type(row)](row)
+
+
 ROWS: dict[str, type[Row]] = {
     r.table: r
     for r in (
@@ -473,6 +497,20 @@ ROWS: dict[str, type[Row]] = {
         Idempotency,
     )
 }
+
+KEYS.update(
+    {
+        Step: lambda row: ("step", row.idx),
+        Attempt: lambda row: ("attempt", row.idx, row.n),
+        Checkpoint: lambda row: ("checkpoint", row.idx, row.name),
+        Payload: lambda row: ("payload", row.ref),
+        RunSpec: lambda _: ("run_spec",),
+        Wait: lambda row: ("wait", row.no),
+        Approval: lambda row: ("approval", row.no),
+        Inbox: lambda row: ("inbox", row.no),
+        Child: lambda row: ("child", row.child_id),
+    }
+)
 
 CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
