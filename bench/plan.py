@@ -16,9 +16,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     code_first_runs: int = 4000
     code_first_in_flight: int = 400
     leased_runs: int = 1500
-    leased_in_flight: int = 300
+    leased_in_flight: int = 800
     workers: int = 2
-    slots: int = 150
+    slots: int = 400
     """Steps one worker holds at a time."""
     warm_runs: int = 200
     """Runs before the clock starts: connections, prepared statements, caches."""
