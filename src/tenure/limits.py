@@ -6,7 +6,16 @@ PAYLOAD_BYTES_MAX = 256 * 1024
 """Inline payloads; larger ones belong in the artifact store."""
 METADATA_BYTES_MAX = 64 * 1024
 NAME_CHARS_MAX = 200
-"""Keys, queues, tenants, workers, event names."""
+"""Names of tenants, workspaces, workflows, steps, queues, tools, workers and events; ids of people."""
+KEY_CHARS_MAX = 255
+"""Idempotency keys, concurrency keys, event ids, causes."""
+LABEL_CHARS_MAX = 1_000
+"""Names of checkpoints and waits (a path of scopes and a name), references, words of progress."""
+CODE_CHARS_MAX = 64
+"""Codes of failures, and reasons."""
+RETRIES_MAX = 1_000
+INTEGER_MAX = 2**31 - 1
+"""Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
 CHECKPOINTS_PER_RUN_MAX = 10_000
 OPEN_WAITS_PER_RUN_MAX = 1_000

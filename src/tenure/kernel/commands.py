@@ -51,7 +51,8 @@ class ApprovalSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
 
 
 class WaitSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """An external event (by name) or, without a name, just time."""
+    """An external event (by name) or, without a name, just time. `source` says where it is expected from; it is
+    told in the history and not compared."""
 
     event: str = ""
     source: str = ""
@@ -202,7 +203,7 @@ class AckLease(LeaseMessage, frozen=True, gc=False, kw_only=True):
 
 
 class Heartbeat(LeaseMessage, frozen=True, gc=False, kw_only=True):
-    """Still working; the first one, or `running`, says that the work has begun."""
+    """Still working; the first one says that the work has begun."""
 
     progress: str = ""
 
@@ -377,14 +378,6 @@ class Tick(RunCommand, frozen=True, gc=False, kw_only=True):
 
     entity: Literal["run", "step", "wait"]
     at: int = 0
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """The outbox row behind an internal command: deleted in the commit that carries it out."""
-
-    run_id: int
-    seq: int
-    part: int
 
 
 class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):

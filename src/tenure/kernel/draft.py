@@ -3,7 +3,7 @@
 Laws:
 1. The snapshot is read, never changed; a draft that is dropped leaves no trace.
 2. States change by moves (`machines.MOVES`) and derived paths (`machines.RUN_PATHS`) only.
-3. `finish` derives the run's status, pays what an ended run owes, and makes the one event.
+3. `decision` makes the one event of everything that changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Decision(msgspec.Struct, gc=False):
     """A refusal that is recorded all the same (a stale message)."""
     ready: bool = False
     """Whether work became claimable: somebody may want to be woken."""
-    delivered: tuple[int, int, int] | None = None
     deleted: bool = False
 
 

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-
 R = TypeVar("R", bound="Row")
 
 

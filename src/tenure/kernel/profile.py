@@ -23,6 +23,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.machine import ORCHESTRATOR, PERSON, REPORTER, RUNNER, Machine
 from tenure.kernel.machines import ATTEMPT, LEASE, RUN, STEP
 from tenure.kernel.retry import ALWAYS, Backoff, Rule, classify
+from tenure.limits import HEARTBEATS_PER_LEASE_MIN
 
 Entity = Literal["run", "step", "attempt", "lease"]
 ENTITIES: tuple[Entity, ...] = get_args(Entity)
@@ -133,11 +134,11 @@ class Timing(_Data, frozen=True, kw_only=True):
 
     def check_heartbeat(self) -> None:
         """Refuse an interval that one lost heartbeat could turn into a lost lease."""
-        if self.heartbeat_seconds > self.lease_seconds / 3:
+        if self.heartbeat_seconds > self.lease_seconds / HEARTBEATS_PER_LEASE_MIN:
             raise TenureError(
                 "HEARTBEAT_TOO_SLOW",
                 f"a heartbeat every {self.heartbeat_seconds:g} s is too slow for a lease of {self.lease_seconds:g} s;"
-                f" it may be at most {self.lease_seconds / 3:g} s",
+                f" it may be at most {self.lease_seconds / HEARTBEATS_PER_LEASE_MIN:g} s",
                 (Detail("timing.heartbeat_seconds", "over a third of timing.lease_seconds"),),
             )
 

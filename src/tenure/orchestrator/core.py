@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
 from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
+from tenure.kernel.decide.checks import is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.draft import Chance
@@ -387,7 +388,7 @@ class Orchestrator:
         self,
         worker: str,
         *,
-        queues: Iterable[str] = ("default",),
+        queues: Sequence[str] = ("default",),
         limit: int = 1,
         ack: bool = True,
         wait_seconds: float = 0.0,
@@ -395,6 +396,9 @@ class Orchestrator:
         """Take up to `limit` ready steps; with `wait_seconds`, wait for some when there are none."""
         if not 0 < limit <= CLAIM_STEPS_MAX:
             raise TenureError("INVALID_INPUT", f"a claim takes 1 to {CLAIM_STEPS_MAX} steps, not {limit}")
+        for name in (worker, *queues):
+            if not is_name(name):
+                raise TenureError("INVALID_INPUT", f"{name!r} is no name of a worker or a queue")
         wanted = Claim(ClaimBy(worker, ack), tuple(dict.fromkeys(queues)), limit)
         deadline = self._now() + wait_seconds
         while True:

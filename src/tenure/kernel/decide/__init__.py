@@ -15,6 +15,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide import checkpoints, closing, facts, leases, plans, ticks, waits
+from tenure.kernel.decide.checks import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
 
@@ -61,6 +62,7 @@ def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Deci
         assert isinstance(command, c.RunCommand)
         if run is None or (command.tenant is not None and command.tenant != run.tenant):
             raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(command.run_id)}")
+    check_command(command)
     draft = Draft(snap, command, now, chance)
     try:
         return _HANDLERS[type(command)](draft, command)

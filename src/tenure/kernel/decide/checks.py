@@ -1,7 +1,10 @@
 """What is wrong with what somebody asks for, before anything is taken of it.
 
-Law: whatever would break a later decision (a backoff without delays, a wait that nothing ends, a digest that is
-none) is refused here, where somebody can still correct it.
+Laws:
+1. Whatever would break a later decision (a backoff without delays, a wait that nothing ends, a digest that is
+   none) is refused here, where somebody can still correct it.
+2. Texts are printable and bounded, numbers fit the narrowest database: what one store takes, the other does too.
+   `TEXTS` and `NUMBERS` name, per command, what is looked at.
 """
 
 from __future__ import annotations
@@ -9,21 +12,150 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
+import msgspec
+
 from tenure.errors import Detail, TenureError
+from tenure.kernel import commands as c
 from tenure.kernel.commands import ApprovalSpec, OpenWait, StepSpec, WaitSpec
 from tenure.kernel.profile import Profile
-from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX, RUN_TIMEOUT_SECONDS_MAX
+from tenure.limits import (
+    CODE_CHARS_MAX,
+    INTEGER_MAX,
+    KEY_CHARS_MAX,
+    LABEL_CHARS_MAX,
+    LEASE_SECONDS_MAX,
+    LEASE_SECONDS_MIN,
+    METADATA_BYTES_MAX,
+    NAME_CHARS_MAX,
+    RETRIES_MAX,
+    RUN_TIMEOUT_SECONDS_MAX,
+)
 
-LABEL_CHARS_MAX = 1000
-"""A label is a path of scopes and a name."""
-_SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:g}"
+TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
+    c.CreateRun: (
+        ("tenant", 1, NAME_CHARS_MAX),
+        ("workspace", 1, NAME_CHARS_MAX),
+        ("workflow", 1, NAME_CHARS_MAX),
+        ("code_version", 1, NAME_CHARS_MAX),
+        ("source", 1, NAME_CHARS_MAX),
+        ("concurrency_key", 1, KEY_CHARS_MAX),
+        ("idempotency_key", 1, KEY_CHARS_MAX),
+    ),
+    c.PlanFailed: (("code", 1, CODE_CHARS_MAX),),
+    c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
+    c.Heartbeat: (("progress", 0, LABEL_CHARS_MAX),),
+    c.Fail: (("code", 1, CODE_CHARS_MAX),),
+    c.Park: (("why", 1, LABEL_CHARS_MAX),),
+    c.OpenWait: (("label", 1, LABEL_CHARS_MAX),),
+    c.DecideApproval: (("approver", 1, NAME_CHARS_MAX),),
+    c.DeliverEvent: (
+        ("name", 1, NAME_CHARS_MAX),
+        ("event_id", 1, KEY_CHARS_MAX),
+        ("source", 0, NAME_CHARS_MAX),
+    ),
+    c.RequestCancel: (("reason", 1, CODE_CHARS_MAX),),
+    c.CancelStep: (("name", 1, NAME_CHARS_MAX),),
+}
+"""Command -> (field, fewest, most characters); None is always fine."""
+
+NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
+    c.CreateRun: ("attempt_no", "resume_count"),
+    c.RecordCheckpoint: ("seq", "n", "idx", "tries"),
+    c.DecideApproval: ("no",),
+    c.ReviseApproval: ("no",),
+    c.RevokeLease: ("idx", "n"),
+    **dict.fromkeys(
+        (
+            c.AckLease,
+            c.Heartbeat,
+            c.Uploading,
+            c.Complete,
+            c.Fail,
+            c.Release,
+            c.Park,
+            c.CancelAck,
+            c.OpenWait,
+            c.Suspend,
+        ),
+        ("seq", "n", "idx"),
+    ),
+}
+"""Command -> fields that are numbers from 0 to INTEGER_MAX."""
+
+_SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:.0f}"
+
+
+def check_command(command: c.Command) -> None:
+    """Refuse texts and numbers that a store could not keep."""
+    kind = type(command)
+    problems: list[Detail] = []
+    for field, fewest, most in TEXTS.get(kind, ()):
+        value = getattr(command, field)
+        if value is not None and not (fewest <= len(value) <= most and value.isprintable()):
+            problems.append(text_problem(field, fewest, most))
+    problems += [
+        Detail(field, f"{field} must be 0 to {INTEGER_MAX}")
+        for field in NUMBERS.get(kind, ())
+        if not 0 <= getattr(command, field) <= INTEGER_MAX
+    ]
+    context = command.context
+    if context is not c.SYSTEM:
+        if not is_name(context.actor):
+            problems.append(text_problem("actor", 1, NAME_CHARS_MAX))
+        if not is_name(context.cause, 0, KEY_CHARS_MAX):
+            problems.append(text_problem("cause", 0, KEY_CHARS_MAX))
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
+def text_problem(at: str, fewest: int, most: int) -> Detail:
+    """A text is too short, too long, or has characters nobody can see."""
+    return Detail(at, f"{at} must have {fewest} to {most} printable characters")
+
+
+def is_name(text: str, fewest: int = 1, most: int = NAME_CHARS_MAX) -> bool:
+    """Whether a text is printable and of the right length."""
+    return fewest <= len(text) <= most and text.isprintable()
+
+
+def request_problems(request: c.CreateRun) -> Iterator[Detail]:
+    """What else is wrong with a request for a run."""
+    if request.timeout_seconds is not None and not _is_span(request.timeout_seconds):
+        yield Detail("timeout_seconds", f"timeout_seconds {_SPAN}")
+    if not -INTEGER_MAX <= request.priority <= INTEGER_MAX:
+        yield Detail("priority", f"priority must be between {-INTEGER_MAX} and {INTEGER_MAX}")
+    for field in ("ref", "repo"):
+        value = getattr(request.trigger, field)
+        if value is not None and not is_name(value, 1, LABEL_CHARS_MAX):
+            yield text_problem(f"trigger.{field}", 1, LABEL_CHARS_MAX)
+    for field in ("labels", "metadata"):
+        yield from about_problems(field, getattr(request, field))
+
+
+def about_problems(at: str, text: str) -> Iterator[Detail]:
+    """Labels and metadata are JSON objects of a bounded size."""
+    if text == "{}":
+        return
+    try:
+        encoded = text.encode()
+        if len(encoded) > METADATA_BYTES_MAX:
+            yield Detail(at, f"{at} must have at most {METADATA_BYTES_MAX} bytes")
+        else:
+            msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        yield Detail(at, f"{at} must be a JSON object")
 
 
 def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]:
     """What is wrong with one step, by itself and under its profile."""
-    for part in ("name", "queue"):
-        if not 0 < len(getattr(step, part)) <= NAME_CHARS_MAX:
-            yield Detail(f"{at}.{part}", f"must have 1 to {NAME_CHARS_MAX} characters")
+    for part, fewest, most in (
+        ("name", 1, NAME_CHARS_MAX),
+        ("queue", 1, NAME_CHARS_MAX),
+        ("tool", 0, NAME_CHARS_MAX),
+        ("idempotency_key", 0, LABEL_CHARS_MAX),
+    ):
+        if not is_name(getattr(step, part), fewest, most):
+            yield text_problem(f"{at}.{part}", fewest, most)
     if not step.required and not profile.optional_steps:
         yield Detail(f"{at}.required", f"profile {profile.name} has no optional steps")
     if profile.strict_sequence and step.needs is not None:
@@ -33,8 +165,8 @@ def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]
         yield Detail(f"{at}.lease_seconds", f"must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}")
     if not _is_span(step.timeout_seconds):
         yield Detail(f"{at}.timeout_seconds", _SPAN)
-    if step.retries is not None and not 0 <= step.retries <= 1000:
-        yield Detail(f"{at}.retries", "must be 0 to 1000")
+    if step.retries is not None and not 0 <= step.retries <= RETRIES_MAX:
+        yield Detail(f"{at}.retries", f"must be 0 to {RETRIES_MAX}")
     yield from _part_problems(at, step)
 
 
@@ -55,8 +187,10 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
 
 
 def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
-    if approval.people < 1:
+    if not 1 <= approval.people <= INTEGER_MAX:
         yield Detail(f"{at}.people", "must be at least 1")
+    if not is_name(approval.action):
+        yield text_problem(f"{at}.action", 1, NAME_CHARS_MAX)
     if not _is_span(approval.within_seconds):
         yield Detail(f"{at}.within_seconds", _SPAN)
     if not is_hex(approval.digest):
@@ -64,24 +198,25 @@ def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
 
 
 def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:
+    for part in ("event", "source"):
+        if not is_name(getattr(wait, part), 0):
+            yield text_problem(f"{at}.{part}", 0, NAME_CHARS_MAX)
     if not _is_span(wait.within_seconds):
         yield Detail(f"{at}.within_seconds", _SPAN)
     if not wait.event and wait.within_seconds is None:
         yield Detail(at, "a wait names an event, or a time in within_seconds")
 
 
-def check_wait(c: OpenWait) -> None:
+def check_wait(opened: OpenWait) -> None:
     """A wait opened under a lease is of one of four kinds, and something ends it."""
-    given = [x for x in (c.approval, c.event, c.until, c.child) if x is not None]
+    given = [x for x in (opened.approval, opened.event, opened.until, opened.child) if x is not None]
     problems: list[Detail] = []
     if len(given) != 1:
         problems.append(Detail("wait", "a wait is for an approval, an event, a time or a child: one of them"))
-    if not 0 < len(c.label) <= LABEL_CHARS_MAX:
-        problems.append(Detail("label", f"must have 1 to {LABEL_CHARS_MAX} characters"))
-    if c.approval is not None:
-        problems += _approval_problems("approval", c.approval)
-    if c.event is not None:
-        problems += _wait_problems("event", c.event)
+    if opened.approval is not None:
+        problems += _approval_problems("approval", opened.approval)
+    if opened.event is not None:
+        problems += _wait_problems("event", opened.event)
     if problems:
         raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tenure.errors import TenureError
 from tenure.kernel import history
 from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
+from tenure.kernel.decide.checks import about_problems
 from tenure.kernel.decide.closing import finish
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machine import REPORTER
 from tenure.kernel.model import CLOSED_RUN
-from tenure.limits import METADATA_BYTES_MAX
 
 
 def _must_be_open(d: Draft) -> None:
@@ -73,10 +73,8 @@ def seal(d: Draft, _c: Seal) -> Decision:
 def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
     """Labels and metadata may change at any time; the history gets their salted digest."""
     for name, text in (("labels", c.labels), ("metadata", c.metadata)):
-        if text is not None and (len(text) > METADATA_BYTES_MAX or not text.startswith("{")):
-            raise TenureError(
-                "INVALID_INPUT", f"{name} must be a JSON object of at most {METADATA_BYTES_MAX} bytes"
-            )
+        for problem in about_problems(name, text) if text is not None else ():
+            raise TenureError("INVALID_INPUT", problem.problem, (problem,))
     spec = d.edit(d.spec())
     if c.labels is not None:
         spec.labels = c.labels

@@ -36,6 +36,7 @@ from tenure.kernel.decide.closing import end_step, finish
 from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import CLOSED_RUN, Attempt, Stale, Step
+from tenure.limits import HEARTBEATS_PER_LEASE_MIN
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -64,7 +65,7 @@ class Reply(msgspec.Struct, gc=False, omit_defaults=True):
     """The answer to a message."""
 
     state: str = "ok"
-    """ok, go_on (a wait has settled already), suspended, ignored."""
+    """ok, go_on (a wait has settled already), suspended, refused (by a governed wait), ignored."""
     cancel: bool = False
     """Stop: cancellation has been requested."""
     expires_at: int | None = None
@@ -193,7 +194,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
         step.idempotency_key,
         expires_at,
         timeout_at,
-        min(d.rules.timing.heartbeat_seconds, step.lease_us / 3e6),
+        min(d.rules.timing.heartbeat_seconds, step.lease_us / 1e6 / HEARTBEATS_PER_LEASE_MIN),
         step.input_ref,
         step.checkpoints,
     )

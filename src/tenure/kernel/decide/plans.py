@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -19,7 +20,7 @@ from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import AddSteps, Admit, CreateRun, PlanFailed, PlanReady, StepSpec
-from tenure.kernel.decide.checks import step_problems
+from tenure.kernel.decide.checks import request_problems, step_problems
 from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
 from tenure.kernel.decide.opening import open_step
@@ -30,9 +31,6 @@ from tenure.limits import (
     IDEMPOTENCY_DONE_SECONDS,
     IDEMPOTENCY_FAILED_SECONDS,
     KEY_POLL_SECONDS,
-    METADATA_BYTES_MAX,
-    NAME_CHARS_MAX,
-    RUN_TIMEOUT_SECONDS_MAX,
     STEPS_PER_RUN_MAX,
 )
 
@@ -54,7 +52,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
             return Decision(Created(c.run_id, d.snap.run.status, again=True))
         raise TenureError("RUN_ID_TAKEN", "there is a run with this id")
     profile = profiles.get(c.profile)
-    problems = _request_problems(c)
+    problems = list(request_problems(c))
     if problems:
         raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
     caps = [d.snap.caps[scope] for scope in ("", f"wf:{c.workflow}") if scope in d.snap.caps]
@@ -144,27 +142,6 @@ def _capped(d: Draft) -> bool:
     return any(cap.max_concurrency is not None for cap in d.snap.caps.values())
 
 
-def _request_problems(c: CreateRun) -> list[Detail]:
-    problems = [
-        Detail(name, f"{name} must have 1 to {NAME_CHARS_MAX} characters")
-        for name in ("tenant", "workspace", "workflow", "code_version")
-        if not 0 < len(getattr(c, name)) <= NAME_CHARS_MAX
-    ]
-    if c.timeout_seconds is not None and not 0 < c.timeout_seconds <= RUN_TIMEOUT_SECONDS_MAX:
-        problems.append(Detail("timeout_seconds", f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:g}"))
-    for name in ("concurrency_key", "idempotency_key"):
-        value = getattr(c, name)
-        if value is not None and not 0 < len(value) <= 255:
-            problems.append(Detail(name, f"{name} must have 1 to 255 characters"))
-    for name in ("labels", "metadata"):
-        text = getattr(c, name)
-        if len(text) > METADATA_BYTES_MAX:
-            problems.append(Detail(name, f"over {METADATA_BYTES_MAX} bytes"))
-        elif not text.startswith("{"):
-            problems.append(Detail(name, "must be a JSON object"))
-    return problems
-
-
 # ----------------------------------------------------------------------------------------------- plans
 
 
@@ -201,9 +178,9 @@ CHECKED_PLAN_STEPS_MAX = 32
 
 
 @lru_cache(maxsize=256)
-def _checked(plan: tuple[StepSpec, ...], profile: str) -> list[list[str]]:
+def _checked(plan: tuple[StepSpec, ...], profile: str) -> tuple[list[str], ...]:
     """A plan's needs; runs of one workflow have the same plan, so that it is checked once."""
-    return check_plan(plan, profiles.get(profile), {}, 0)
+    return tuple(check_plan(plan, profiles.get(profile), {}, 0))
 
 
 def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
@@ -249,7 +226,7 @@ def add_plan(
                     "PLAN_INVALID", f"the run has a step {spec.name!r} already", (Detail("plan", spec.name),)
                 )
     if run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
-        needs = check_plan(plan, profile, existing, run.steps_total)
+        needs: Sequence[list[str]] = check_plan(plan, profile, existing, run.steps_total)
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
