@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -28,11 +29,12 @@ from tenure.kernel.model import (
     RunSpec,
     Stale,
     Step,
+    Wait,
     copy_row,
     key_within_run,
 )
 from tenure.kernel.profile import Profile
-from tenure.kernel.snapshot import Snapshot
+from tenure.kernel.snapshot import Need, Snapshot
 from tenure.kernel.status import COUNTER, derive
 from tenure.limits import PAYLOAD_BYTES_MAX
 
@@ -113,6 +115,7 @@ class Draft:
     __slots__ = (
         "_run",
         "_timed_out",
+        "_waits_of",
         "chance",
         "changed",
         "command",
@@ -143,6 +146,7 @@ class Draft:
         self.ready = False
         self._run: Run | None = None
         self._timed_out = False
+        self._waits_of: dict[int, list[Wait]] | None = None
         self.profile: Profile | None = None if run is None else profiles.get(run.profile)
 
     # ------------------------------------------------------------------------------------------ rows
@@ -215,6 +219,51 @@ class Draft:
         known = {s.idx for s in steps}
         steps += [s for s in self.changed.values() if isinstance(s, Step) and s.idx not in known]
         return [s for s in steps if s.finished_at is None]
+
+    def want_steps(self, idxs: Iterable[int]) -> None:
+        """Ask for all of these at once where they are not there: a decision made anew for each is quadratic."""
+        self._want([("step", idx) for idx in idxs if idx not in self.snap.steps])
+
+    def want_attempts(self, steps: Iterable[Step]) -> None:
+        """Likewise for the newest leased attempts of these steps, as far as moves look at them."""
+        there = self.snap.attempts
+        self._want(
+            [
+                ("attempt", step.idx, step.attempt)
+                for step in steps
+                if step.attempt
+                and step.state not in ("pending", "ready")
+                and (step.idx, step.attempt) not in there
+            ]
+        )
+
+    def want_approvals(self, nos: Iterable[int]) -> None:
+        """Likewise for the questions behind these waits."""
+        self._want([("approval", no) for no in nos if no not in self.snap.approvals])
+
+    def _want(self, keys: list[tuple[Any, ...]]) -> None:
+        known, changed = self.snap.known, self.changed
+        missing = [key for key in keys if key not in known and key not in changed]
+        if missing:
+            raise Need(*missing)
+
+    def open_waits_of(self, idx: int) -> list[Wait]:
+        """What one step waits for by now, oldest first. Everything open is looked through once per command."""
+        if self._waits_of is None:
+            self._waits_of = {}
+            for wait in self.snap.open_waits():
+                self._waits_of.setdefault(wait.idx, []).append(wait)
+            for row in self.changed.values():
+                if isinstance(row, Wait) and row.no not in self.snap.waits:
+                    self._waits_of.setdefault(row.idx, []).append(row)
+        waits = [self.now_of(wait) for wait in self._waits_of.get(idx, ())]
+        return [wait for wait in waits if wait.state == "open"]
+
+    def add_wait(self, wait: Wait) -> Wait:
+        """A new wait."""
+        if self._waits_of is not None:
+            self._waits_of.setdefault(wait.idx, []).append(wait)
+        return self.add(wait)
 
     def payload(self, body: bytes | None) -> int | None:
         """Put a payload aside; the history gets its salted digest."""

@@ -59,7 +59,9 @@ def end_step(
             d.notes.setdefault("failed_step", step.idx)
             d.notes.setdefault("reason", reason)
     elif run.cancel_at is None and not closing:
-        for idx in dependents_of(step):
+        behind_it = dependents_of(step)
+        d.want_steps(behind_it)
+        for idx in behind_it:
             behind = d.step(idx)
             if behind.state == "pending":
                 behind = d.edit(behind)
@@ -71,9 +73,9 @@ def end_step(
 def close_waits(d: Draft, idx: int | None = None) -> None:
     """Close what a step (or, without an index, the run) still waits for; open questions are canceled."""
     run = d.edit_run()
-    for wait in open_waits(d):
-        if idx is not None and wait.idx != idx:
-            continue
+    waits = open_waits(d) if idx is None else d.open_waits_of(idx)
+    d.want_approvals(wait.no for wait in waits if wait.kind == "approval")
+    for wait in waits:
         if wait.kind == "approval":
             approval = d.edit(approval_of(d, wait.no))
             approval.status = APPROVAL.take(approval.status, "cancel").next
@@ -136,14 +138,17 @@ def settle_wait(d: Draft, wait: Wait, outcome: str, result_ref: int | None = Non
 
 def take_early(d: Draft) -> None:
     """Give events that came before anybody waited to the waits opened in this decision, first in first out."""
+    if not d.early:
+        return
+    taken = {row.no for row in d.changed.values() if isinstance(row, Inbox) and row.wait_no is not None}
     while d.early:
         no = d.early.pop(0)
         wait = d.changed["wait", no]
         if not isinstance(wait, Wait) or wait.state != "open" or not d.run.inbox_buffered:
             continue
-        taken = {row.no for row in d.changed.values() if isinstance(row, Inbox) and row.wait_no is not None}
         row = d.snap.first_buffered(wait.name, taken)
         if row is not None:
+            taken.add(row.no)
             give(d, row, wait)
 
 
@@ -161,6 +166,9 @@ def give(d: Draft, row: Inbox, wait: Wait) -> None:
 def close_open_steps(d: Draft, *, behind: Step | None = None) -> None:
     """End every open step; those behind the failed one are skipped."""
     steps = d.open_steps()
+    d.want_attempts(steps)
+    if d.run.waits_open:
+        close_waits(d)
     skipped: set[int] = set()
     todo = dependents_of(behind) if behind is not None else []
     by_idx = {s.idx: s for s in steps}
@@ -267,7 +275,12 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
     if not run.planned:
         d.show("canceled")
     else:
-        for step in d.open_steps():
+        steps = d.open_steps()
+        d.want_attempts(steps)
+        if run.waits_open:
+            ending = [step.idx for step in steps if step.state not in LEASED_STEP]
+            d.want_approvals(w.no for idx in ending for w in d.open_waits_of(idx) if w.kind == "approval")
+        for step in steps:
             cancel_one(d, step)
     return finish_cancel(d)
 

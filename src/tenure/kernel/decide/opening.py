@@ -112,7 +112,8 @@ def _add_wait(
     run = d.edit_run()
     run.waits_open += 1
     no = d.next_no()
-    return d.add(Wait(run.id, no, idx, kind, name, label, gate, fatal, d.now, expires_at, wake_at=expires_at))
+    wait = Wait(run.id, no, idx, kind, name, label, gate, fatal, d.now, expires_at, wake_at=expires_at)
+    return d.add_wait(wait)
 
 
 def add_timer(d: Draft, idx: int, until: int, *, label: str) -> Wait:
