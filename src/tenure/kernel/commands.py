@@ -141,6 +141,8 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     metadata: str = "{}"
     over_rate: Literal["refuse", "delay"] = "refuse"
     """What max_runs_per_min means: an API call is refused, everything else starts later."""
+    requester: str | None = None
+    """Who asked for it, where that is not whoever sends this: a child is asked for by its parent's requester."""
     parent_id: int | None = None
     parent_no: int | None = None
     resumed_from: int | None = None

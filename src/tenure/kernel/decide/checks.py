@@ -17,6 +17,7 @@ import msgspec
 from tenure.errors import Detail, TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.commands import ApprovalSpec, OpenWait, StepSpec, WaitSpec
+from tenure.kernel.model import Cap
 from tenure.kernel.profile import Profile
 from tenure.limits import (
     CODE_CHARS_MAX,
@@ -40,6 +41,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("source", 1, NAME_CHARS_MAX),
         ("concurrency_key", 1, KEY_CHARS_MAX),
         ("idempotency_key", 1, KEY_CHARS_MAX),
+        ("requester", 1, NAME_CHARS_MAX),
     ),
     c.PlanFailed: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
@@ -242,3 +244,12 @@ def check_answer(approver: str, digest: str) -> None:
         )
     if not is_hex(digest):
         raise TenureError("INVALID_INPUT", "the digest is not hex")
+
+
+def check_cap(cap: Cap) -> None:
+    """A weight is at least 1, a limit is not negative."""
+    limits = (cap.max_concurrency, cap.max_runs_per_min)
+    if not 1 <= cap.weight <= INTEGER_MAX or any(x is not None and not 0 <= x <= INTEGER_MAX for x in limits):
+        raise TenureError("INVALID_INPUT", "a weight is at least 1, and a limit at least 0")
+    if not is_name(cap.tenant) or not is_name(cap.scope, 0):
+        raise TenureError("INVALID_INPUT", "a cap is for a tenant, and a scope such as 'wf:NAME'")

@@ -86,7 +86,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.request_hash,
         c.trigger.type,
         c.trigger.ref,
-        c.context.actor,
+        c.context.actor if c.requester is None else c.requester,
         c.priority,
         c.concurrency_mode,
         c.not_before,
@@ -417,10 +417,12 @@ def admit(d: Draft, _c: Admit) -> Decision:
     return finish(d, {"admitted": run.admitted_at is not None}, "admit")
 
 
-def same_key(c: CreateRun, spec: RunSpec, run: Run, now: int) -> Created:
+def same_key(c: CreateRun, spec: RunSpec, run: Run | None, now: int) -> Created:
     """A key that has been used: the same request gets its run, another one is refused (decision 18), and
     once the answer is no longer kept the run is named instead (decision 8). Never a second run."""
-    name = ids.run_text(run.id)
+    name = ids.run_text(spec.run_id)
+    if run is None:
+        raise TenureError("IDEMPOTENCY_EXPIRED", f"the key made {name}, which has been deleted since", run_id=name)
     if run.finished_at is not None:
         kept = IDEMPOTENCY_DONE_SECONDS if run.status == "succeeded" else IDEMPOTENCY_FAILED_SECONDS
         if run.finished_at + us(kept) <= now:

@@ -111,6 +111,7 @@ def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
             trigger=Trigger(type="child"),
             source="child",
             over_rate="delay",
+            requester=d.spec().requester,
             parent_id=run.id,
             parent_no=wait.no,
         ),
