@@ -15,6 +15,7 @@ DATABASE_VARIABLE = "TENURE_DB"
 DATABASE_DEFAULT = "tenure.db"
 
 _POSTGRES = ("postgresql://", "postgres://")
+_MEMORY = re.compile(r":memory:|[?&]mode=memory(?:&|$)")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
@@ -41,6 +42,11 @@ class Database(msgspec.Struct, frozen=True):
             path = text
         if not path:
             raise TenureError("STORE_NOT_A_DATABASE", "the path of the database is empty")
+        if path == ":memory:" or (path.startswith("file:") and _MEMORY.search(path)):
+            raise TenureError(
+                "INVALID_INPUT",
+                "a database in memory lives inside one process's store and ends with it; use a file",
+            )
         return cls("sqlite", path)
 
     def __str__(self) -> str:

@@ -16,8 +16,11 @@ class MigratableStore(Store, Protocol):
         ...
 
 
-def open_store(database: Database | str) -> MigratableStore:
-    """The store at an address (see `tenure.config`), not yet opened."""
+def open_store(database: Database | str, *, only_reads: bool = False) -> MigratableStore:
+    """The store at an address (see `tenure.config`), not yet opened.
+
+    `only_reads`: a file that cannot be written is good enough.
+    """
     if isinstance(database, str):
         database = Database.parse(database)
     if database.kind == "postgres":
@@ -26,4 +29,4 @@ def open_store(database: Database | str) -> MigratableStore:
         return PostgresStore(database.address)
     from tenure.store.sqlite import SqliteStore
 
-    return SqliteStore(database.address)
+    return SqliteStore(database.address, only_reads=only_reads)

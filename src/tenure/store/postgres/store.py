@@ -23,7 +23,7 @@ import msgspec
 from tenure import limits
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
-from tenure.store.port import Ambiguous, Conflict, Query, Save, Saved, Transaction
+from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import migrate
 from tenure.store.postgres.bell import PING_SECONDS, Bell
 from tenure.store.postgres.faults import Lost, is_connection_fault, translated, unavailable
@@ -152,6 +152,8 @@ class PostgresStore:
                         return await ask(link, name, rows, scalars, self._shift_us)
                     except Exception as fault:
                         known = translated(fault)
+                        if isinstance(known, Rejected | asyncpg.InterfaceError):  # it cannot be asked
+                            known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
                         if not isinstance(known, Lost):
                             raise known from fault
                         if time.monotonic() + PAUSE_SECONDS_MIN >= deadline:

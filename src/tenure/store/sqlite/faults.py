@@ -22,11 +22,11 @@ _REFUSED_DATA = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, Ove
 """CHECKs, unique indexes and strict types; numbers beyond 64 bits; text that is not Unicode."""
 
 
-def translated(fault: Exception) -> Exception:
-    """The error our callers know; anything unforeseen stays what it is."""
+def translated(fault: Exception, path: str = "") -> Exception:
+    """The error our callers know; anything unforeseen stays what it is. `path`: which file to name."""
     if isinstance(fault, _REFUSED_DATA):
         return Rejected(str(fault))
     for kind, code in _CODES:
         if isinstance(fault, kind):
-            return TenureError(code, f"SQLite: {fault}")
+            return TenureError(code, f"{path}: {fault} (SQLite)" if path else f"SQLite: {fault}")
     return fault

@@ -27,7 +27,7 @@ from tenure import limits
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
-from tenure.store.port import Transaction
+from tenure.store.port import Rejected, Transaction
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.courier import Courier
 from tenure.store.sqlite.faults import translated
@@ -45,6 +45,7 @@ SMALL_COMMIT_ROWS = 32
 QUICK_COMMIT_SECONDS = 0.001
 """What the loop may be held up by a commit."""
 _HOST_CLOCK = HostClock()
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class SqliteStore:
@@ -61,6 +62,7 @@ class SqliteStore:
         inline: bool = False,
         connection: apsw.Connection | None = None,
         busy_seconds: float = limits.COMMAND_SECONDS_MAX,
+        only_reads: bool = False,
     ) -> None:
         self.path = os.fspath(path)
         if (self.path == MEMORY or connection is not None) and not inline:
@@ -70,6 +72,8 @@ class SqliteStore:
         self._last_us = 0
         self._inline = inline
         self._busy_seconds = busy_seconds
+        self._only_reads = only_reads
+        """A file that cannot be written is good enough."""
         self._commit_seconds = QUICK_COMMIT_SECONDS
         """How long small commits have taken of late."""
         self._chance = random.Random()
@@ -89,7 +93,7 @@ class SqliteStore:
         """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
         connection = await self._connect(create=False)
         try:
-            if await self._patiently(lambda: migrate.missing(connection)):
+            if await self._patiently(lambda: self._missing(connection)):
                 raise TenureError("STORE_NOT_MIGRATED", f"{self.path} needs `tenure migrate`")
             await self._patiently(lambda: _configure(connection))
             self._data_version = connection.pragma("data_version")
@@ -138,7 +142,7 @@ class SqliteStore:
             await self._patiently(lambda: connection.pragma("journal_mode", "wal"))
             return await self._patiently(bring_up)
         except Exception as fault:
-            raise translated(fault) from fault
+            raise translated(fault, self.path) from fault
         finally:
             if self._cursor is None and self.path != MEMORY:
                 await self.close()
@@ -150,11 +154,23 @@ class SqliteStore:
             try:
                 self._connection = _connection(self.path, create=create)
             except Exception as fault:
-                raise translated(fault) from fault
-            if self._connection.readonly("main"):
+                raise translated(fault, self.path) from fault
+            if self._connection.readonly("main") and not self._only_reads:
                 await self.close()
                 raise TenureError("STORE_READ_ONLY", f"{self.path} cannot be written")
         return self._connection
+
+    def _missing(self, connection: apsw.Connection) -> Sequence[Any]:
+        try:
+            return migrate.missing(connection)
+        except (apsw.CantOpenError, apsw.ReadOnlyError) as fault:
+            if not connection.readonly("main"):
+                raise
+            message = (
+                f"{self.path} is read-only, and so is its folder: SQLite cannot read it there, because it keeps a"
+                " -shm file beside it; copy it to a folder that can be written"
+            )
+            raise TenureError("STORE_READ_ONLY", message) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
         connection = _connection(self.path, create=False)
@@ -196,7 +212,10 @@ class SqliteStore:
             try:
                 return ask(cursor, name, rows, scalars)
             except Exception as fault:
-                raise translated(fault) from fault
+                known = translated(fault)
+                if isinstance(known, Rejected):  # nothing was written: it is a question that cannot be asked
+                    known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+                raise known from fault
 
         return call() if self._reader is None else await self._reader.run(call)
 
@@ -250,7 +269,7 @@ class SqliteStore:
                     message = f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
                     raise TenureError("STORE_BUSY", message) from busy
             except Exception as fault:
-                raise translated(fault) from fault
+                raise translated(fault, self.path) from fault
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
             pause = min(pause * 1.5, PAUSE_SECONDS_MAX)
 
@@ -312,12 +331,27 @@ def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
 
 
 def _connection(path: str, *, create: bool) -> apsw.Connection:
-    if not create and not path.startswith("file:") and not os.path.exists(path):
-        raise TenureError("STORE_NOT_MIGRATED", f"there is no database at {path}")
+    if path != MEMORY and not path.startswith("file:"):
+        _look(path, create=create)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
     return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
+
+
+def _look(path: str, *, create: bool) -> None:
+    """Say what is in the way, where SQLite would only say that it cannot open the file."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise TenureError("STORE_NOT_A_DATABASE", f"{path} is a folder, not a database")
+    if os.path.exists(path):
+        if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
+            raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
+    elif not os.path.isdir(folder):
+        code = "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED"
+        raise TenureError(code, f"there is no database at {path}: the folder {folder} does not exist")
+    elif not create:
+        raise TenureError("STORE_NOT_MIGRATED", f"there is no database at {path}")
 
 
 def _configure(connection: apsw.Connection) -> None:
