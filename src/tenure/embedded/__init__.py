@@ -1,8 +1,14 @@
 """Tenure inside a Python program: an engine on a database of its own, and workers beside it.
 
-async with Engine("sqlite:runs.db") as engine, Worker(engine, {"build": build}):
-    run = await engine.create("release", [Step(name="build", tool="build")])
-    print(await engine.result(run, wait=60))
+    async def build(job: Job) -> dict[str, str]:
+        return {"image": f"app:{job.input['ref']}"}
+
+    async with Engine("sqlite:runs.db") as engine, Worker(engine, {"build": build}):
+        run = await engine.create("release", [StepSpec(name="build")], input={"ref": "main"})
+        print(await engine.result(run, wait=60))
+
+A tool gets its step's own input, else the run's. What earlier steps made does not come to it: `engine.steps(run)`
+has their outputs, and the SDK (`@tenure.workflow`, still to come) will pass them on.
 """
 
 from __future__ import annotations

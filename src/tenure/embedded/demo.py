@@ -290,7 +290,8 @@ class Demo:
             return
         self._killed_us = (await self._engine.store.read("now"))[0].now_us
         self._held = victim.kill()
-        self._note = f"{victim.name} was killed with {len(self._held)} leases"
+        leases = "1 lease" if len(self._held) == 1 else f"{len(self._held)} leases"
+        self._note = f"{victim.name} was killed with {leases}"
 
     async def _rows(self) -> list[Run]:
         rows: list[Run] = await self._engine.store.read(

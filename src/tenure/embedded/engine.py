@@ -63,6 +63,7 @@ class Engine:
         migrate: bool = True,
         sweep: bool = True,
         sweep_seconds: float = SWEEP_SECONDS,
+        only_reads: bool = False,
     ) -> None:
         self.url = url
         self.tenant = tenant
@@ -71,6 +72,8 @@ class Engine:
         self._migrate = migrate
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
+        self._only_reads = only_reads
+        """No command is sent, nothing is swept: the database may be one that cannot be written."""
         self._stack = AsyncExitStack()
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
@@ -78,16 +81,17 @@ class Engine:
         """Workers of this process: told at once when a run of theirs is canceled."""
 
     async def __aenter__(self) -> Self:
-        store = open_store(self.url)
+        store = open_store(self.url, only_reads=self._only_reads)
         async with AsyncExitStack() as stack:
-            if self._migrate:
+            if self._migrate and not self._only_reads:
                 await store.migrate()
             await store.open()
             stack.push_async_callback(store.close)
-            self._orchestrator = await stack.enter_async_context(Orchestrator(store))
-            self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
-            if self._sweep:
-                await stack.enter_async_context(self.sweeper)
+            if not self._only_reads:
+                self._orchestrator = await stack.enter_async_context(Orchestrator(store))
+                self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
+                if self._sweep:
+                    await stack.enter_async_context(self.sweeper)
             self._store = store
             self._stack = stack.pop_all()
         return self
@@ -106,6 +110,8 @@ class Engine:
     @property
     def orchestrator(self) -> Orchestrator:
         """The only writer."""
+        if self._only_reads:
+            raise TenureError("STORE_READ_ONLY", "this engine was opened to read only")
         if self._orchestrator is None:
             raise TenureError("STORE_UNAVAILABLE", "the engine is not running: use `async with Engine(…)`")
         return self._orchestrator

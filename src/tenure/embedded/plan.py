@@ -16,6 +16,8 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.commands import StepSpec
 
 PlanLike = Sequence[StepSpec | Mapping[str, Any]]
+CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med", "high")}
+"""What people may choose from, told to who chose something else. (`body` is the code of a code-first run.)"""
 
 
 def payload(value: Any) -> bytes | None:
@@ -26,7 +28,7 @@ def payload(value: Any) -> bytes | None:
         return value
     try:
         return msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError) as fault:
+    except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
 
 
@@ -49,6 +51,8 @@ def _step(place: str, raw: Any) -> StepSpec:
     except msgspec.ValidationError as fault:
         problem, _, where = str(fault).partition(" - at ")
         path = where.strip("`").removeprefix("$")
+        if choices := CHOICES.get(path):
+            problem = f"{problem}; it is one of {', '.join(choices)}"
         raise _invalid(place + path, problem) from fault
     return msgspec.structs.replace(step, input=given)
 
@@ -65,6 +69,8 @@ def read_plan(file: Path) -> tuple[StepSpec, ...]:
         raise TenureError("PLAN_INVALID", f"{file} cannot be read: {fault}") from fault
     try:
         raw = tomllib.loads(text) if file.suffix == ".toml" else msgspec.json.decode(text)
+    except RecursionError as fault:
+        raise TenureError("PLAN_INVALID", f"{file} is nested too deeply") from fault
     except (tomllib.TOMLDecodeError, msgspec.DecodeError) as fault:
         kind = "TOML" if file.suffix == ".toml" else "JSON"
         raise TenureError("PLAN_INVALID", f"{file} is not {kind}: {fault}") from fault

@@ -71,6 +71,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool
     input: Any = None
     output: Any = None
+    """Its result; None until it has succeeded. What its steps made is theirs."""
     error: Any = None
 
     @property
@@ -181,7 +182,7 @@ def decoded(body: bytes | None) -> Any:
         return None
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     try:
         return body.decode()
@@ -298,17 +299,20 @@ class Views:
             deadline_at=_maybe(run.deadline_at),
             sealed=run.sealed_at is not None,
             input=await self._payload(run.id, spec.input_ref),
-            output=await self._payload(run.id, run.output_ref),
+            output=await self._payload(run.id, run.output_ref) if run.status == "succeeded" else None,
             error=await self._payload(run.id, run.error_ref),
         )
 
     async def list_runs(
         self, tenant: str, *, status: str | None = None, repo: str | None = None, limit: int = 50
     ) -> list[RunLine]:
-        """The newest runs, of one status or one repository where that is asked for."""
+        """The newest runs, of one status and of one repository where that is asked for."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
-        if status is not None:
+        rows: list[Run]
+        if status is not None and repo is not None:
+            rows = await self._of_both(tenant, status, repo, limit)
+        elif status is not None:
             rows = await self._store.read("runs_by_status", tenant, status, FOREVER_US, limit)
         elif repo is not None:
             rows = await self._store.read("runs_by_repo", tenant, repo, FOREVER_US, limit)
@@ -330,6 +334,22 @@ class Views:
             )
             for run in rows
         ]
+
+    async def _of_both(self, tenant: str, status: str, repo: str, limit: int) -> list[Run]:
+        """One index is read page by page, the other condition is looked at here."""
+        found: dict[int, Run] = {}
+        seen: set[int] = set()
+        before = FOREVER_US
+        while len(found) < limit:
+            page: list[Run] = await self._store.read("runs_by_repo", tenant, repo, before, LIST_MAX)
+            if not page:
+                break
+            found |= {run.id: run for run in page if run.status == status}
+            # The moment of the page's last run may be shared by others: it is read again, unless that is all.
+            fresh = {run.id for run in page} - seen
+            seen = {run.id for run in page}
+            before = page[-1].created_at + 1 if fresh and len(page) == LIST_MAX else page[-1].created_at
+        return list(found.values())[:limit]
 
     async def steps(self, run_id: int) -> list[StepView]:
         """The steps of a run, checkpoints among them."""
