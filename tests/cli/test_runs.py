@@ -155,7 +155,7 @@ def test_keys_delays_and_timeouts_are_understood(tenure: Tenure) -> None:
     assert tenure("runs", "why", newest, "--json").json()["reason"] == "worker", "the key was handed on"
     assert session.seconds("1.5h") == 5400
     assert session.moment_of("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
-    assert session.who("") == f"uid:{os.getuid()}"
+    assert session.who(None) == f"uid:{os.getuid()}"
 
 
 def test_input_may_come_from_a_file(tenure: Tenure, tmp_path: Path) -> None:
@@ -255,8 +255,11 @@ def test_a_database_that_cannot_be_used_says_so(
 
     refused("STORE_NOT_MIGRATED", "runs", "list")
     assert not (tmp_path / "tenure.db").exists(), "looking makes nothing"
-    create(tenure, "one.json")
-    refused("STORE_READ_ONLY", "runs", "list", "--db", f"sqlite:file:{tmp_path}/tenure.db?mode=ro")
+    run = create(tenure, "one.json")
+    read_only = f"sqlite:file:{tmp_path}/tenure.db?mode=ro"
+    refused("STORE_READ_ONLY", "runs", "pause", run, "--db", read_only)
+    assert run in tenure("runs", "list", "--db", read_only).out, "looking needs no more than reading"
+    assert tenure("doctor", "--db", read_only).code == 0
     refused("STORE_NOT_A_DATABASE", "runs", "list", "--db", "plan.json")
     refused("STORE_NOT_A_DATABASE", "runs", "list", "--db", "mysql://a/b")
     refused("STORE_UNAVAILABLE", "runs", "list", "--db", "postgresql://nobody@127.0.0.1:1/none")

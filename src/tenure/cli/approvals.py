@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tenure.cli.console import out, print_json
+from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table, value_text, when
-from tenure.cli.session import By, RunArg, Tenant, change, session, wait_for, who
+from tenure.cli.session import Approver, RunArg, Tenant, change, session, wait_for, who
 from tenure.embedded import ApprovalView
 
 _app = typer.Typer(name="approvals", help="What people are asked, and their answers.", no_args_is_help=True)
@@ -56,14 +56,14 @@ def list_approvals(
         made.add_row(
             a.run_id,
             str(a.no),
-            Text(a.step),
-            Text(a.action),
+            shown(a.step),
+            shown(a.action),
             a.tier,
             f"{len(a.votes)} of {a.people}",
             a.status,
             when(a.requested_at),
             when(a.expires_at),
-            Text("" if a.question is None else value_text(a.question)),
+            shown("" if a.question is None else value_text(a.question)),
         )
     console.print(made)
 
@@ -77,7 +77,7 @@ def approve(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
     """Say yes. Whoever started the run does not count, and nobody counts twice."""
@@ -100,7 +100,7 @@ def reject(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
     """Say no: one refusal decides."""

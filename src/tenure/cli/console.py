@@ -5,6 +5,7 @@ Law: what is printed to a file or a pipe is not cut to a terminal's width.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -29,18 +30,48 @@ def err() -> Console:
     return console if console.is_terminal else Console(stderr=True, highlight=False, width=_PIPE_WIDTH)
 
 
+def plain(text: str) -> str:
+    """A text as it may be shown: what would steer the terminal is escaped; lines stay lines."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(value: object, style: str = "") -> Text:
+    """What somebody else wrote, for a cell or a line: neither markup nor control characters count in it."""
+    return Text(plain(str(value)), style=style)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_json(value: Any) -> None:
     """A result for other programs: indented JSON on stdout."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def show_error(error: TenureError) -> None:
+def show_error(error: TenureError, *, as_json: bool = False) -> None:
     """What went wrong, where, what to do about it and where to read more."""
+    if as_json:
+        told = {
+            "code": error.code,
+            "message": error.message,
+            "details": error.details,
+            "remedy": error.spec.remedy,
+            "docs": error.docs,
+            "retryable": error.retryable,
+        }
+        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
+        return
     lines = [error.message]
     lines += [f"  {detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
     lines += [f"What to do: {error.spec.remedy}", f"More: {error.docs}"]
     console = err()
     if console.is_terminal:
-        console.print(Panel(Text("\n".join(lines)), title=Text(error.code), border_style="red", expand=False))
+        console.print(
+            Panel(shown("\n".join(lines)), title=Text(error.code), border_style="red", expand=False)
+        )
     else:
-        console.print(Text("\n".join([f"error {error.code}: {lines[0]}", *lines[1:]])), soft_wrap=True)
+        console.print(shown("\n".join([f"error {error.code}: {lines[0]}", *lines[1:]])), soft_wrap=True)

@@ -20,8 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.console import err, out, print_json
+from tenure.cli.console import counted, err, out, print_json
 from tenure.cli.doctor import where
+from tenure.cli.options import not_empty
 from tenure.cli.timeline import timeline
 from tenure.embedded import Engine, EventView
 from tenure.embedded.demo import LEASE_SECONDS, SWEEP_SECONDS, Demo, Lost, Tally, Verdict
@@ -42,8 +43,13 @@ def register(app: typer.Typer) -> None:
 def demo(
     runs: Annotated[int, typer.Option(min=10, max=5_000, help="How many runs.")] = 300,
     db: Annotated[
-        str, typer.Option(help="Where: sqlite:PATH, a path or a DSN. Default: a temporary file.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="Where: sqlite:PATH, a path or a DSN.  \\[default: a temporary file]",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="What happens to whom is drawn from this.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
 ) -> None:
@@ -59,7 +65,7 @@ def demo(
 
 
 @contextmanager
-def _database(db: str) -> Iterator[str]:
+def _database(db: str | None) -> Iterator[str]:
     if db:
         yield db
         return
@@ -177,7 +183,8 @@ def _show_lost(console: Console, verdict: Verdict) -> None:
         console.print(f"... and {len(lost) - LOST_SHOWN_MAX} more")
     taken = [row for row in lost if row.healed_by is not None]
     console.print(
-        f"{len(lost)} leases of {LEASE_SECONDS:g} s ran out; {len(taken)} steps were taken over by other workers."
+        f"{counted(len(lost), 'lease')} of {LEASE_SECONDS:g} s ran out;"
+        f" {counted(len(taken), 'step')} {'was' if len(taken) == 1 else 'were'} taken over by other workers."
     )
     for profile in sorted({row.profile for row in lost if row.healed_by is None}):
         console.print(_given_up(profile, [row for row in lost if row.profile == profile]))
@@ -201,7 +208,7 @@ def _show_doctor(console: Console, report: Report) -> None:
     console.print(
         Text(
             f"Doctor: {report.runs} runs and {report.events} events examined, {len(report.checked)} invariants checked,"
-            f" {len(report.not_yet)} not yet: {f'{count} violations' if count else 'no violation'}.",
+            f" {len(report.not_yet)} not yet: {counted(count, 'violation') if count else 'no violation'}.",
             style="bold red" if count else "bold green",
         ),
         soft_wrap=True,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure import ids
-from tenure.cli.console import err, out, print_json
+from tenure.cli.console import counted, err, out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.clock import us
 from tenure.config import Database, choose_database
@@ -39,7 +39,8 @@ def doctor(
     settled: bool = typer.Option(
         False,
         "--settled",
-        help="Check also what holds once faults have stopped and everything due has been done.",
+        help="Check also what holds once faults have stopped and everything due has been done. Runs that are queued"
+        " and wait for a worker, or back off, are not settled and are named: let workers finish first.",
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +79,7 @@ def _bar(console: Console) -> Progress:
 async def _examine(
     database: Database, settled: bool, on_progress: Callable[[int, int], None] | None
 ) -> Report:
-    store = open_store(database)
+    store = open_store(database, only_reads=True)
     await store.open()
     try:
         now: int = (await store.read("now"))[0].now_us
@@ -117,7 +118,7 @@ def _show(database: Database, report: Report) -> None:
     console.print(table)
     console.print()
     for violation in report.violations[:SHOWN_MAX]:
-        console.print(Text(f"{violation.number}  {where(violation)}: {violation.text}"), soft_wrap=True)
+        console.print(shown(f"{violation.number}  {where(violation)}: {violation.text}"), soft_wrap=True)
     count = sum(report.found.values())
     if count > SHOWN_MAX:
         console.print(
@@ -125,10 +126,11 @@ def _show(database: Database, report: Report) -> None:
         )
     for run_id in report.unsteady:
         console.print(Text(f"not examined, it kept changing: {ids.run_text(run_id)}", style="yellow"))
-    verdict = f"{count} violations" if count else "no violation"
+    verdict = counted(count, "violation") if count else "no violation"
     console.print(
         Text(
-            f"{database}: {report.runs} runs, {report.events} events, {len(report.checked)} invariants checked, "
+            f"{database}: {counted(report.runs, 'run')}, {counted(report.events, 'event')},"
+            f" {len(report.checked)} invariants checked, "
             f"{len(report.not_yet)} not yet: {verdict}.",
             style="bold red" if count else "bold green",
         ),

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli import lifecycle_docs
-from tenure.cli.console import err, out, print_json
+from tenure.cli.console import counted, err, out, print_json
 from tenure.cli.mermaid import profile_diagram
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles, refinement
@@ -40,8 +40,11 @@ def register(app: typer.Typer) -> None:
 
 
 @_app.command("list")
-def list_profiles() -> None:
+def list_profiles(as_json: _Json = False) -> None:
     """List the profiles: which document each follows, and how it recovers."""
+    if as_json:
+        print_json([_line(profiles.get(name)) for name in profiles.names()])
+        return
     table = _table("profile", "title", "document", "recovery", "tries", "lease")
     for name in profiles.names():
         p = profiles.get(name)
@@ -98,6 +101,7 @@ def check(
     file: Annotated[
         Path, typer.Argument(help="A profile of your own, as TOML.", exists=True, dir_okay=False)
     ],
+    as_json: _Json = False,
 ) -> None:
     """Check a profile file of your own: its form first, then the same proof as `prove`."""
     try:
@@ -105,13 +109,17 @@ def check(
     except UnicodeDecodeError as e:
         raise TenureError("PROFILE_INVALID", f"{file} is not UTF-8 text", (Detail("", str(e)),)) from e
     proof = refinement.prove(profiles.load_text(text))
-    _show_proofs([proof])
+    if as_json:
+        print_json(_proof_json(proof))
+    else:
+        _show_proofs([proof])
     if proof.problems:
         details = tuple(Detail(e.entity, problem) for e in proof.entities for problem in e.problems)
         raise TenureError(
-            "PROFILE_INVALID", f"{file} does not fit the kernel: {len(details)} problem(s)", details
+            "PROFILE_INVALID", f"{file} does not fit the kernel: {counted(len(details), 'problem')}", details
         )
-    _show_sum([proof])
+    if not as_json:
+        _show_sum([proof])
 
 
 @_app.command()
@@ -220,7 +228,7 @@ def _show_proofs(proofs: list[Proof]) -> None:
                 str(len(e.beyond) or "-"),
                 Text("proven", style="green")
                 if not e.problems
-                else Text(f"{len(e.problems)} problem(s)", style="red"),
+                else Text(counted(len(e.problems), "problem"), style="red"),
             )
     out().print(table)
 
@@ -230,11 +238,21 @@ def _show_sum(proofs: list[Proof]) -> None:
     realised = sum(e.edges_realised for e in of_documents)
     total = sum(e.edges_total for e in of_documents)
     beyond = sum(len(e.beyond) for e in of_documents)
-    profiles_word = "profile" if len(proofs) == 1 else "profiles"
     out().print(
-        f"{len(proofs)} {profiles_word}: {realised} of {total} edges of the documents realised, {beyond} beyond them;"
+        f"{counted(len(proofs), 'profile')}: {realised} of {total} edges of the documents realised, {beyond} beyond them;"
         f" {len(refinement.joint_states())} joint states of step, attempt and lease walked"
     )
+
+
+def _line(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "title": profile.title,
+        "document": profile.document,
+        "recovery": profile.recovery,
+        "attempts_max": profile.timing.attempts_max,
+        "lease_seconds": profile.timing.lease_seconds,
+    }
 
 
 def _proof_json(proof: Proof) -> dict[str, Any]:

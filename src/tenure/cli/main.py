@@ -2,7 +2,7 @@
 
 Laws:
 1. A refusal of Tenure's own is shown with its code, its places, what to do and where to read more, and
-   ends the program with 1; a wrong use of the command line ends it with 2.
+   ends the program with 1 (with --json as JSON, on stderr too); a wrong use of the command line ends it with 2.
 2. Every command lives in a module of its own with a `register(app)`; the list below is all there is.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from importlib import metadata
 
+import structlog
 import typer
 
 from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs, simulate
@@ -80,8 +81,26 @@ for module in MODULES:
 
 def main() -> None:
     """Run the command line; the entry point of the installed `tenure`."""
+    _log_to_stderr()
     try:
         app()
     except TenureError as error:
-        show_error(error)
+        show_error(error, as_json="--json" in sys.argv[1:])
         sys.exit(1)
+
+
+def _log_to_stderr() -> None:
+    """What the library logs is no result; and what was in the variables of a program is nobody's business."""
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        # Asked for at every line: whoever captures stderr for a while gets the lines of that while.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from tenure.cli import work
-from tenure.cli.console import out, print_json
-from tenure.cli.options import AsJson, Db
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.options import AsJson, Db, not_empty
 from tenure.cli.runs_show import show_list, show_run
 from tenure.cli.session import (
     By,
     RunArg,
     Tenant,
     change,
+    code_of,
     json_value,
     moment_of,
     pairs,
@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _said(text: str) -> None:
-    out().print(Text(text), soft_wrap=True)
+    out().print(shown(text), soft_wrap=True)
 
 
 @_app.command()
@@ -73,6 +73,9 @@ def create(
     ],
     profile: Annotated[str, typer.Option("--profile", help="See `tenure lifecycle list`.")] = "agent-runs",
     given: Annotated[str | None, typer.Option("--input", help="JSON, or @FILE with JSON.")] = None,
+    repo: Annotated[
+        str | None, typer.Option(help="The repository it is for, see `runs list --repo`.", callback=not_empty)
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")
     ] = None,
@@ -88,7 +91,7 @@ def create(
     timeout: Annotated[str | None, typer.Option(help="The run's deadline: 90s, 5m, 2h.")] = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run of a declared plan; makes the database file if there is none."""
@@ -110,7 +113,7 @@ def create(
                 supersede=supersede,
                 not_before=None if not_before is None else moment_of(not_before),
                 timeout=None if timeout is None else seconds(timeout),
-                trigger=Trigger("cli"),
+                trigger=Trigger("cli", repo=repo),
                 source="cli",
                 actor=who(by),
             )
@@ -205,10 +208,12 @@ def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson 
 @_app.command()
 def cancel(
     run: RunArg,
-    reason: Annotated[str, typer.Option(help="A code for the history.")] = "RUN_CANCELED",
+    reason: Annotated[
+        str, typer.Option(help="A code for the history: A-Z, 0-9 and _.", callback=code_of)
+    ] = "RUN_CANCELED",
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Request the cancellation of a run."""
@@ -227,7 +232,7 @@ def cancel_step(
     name: Annotated[str, typer.Argument(help="The step's name, see `tenure runs show`.")],
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel one step of a run. A required step that is canceled fails its run."""
@@ -242,7 +247,7 @@ def cancel_step(
 
 @_app.command()
 def pause(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = "", as_json: AsJson = False
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Give out no step of a run until it is unpaused; deadlines go on."""
 
@@ -256,7 +261,7 @@ def pause(
 
 @_app.command()
 def unpause(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = "", as_json: AsJson = False
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Give out steps again, also of a run that was parked."""
 
@@ -270,7 +275,7 @@ def unpause(
 
 @_app.command()
 def resume(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = "", as_json: AsJson = False
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Go on: a finished run as a new one that keeps what was done; a waiting one by ending its wait.
 
@@ -292,7 +297,7 @@ def resume(
 
 @_app.command()
 def rerun(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = "", as_json: AsJson = False
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Start a finished run afresh, as a new run linked to it."""
 
@@ -316,7 +321,7 @@ def signal(
     source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = "",
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Deliver an event to a run; one that nobody waits for yet is kept."""

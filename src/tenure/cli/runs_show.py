@@ -9,7 +9,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.console import out
+from tenure.cli.console import out, shown
 from tenure.embedded import RunLine, RunView, StepView, Why
 
 _COLOURS = {"succeeded": "green", "failed": "red", "timed_out": "red", "canceled": "yellow"}
@@ -24,9 +24,9 @@ def table(*columns: str) -> Table:
     return made
 
 
-def state_text(state: str, shown: str) -> Text:
+def state_text(state: str, word: str) -> Text:
     """A state in the kernel's word and, where it is another, in the profile's."""
-    return Text(state if state == shown else f"{state} ({shown})", style=_COLOURS.get(state, ""))
+    return Text(state if state == word else f"{state} ({word})", style=_COLOURS.get(state, ""))
 
 
 def when(at: datetime | None) -> str:
@@ -53,7 +53,13 @@ def show_list(lines: list[RunLine]) -> None:
             status.append(" paused", style="yellow")
         steps = f"{line.steps_done}/{line.steps_total}"
         made.add_row(
-            line.id, line.workflow, line.profile, status, line.reason or "", steps, when(line.created_at)
+            line.id,
+            shown(line.workflow),
+            line.profile,
+            status,
+            shown(line.reason or ""),
+            steps,
+            when(line.created_at),
         )
     console.print(made)
 
@@ -65,9 +71,9 @@ def show_run(run: RunView, steps: list[StepView], why: Why) -> None:
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     facts.add_row("run", run.id)
-    facts.add_row("workflow", f"{run.workflow} (version {run.code_version})")
+    facts.add_row("workflow", shown(f"{run.workflow} (version {run.code_version})"))
     facts.add_row("status", state_text(run.status, f"{run.shown} in {run.profile}"))
-    facts.add_row("why", Text(why.text))
+    facts.add_row("why", shown(why.text))
     optional: list[tuple[str, Any]] = [
         ("paused", "yes" if run.paused else None),
         ("labels", ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None),
@@ -85,7 +91,7 @@ def show_run(run: RunView, steps: list[StepView], why: Why) -> None:
     ]
     for name, value in optional:
         if value:
-            facts.add_row(name, Text(str(value)))
+            facts.add_row(name, shown(value))
     console.print(facts)
     console.print()
     made = table("step", "kind", "state", "try", "worker", "why", "output")
@@ -94,12 +100,12 @@ def show_run(run: RunView, steps: list[StepView], why: Why) -> None:
         note = step.reason or step.last_error or ""
         output = "" if step.output is None else value_text(step.output)
         made.add_row(
-            Text(step.name),
+            shown(step.name),
             step.kind,
             state_text(step.state, step.shown),
             tries,
-            Text(step.worker or ""),
-            note,
-            Text(output),
+            shown(step.worker or ""),
+            shown(note),
+            shown(output),
         )
     console.print(made)

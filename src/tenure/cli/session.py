@@ -8,6 +8,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine
@@ -19,48 +20,60 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from tenure.cli.options import not_empty
 from tenure.clock import HostClock
 from tenure.config import choose_database
 from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.limits import NAME_CHARS_MAX
 
 T = TypeVar("T")
 
 RunArg = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, see `tenure runs list`.")]
 Tenant = Annotated[str, typer.Option("--tenant", help="Whose runs.")]
-By = Annotated[
-    str,
-    typer.Option(
-        "--by",
-        metavar="ID",
-        help="Who asks, as an opaque id without blanks.  [default: uid:N of this account]",
-        show_default=False,
-    ),
-]
+
+
+def _opaque(given: str | None) -> str | None:
+    text = not_empty(given)
+    if text is not None and (len(text) > NAME_CHARS_MAX or not text.isprintable() or " " in text):
+        raise typer.BadParameter(f"an id has 1 to {NAME_CHARS_MAX} characters and no blanks")
+    return text
+
+
+def _by(what: str) -> Any:
+    help_text = f"{what}, as an opaque id without blanks.  \\[default: uid:N of this account]"
+    return typer.Option("--by", metavar="ID", help=help_text, show_default=False, callback=_opaque)
+
+
+By = Annotated[str | None, _by("Who asks")]
+Approver = Annotated[str | None, _by("Who answers")]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_CODE = re.compile(r"[A-Z0-9_]{1,64}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
-def who(given: str) -> str:
+def who(given: str | None) -> str:
     """The opaque id of whoever asks."""
     return given or f"uid:{os.getuid()}"
 
 
 @asynccontextmanager
-async def session(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Engine]:
-    """An engine for one command."""
+async def session(
+    db: str | None, tenant: str, *, make: bool = False, only_reads: bool = True
+) -> AsyncIterator[Engine]:
+    """An engine for one command; one that only reads is content with a file that cannot be written."""
     database = choose_database(db)
     migrate = make and database.kind == "sqlite"
     address = database.address if database.kind == "postgres" else f"sqlite:{database.address}"
-    async with Engine(address, tenant=tenant, migrate=migrate, sweep=False) as engine:
+    async with Engine(address, tenant=tenant, migrate=migrate, sweep=False, only_reads=only_reads) as engine:
         yield engine
 
 
 @asynccontextmanager
 async def change(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Engine]:
     """An engine for a command that changes something; see law 1."""
-    async with session(db, tenant, make=make) as engine:
+    async with session(db, tenant, make=make, only_reads=False) as engine:
         yield engine
         await engine.settle()
 
@@ -78,21 +91,27 @@ def seconds(text: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"'{text}' is not a duration like 90s, 5m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
+    length = float(found[1]) * _UNITS[found[2]]
+    if not math.isfinite(length):
+        raise typer.BadParameter(f"'{text}' is too long")
+    return length
 
 
 def moment_of(text: str) -> datetime:
     """`+5m`, or a time as in 2026-02-14T08:00:00Z; without a zone it is UTC."""
     if text.startswith("+"):
         now = datetime.fromtimestamp(HostClock().now_us() / 1e6, UTC)
-        return now + timedelta(seconds=seconds(text[1:]))
+        try:
+            return now + timedelta(seconds=seconds(text[1:]))
+        except OverflowError as wrong:
+            raise typer.BadParameter(f"'{text}' is after the end of all calendars") from wrong
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError as wrong:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError) as wrong:
         raise typer.BadParameter(
             f"'{text}' is neither +DURATION nor a time like 2026-02-14T08:00Z"
         ) from wrong
-    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
 def json_value(text: str | None, what: str) -> Any:
@@ -106,8 +125,17 @@ def json_value(text: str | None, what: str) -> Any:
             raise TenureError("INVALID_INPUT", f"{what}: {text[1:]} cannot be read: {fault}") from fault
     try:
         return msgspec.json.decode(text)
+    except RecursionError as fault:
+        raise TenureError("INVALID_INPUT", f"{what} is nested too deeply") from fault
     except msgspec.DecodeError as fault:
         raise TenureError("INVALID_INPUT", f"{what} is not JSON: {fault}; a text needs its quotes") from fault
+
+
+def code_of(text: str) -> str:
+    """A code, as it stands in histories and tables."""
+    if _CODE.fullmatch(text) is None:
+        raise typer.BadParameter(f"'{text}' is not a code: 1 to 64 of A-Z, 0-9 and _, like NOT_NEEDED")
+    return text
 
 
 def pairs(given: list[str] | None) -> dict[str, str]:

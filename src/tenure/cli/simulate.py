@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tenure.cli.console import err, out
+from tenure.cli.console import err, out, print_json
+from tenure.cli.options import AsJson
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +26,10 @@ def simulate(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes to use; as many as cores by default.")
     ] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="With --seed: print everything that happens.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With --seed: print everything that happens.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the real kernel, orchestrator and SQLite store in simulated worlds full of faults.
 
@@ -34,29 +38,33 @@ def simulate(
     commit, and once the faults stop everything must heal. A failing seed prints the line that reproduces it.
     """
     if seed is not None:
-        _one(seed, trace=trace)
+        _one(seed, trace=trace, as_json=as_json)
     elif trace:
         raise typer.BadParameter("a trace is of one seed: use it with --seed", param_hint="--trace")
     else:
-        _many(range(start, start + seeds), jobs or os.cpu_count() or 1)
+        _many(range(start, start + seeds), jobs or os.cpu_count() or 1, as_json=as_json)
 
 
-def _one(seed: int, *, trace: bool) -> None:
+def _one(seed: int, *, trace: bool, as_json: bool) -> None:
     from tenure.simulate import simulate as run
 
     began = time.perf_counter()
     report = run(seed, trace=trace)
     took = time.perf_counter() - began
-    for line in report.trace:
-        print(line)
-    print(f"trace digest: {report.digest}")
-    _summary(1, report.runs, report.commands, report.commits, report.seconds, took)
+    if as_json:
+        print_json(report)
+    else:
+        for line in report.trace:
+            print(line)
+        print(f"trace digest: {report.digest}")
+        _summary(1, report.runs, report.commands, report.commits, report.seconds, took)
+        if report.violation is not None:
+            _show_failure(seed, report.violation)
     if report.violation is not None:
-        _show_failure(seed, report.violation)
         raise typer.Exit(1)
 
 
-def _many(seeds: range, jobs: int) -> None:
+def _many(seeds: range, jobs: int, *, as_json: bool) -> None:
     from tenure.simulate.campaign import run_seeds
     from tenure.simulate.world import Report
 
@@ -79,9 +87,12 @@ def _many(seeds: range, jobs: int) -> None:
 
         tally = run_seeds(seeds, jobs=jobs, seen=seen)
     took = time.perf_counter() - began
-    _summary(tally.seeds, tally.runs, tally.commands, tally.commits, tally.seconds, took)
-    for report in tally.failed:
-        _show_failure(report.seed, report.violation or "")
+    if as_json:
+        print_json(tally)
+    else:
+        _summary(tally.seeds, tally.runs, tally.commands, tally.commits, tally.seconds, took)
+        for report in tally.failed:
+            _show_failure(report.seed, report.violation or "")
     if tally.failed:
         raise typer.Exit(1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.table import Table
-from rich.text import Text
 
+from tenure.cli.console import shown
 from tenure.orchestrator.views import EdgeView, EventView
 
 _SHOWN = ("run", "step", "approval")
@@ -25,9 +25,9 @@ def timeline(events: Iterable[EventView]) -> Table:
         table.add_row(
             str(event.seq),
             f"{after:.3f} s",
-            Text(event.actor),
+            shown(event.actor),
             event.kind,
-            Text(changes(event.edges) or note(event)),
+            shown(changes(event.edges) or note(event)),
         )
     return table
 

@@ -7,17 +7,18 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.text import Text
 
 from tenure import ids
-from tenure.cli.console import out, print_json
+from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import value_text
-from tenure.cli.session import change, json_value, wait_for
+from tenure.cli.session import change, code_of, json_value, wait_for
 from tenure.embedded import Engine
 from tenure.embedded.plan import payload
+from tenure.errors import TenureError
 from tenure.kernel.commands import Complete, Context, Fail
 from tenure.kernel.decide.leases import Lease
+from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.orchestrator.views import decoded
 
 
@@ -40,11 +41,13 @@ def work(
     fail: Annotated[
         str | None, typer.Option("--fail", metavar="CODE", help="Fail the steps with this code.")
     ] = None,
-    message: Annotated[str, typer.Option("--message", help="What went wrong.")] = "",
+    message: Annotated[str | None, typer.Option("--message", help="With --fail: what went wrong.")] = None,
     retryable: Annotated[
         bool | None,
         typer.Option(
-            "--retryable/--final", help="Whether to try again.  [default: as the profile's rules say]"
+            "--retryable/--final",
+            help="With --fail: whether to try again.  \\[default: as the profile's rules say]",
+            show_default=False,
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take one step only.")] = False,
@@ -52,7 +55,16 @@ def work(
     as_json: AsJson = False,
 ) -> None:
     """Take what is ready and complete it (or fail it), step by step, until nothing is ready any more."""
-    result = payload(json_value(output, "--output"))
+    if fail is None and (message is not None or retryable is not None):
+        raise typer.BadParameter("--message, --retryable and --final need --fail")
+    if fail is not None and output is not None:
+        raise typer.BadParameter("a step that fails has no output: use --output or --fail")
+    # Everything that can be refused is refused before a step is taken: a claim is a try that counts.
+    result, said_why = payload(json_value(output, "--output")), (message or "").encode()
+    _check_size(result, "--output")
+    _check_size(said_why, "--message")
+    if fail is not None:
+        code_of(fail)
     by = worker or f"cli-{os.getpid()}"
 
     def last_word(lease: Lease) -> Complete | Fail:
@@ -65,7 +77,7 @@ def work(
         }
         if fail is None:
             return Complete(**head, output=result)
-        return Fail(**head, code=fail, message=message.encode(), retryable=retryable)
+        return Fail(**head, code=fail, message=said_why, retryable=retryable)
 
     async def take(engine: Engine) -> Worked | None:
         await engine.settle()
@@ -104,9 +116,16 @@ def work(
         out().print("nothing is ready")
 
 
+def _check_size(body: bytes | None, what: str) -> None:
+    if body is not None and len(body) > PAYLOAD_BYTES_MAX:
+        raise TenureError(
+            "PAYLOAD_TOO_LARGE", f"{what} has {len(body)} bytes; at most {PAYLOAD_BYTES_MAX} are kept"
+        )
+
+
 def _show(found: Worked) -> None:
     given = "" if found.input is None else f" with {value_text(found.input)}"
     line = (
         f"{found.run} {found.step} (try {found.attempt}){given}: {found.said}; the run is {found.run_status}"
     )
-    out().print(Text(line), soft_wrap=True)
+    out().print(shown(line), soft_wrap=True)

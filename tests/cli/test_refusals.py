@@ -1,0 +1,245 @@
+"""What people type that cannot be meant: refused with a code or as a wrong use, before anything is changed."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tenure.limits import PAYLOAD_BYTES_MAX
+from tests.cli.shell import Tenure, in_folder
+
+DEEP = "[" * 100_000 + "]" * 100_000
+CREATE = ("runs", "create", "--workflow", "w", "--plan", "one.json")
+
+
+@pytest.fixture
+def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
+    (tmp_path / "one.json").write_text('[{"name": "build"}]')
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+def refused(tenure: Tenure, code: str, *words: str) -> str:
+    ended = tenure(*words)
+    assert ended.code == 1, ended
+    assert f"error {code}" in ended.err
+    assert "Traceback" not in ended.err
+    return ended.err
+
+
+def misused(tenure: Tenure, *words: str) -> str:
+    ended = tenure(*words)
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.err
+    return " ".join(ended.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("db", [":memory:", "sqlite::memory:", "sqlite:file:x?mode=memory&cache=shared"])
+def test_a_database_in_memory_is_refused(tenure: Tenure, db: str) -> None:
+    assert "use a file" in refused(tenure, "INVALID_INPUT", "runs", "list", "--db", db)
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text(DEEP)
+    assert "too deeply" in refused(tenure, "INVALID_INPUT", *CREATE, "--input", "@deep.json")
+    plan = ("runs", "create", "--workflow", "w", "--plan", "deep.json")
+    assert "too deeply" in refused(tenure, "PLAN_INVALID", *plan)
+
+
+def test_times_beyond_the_calendar_are_a_wrong_use(tenure: Tenure) -> None:
+    misused(tenure, *CREATE, "--not-before", "+99999999d")
+    misused(tenure, *CREATE, "--not-before", "9999-12-31T23:59:59-12:00")
+    misused(tenure, *CREATE, "--timeout", "9" * 400)
+
+
+def test_a_number_no_database_knows_is_refused(tenure: Tenure, postgres_dsn: str) -> None:
+    assert tenure("migrate", "--db", postgres_dsn).code == 0
+    for db in ("tenure.db", postgres_dsn):
+        run = tenure(*CREATE, "--db", db).out.strip()
+        after = ("--after", "99999999999999999999")
+        refused(tenure, "INVALID_INPUT", "runs", "events", run, *after, "--db", db)
+        assert tenure("runs", "events", run, "--db", db).code == 0
+
+
+def test_work_is_refused_before_a_step_is_taken(tenure: Tenure, tmp_path: Path) -> None:
+    run = tenure(*CREATE).out.strip()
+    (tmp_path / "big.json").write_text(json.dumps("x" * PAYLOAD_BYTES_MAX))
+    refused(tenure, "PAYLOAD_TOO_LARGE", "runs", "work", "--output", "@big.json")
+    refused(
+        tenure, "PAYLOAD_TOO_LARGE", "runs", "work", "--fail", "X", "--message", "x" * (PAYLOAD_BYTES_MAX + 1)
+    )
+    misused(tenure, "runs", "work", "--message", "why")
+    misused(tenure, "runs", "work", "--final")
+    misused(tenure, "runs", "work", "--output", "1", "--fail", "X")
+    misused(tenure, "runs", "work", "--fail", "no code")
+    assert tenure("runs", "why", run, "--json").json()["reason"] == "worker", "nobody has taken it"
+
+
+def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (("runs", "list"), ("doctor",), ("migrate",), ("demo",)):
+        assert "it is empty" in misused(tenure, *words, "--db", "")
+    misused(tenure, *CREATE, "--by", "")
+    assert "no blanks" in misused(tenure, *CREATE, "--by", "ada lovelace")
+    misused(tenure, "approvals", "approve", "run_x", "--by", " ")
+    monkeypatch.setenv("TENURE_DB", "")
+    assert tenure(*CREATE).code == 0
+
+
+def test_the_reason_of_a_cancel_is_a_code(tenure: Tenure) -> None:
+    run = tenure(*CREATE).out.strip()
+    assert "is not a code" in misused(tenure, "runs", "cancel", run, "--reason", "no longer needed")
+    assert tenure("runs", "cancel", run, "--reason", "NOT_NEEDED").code == 0
+
+
+def test_a_refusal_is_json_where_json_was_asked_for(tenure: Tenure) -> None:
+    ended = tenure("runs", "list", "--json")
+    assert (ended.code, ended.out) == (1, "")
+    error = json.loads(ended.err)["error"]
+    assert error["code"] == "STORE_NOT_MIGRATED"
+    assert error["docs"] == "docs/errors/STORE_NOT_MIGRATED.md"
+    assert (error["retryable"], error["details"]) == (False, [])
+    assert "tenure.db" in error["message"]
+
+
+def test_help_shows_the_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "[default: $TENURE_DB, else tenure.db]" in tenure("runs", "list", "--help").out
+    assert "[default: uid:N of this account]" in tenure("runs", "cancel", "--help").out
+    assert "Who answers" in tenure("approvals", "reject", "--help").out
+    assert "[default: as the profile's rules say]" in tenure("runs", "work", "--help").out
+    assert "[default: a temporary file]" in tenure("demo", "--help").out
+    settled = " ".join(tenure("doctor", "--help").out.replace("│", " ").split())
+    assert "wait for a worker" in settled
+
+
+def test_the_log_goes_to_stderr_without_the_values_of_variables(
+    tenure: Tenure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = structlog.get_config()
+    try:
+        tenure("--version")
+        secret = "hunter" + "2"
+        try:
+            raise RuntimeError("boom")
+        except RuntimeError:
+            structlog.get_logger("x").exception("it broke")
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "it broke" in captured.err
+        assert "RuntimeError: boom" in captured.err
+        assert secret not in captured.err
+        assert "\x1b" not in captured.err
+    finally:
+        structlog.configure(**before)
+
+
+# --------------------------------------------------------------------------------------------- the file
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Root may do everything, so for a while we are somebody else."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_what_is_wrong_with_a_path_is_said(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for words in (("runs", "list"), ("migrate",), ("doctor",)):
+        assert "folder is a folder" in refused(tenure, "STORE_NOT_A_DATABASE", *words, "--db", "folder")
+    assert "folder no does not exist" in refused(tenure, "STORE_READ_ONLY", "migrate", "--db", "no/t.db")
+    assert "folder no does not exist" in refused(
+        tenure, "STORE_NOT_MIGRATED", "runs", "list", "--db", "no/t.db"
+    )
+    assert "one.json" in refused(tenure, "STORE_NOT_A_DATABASE", "runs", "list", "--db", "one.json")
+
+
+def test_a_file_that_may_not_be_read_or_only_read(tenure: Tenure) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.db"
+        run = tenure(*CREATE, "--db", str(path)).out.strip()
+        Path(folder).chmod(0o755)
+        path.chmod(0o444)
+        with nobody():
+            read_only = refused(tenure, "STORE_READ_ONLY", "runs", "list", "--db", str(path))
+            assert "copy it" in read_only
+        Path(folder).chmod(0o777)
+        with nobody():
+            assert run in tenure("runs", "list", "--db", str(path)).out
+            assert tenure("doctor", "--db", str(path)).code == 0
+            refused(tenure, "STORE_READ_ONLY", "runs", "pause", run, "--db", str(path))
+        path.chmod(0)
+        with nobody():
+            told = refused(tenure, "STORE_UNAVAILABLE", "runs", "list", "--db", str(path))
+            assert f"{path} may not be read" in told
+
+
+# ------------------------------------------------------------------------------------------- what is shown
+
+
+def test_lists_by_status_and_repository_together(tenure: Tenure) -> None:
+    mine = tenure(*CREATE, "--repo", "me/app").out.strip()
+    other = tenure(*CREATE, "--repo", "me/other").out.strip()
+    done = tenure(*CREATE, "--repo", "me/app").out.strip()
+    tenure("runs", "cancel", done)
+
+    def listed(*words: str) -> list[str]:
+        return [line["id"] for line in tenure("runs", "list", *words, "--json").json()]
+
+    assert listed("--repo", "me/app") == [done, mine]
+    assert listed("--status", "queued") == [other, mine]
+    assert listed("--status", "queued", "--repo", "me/app") == [mine]
+    assert listed("--status", "failed", "--repo", "me/app") == []
+
+
+def test_a_failed_run_has_no_result(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text('[{"name": "a"}, {"name": "b"}]')
+    run = tenure("runs", "create", "--workflow", "w", "--plan", "two.json").out.strip()
+    tenure("runs", "work", "--once", "--output", '"half"')
+    tenure("runs", "work", "--once", "--fail", "BROKEN", "--final")
+    shown = tenure("runs", "show", run, "--json").json()
+    assert (shown["run"]["status"], shown["run"]["output"]) == ("failed", None)
+    assert shown["steps"][0]["output"] == "half"
+
+
+def test_what_others_wrote_neither_steers_the_terminal_nor_is_markup(tenure: Tenure) -> None:
+    run = tenure("runs", "create", "--workflow", "[red]w", "--plan", "one.json", "--input", '"a\\u001b[31mb"')
+    run_id = run.out.strip()
+    for words in (
+        ("runs", "list"),
+        ("runs", "show", run_id),
+        (
+            "runs",
+            "work",
+        ),
+    ):
+        out = tenure(*words).out
+        assert "\x1b" not in out
+        assert "[red]w" in out or words[1] == "work"
+    assert "a\\x1b[31mb" in tenure("runs", "show", run_id).out
+
+
+def test_a_wrong_kind_is_told_what_there_is(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('[{"name": "a", "kind": "task"}]')
+    assert "one of work, approval, wait" in refused(tenure, "PLAN_INVALID", *CREATE)
+
+
+def test_profiles_and_seeds_are_there_for_programs(tenure: Tenure, tmp_path: Path) -> None:
+    listed = tenure("lifecycle", "list", "--json").json()
+    assert {"delta-ci", "agent-runs"} <= {line["name"] for line in listed}
+    assert all(line["lease_seconds"] > 0 for line in listed)
+    assert tenure("simulate", "--seed", "1", "--json").json()["violation"] is None
+    assert tenure("simulate", "--seeds", "2", "--jobs", "1", "--json").json()["seeds"] == 2
+    (tmp_path / "bad.toml").write_text("name = 1")
+    ended = tenure("lifecycle", "check", "bad.toml", "--json")
+    assert json.loads(ended.err)["error"]["code"] == "PROFILE_INVALID"
