@@ -40,6 +40,10 @@ HEARTBEATS_PER_LEASE_MIN = 3
 """Two lost heartbeats in a row must not cost a lease."""
 KEY_POLL_SECONDS = 5.0
 """How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
+KEY_LINE_POLL_SECONDS = 30.0
+"""How often it does so while others are before it."""
+KEY_HORIZON_SECONDS = KEY_LINE_POLL_SECONDS + KEY_POLL_SECONDS
+"""Whoever looks again within this is in line for its key; a run delayed for longer is not yet."""
 IDEMPOTENCY_DONE_SECONDS = 86_400.0
 """How long the answer to a key is kept once its run has succeeded."""
 IDEMPOTENCY_FAILED_SECONDS = 3_600.0

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from tenure.clock import us
 from tenure.kernel import commands as c
+from tenure.kernel.model import Cap
+from tenure.limits import KEY_LINE_POLL_SECONDS, KEY_POLL_SECONDS
 from tests.conformance.world import Place, World, gate
 
 
@@ -25,3 +32,77 @@ async def test_whoever_asks_for_a_run_again_is_its_requester(place: Place) -> No
         await w.cancel(run)
         assert (await w.spec(await w.rerun(run))).requester == "u_alice"
         assert (await w.spec(await w.resume(run))).requester == "u_alice"
+
+
+@pytest.mark.parametrize("held", ["delayed", "planning", "rated"])
+async def test_a_run_that_begins_later_supersedes_the_older_ones_then(place: Place, held: str) -> None:
+    caps = [Cap("acme", "", max_runs_per_min=1)] if held == "rated" else []
+    async with World(place, caps=caps) as w:
+        same: dict[str, Any] = {
+            "profile": "delta-ci",
+            "concurrency_key": "ref",
+            "concurrency_mode": "supersede",
+            "over_rate": "delay",
+        }
+        old = await w.create(**same, plan=["build"])
+        lease = await w.claim()
+        if held == "planning":
+            new = await w.create(**same, plan=None)
+            await w.plan_ready(new, "build")
+        else:
+            later = w.now + us(5) if held == "delayed" else None
+            new = await w.create(**same, plan=["build"], not_before=later)
+        for _ in range(7):
+            await w.later(10).sweep()
+            if (await w.run(old)).cancel_at is None:
+                await w.beat(lease)
+        await w.later(60).sweep()
+        assert (await w.run(old)).cancel_reason == "SUPERSEDED"
+        assert await w.status(old) == "canceled"
+        assert (await w.run(new)).admitted_at is not None
+        canceled = [kind for kind in await w.kinds(old) if kind == "cancel"]
+        assert len(canceled) == 1
+
+
+async def test_a_delayed_run_supersedes_nothing_newer(place: Place) -> None:
+    async with World(place) as w:
+        same: dict[str, Any] = {"plan": ["build"], "concurrency_key": "ref"}
+        delayed = await w.create(**same, concurrency_mode="supersede", not_before=w.now + us(120))
+        newer = await w.create(**same)
+        await w.claim()
+        await w.later(121).sweep()
+        assert (await w.run(newer)).cancel_at is None
+        # A run that arrives meanwhile and supersedes, cancels both.
+        newest = await w.create(**same, concurrency_mode="supersede")
+        await w.settle()
+        assert await w.status(delayed) == "canceled"
+        await w.later(60).sweep()
+        await w.later(60).sweep()
+        assert await w.status(newer) == "canceled"
+        assert (await w.run(newest)).admitted_at is not None
+
+
+async def test_only_the_first_in_line_for_a_key_looks_often_and_nobody_is_forgotten(place: Place) -> None:
+    async with World(place) as w:
+        holder, first, second, third = [await w.create(plan=["a"], concurrency_key="k") for _ in range(4)]
+        await w.later(KEY_POLL_SECONDS + 0.1).sweep()
+        due = {run: (await w.run(run)).wake_at or 0 for run in (first, second, third)}
+        assert due[first] <= w.now + us(KEY_POLL_SECONDS)
+        assert min(due[second], due[third]) > w.now + us(KEY_POLL_SECONDS)
+        for run in (holder, first, second, third):
+            await w.work_off(run)  # each is woken by the one before it, without a sweep
+            await w.settle()
+        # Every wake-up is lost: the poll finds it all the same.
+        one, two, three = [await w.create(plan=["a"], concurrency_key="k") for _ in range(3)]
+        for run in (one, two, three):
+            await w.work_off(run)
+            await w.crash()
+            await w.later(KEY_LINE_POLL_SECONDS + 0.1).sweep()
+        assert [await w.status(run) for run in (one, two, three)] == ["succeeded"] * 3
+
+
+async def test_a_wall_clock_deadline_comes_before_a_later_start(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a"], wall_clock=True, timeout_seconds=10, not_before=w.now + us(3600))
+        await w.later(10.1).sweep()
+        assert await w.status(run) == "timed_out"

@@ -205,7 +205,7 @@ CASES = [
     one("key_queue", "acme", "deploy", 2999, answer=[port.KeyQueue(101, None)]),
     one("key_queue", "acme", "deploy", 90_000, answer=[port.KeyQueue(101, 103)]),
     one("key_queue", "acme", "other", 5000, answer=[port.KeyQueue(None, None)]),
-    one("live_keys", "acme", "deploy", 102, answer=[port.LiveKey(101, 1005), port.LiveKey(103, None)], in_order=False),
+    one("live_keys", "acme", "deploy", 102, answer=[port.LiveKey(101, 1005, 1000), port.LiveKey(103, None, 1500)], in_order=False),
     one("rates", "acme", 1004, answer=[port.Rate("build", 1, 1005), port.Rate("test", 1, 3001)], in_order=False),
     one("rates", "acme", 1005, answer=[port.Rate("test", 1, 3001)]),
     one(

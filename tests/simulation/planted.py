@@ -300,7 +300,9 @@ BUGS: dict[str, Bug] = {
         "a run that waits for its concurrency key never looks again",
         (
             Change(
-                plans.admit_if_possible, "run.wake_at = d.now + us(KEY_POLL_SECONDS)", "run.wake_at = None"
+                plans.admit_if_possible,
+                "_look_again(run, d.now + us(KEY_POLL_SECONDS if first else KEY_LINE_POLL_SECONDS))",
+                "run.wake_at = None",
             ),
         ),
         0,

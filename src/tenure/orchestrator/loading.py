@@ -8,10 +8,11 @@ from typing import Any
 from tenure.clock import us
 from tenure.kernel.admission import rate_full_until
 from tenure.kernel.snapshot import Facts, Key, Snapshot
-from tenure.limits import KEY_POLL_SECONDS
+from tenure.limits import KEY_HORIZON_SECONDS
 from tenure.store.port import Query, Save
 
 RATE_WINDOW_US = 60_000_000
+_FOREVER = (1 << 62, 0)
 
 _QUERY_OF: dict[str, str] = {
     "spec": "load_specs",
@@ -53,17 +54,21 @@ def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Q
 
 
 def _load_facts(
-    snap: Snapshot, now: int, tenant: str, key: str | None, workflow: str
+    snap: Snapshot, now: int, tenant: str, key: str | None, workflow: str, supersedes: bool = True
 ) -> Generator[Query | Save, Any, None]:
     """What admission looks at. The transaction holds the tenant's lock."""
     facts = Facts()
     if key is not None:
         # A run in line for its key looks again within the poll; one delayed for longer is not in line yet.
-        queue = (yield Query("key_queue", (), (tenant, key, now + us(2 * KEY_POLL_SECONDS))))[0]
-        live = yield Query("live_keys", (), (tenant, key, snap.run_id))
+        queue = (yield Query("key_queue", (), (tenant, key, now + us(KEY_HORIZON_SECONDS))))[0]
         facts.holder_id = queue.holder_id
         facts.first_waiting_id = queue.first_waiting_id
-        facts.live_ids = tuple(row.run_id for row in live)
+        if supersedes:
+            live = yield Query("live_keys", (), (tenant, key, snap.run_id))
+            mine = _FOREVER if snap.run is None else (snap.run.created_at, snap.run.id)
+            facts.live_ids = tuple(
+                row.run_id for row in live if row.cancel_at is None and (row.created_at, row.run_id) < mine
+            )
     caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if any(cap.max_runs_per_min is not None for cap in caps.values()):
         rows = yield Query("rates", (), (tenant, now - RATE_WINDOW_US))

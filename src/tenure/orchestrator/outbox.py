@@ -13,7 +13,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import Admit, ChildFinished, Command, Context, CreateRun, RequestCancel
 from tenure.kernel.model import Outbox
-from tenure.limits import KEY_POLL_SECONDS
+from tenure.limits import KEY_HORIZON_SECONDS
 from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
 
 async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str, key: str) -> Admit | None:
     now = orchestrator.store.estimate_us()
-    horizon = (1 << 62) if now is None else now + us(2 * KEY_POLL_SECONDS)
+    horizon = (1 << 62) if now is None else now + us(KEY_HORIZON_SECONDS)
 
     def look() -> Transaction[KeyQueue]:
         rows: list[KeyQueue] = yield Query("key_queue", (), (tenant, key, horizon))

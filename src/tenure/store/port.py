@@ -82,6 +82,8 @@ class LiveKey(msgspec.Struct, gc=False):
 
     run_id: int
     admitted_at: int | None
+    created_at: int = 0
+    cancel_at: int | None = None
 
 
 class Timer(msgspec.Struct, gc=False):

@@ -4,7 +4,8 @@ Laws:
 1. A plan is checked whole before any of it is taken: unique names, known needs, no cycle, limits.
 2. Plans are made in `planning`; a static plan passes through it in the same commit.
 3. Admission is one mechanism for a delayed start, a concurrency key and max_runs_per_min: a run that is
-   not admitted is queued with nothing ready, and looks again by itself.
+   not admitted is queued with nothing ready, and looks again by itself. A run that supersedes cancels the older
+   runs with its key whenever admission is decided, as long as there are any that nobody has canceled.
 4. The same id with the same idempotency key is the same request; nothing is created twice.
 """
 
@@ -27,9 +28,11 @@ from tenure.kernel.decide.opening import open_step
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
 from tenure.kernel.profile import Profile
+from tenure.kernel.snapshot import Facts, Need
 from tenure.limits import (
     IDEMPOTENCY_DONE_SECONDS,
     IDEMPOTENCY_FAILED_SECONDS,
+    KEY_LINE_POLL_SECONDS,
     KEY_POLL_SECONDS,
     STEPS_PER_RUN_MAX,
 )
@@ -366,10 +369,11 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
     """Let the run begin, or set the moment at which to look again."""
     run = d.edit_run()
     if spec.not_before is not None and spec.not_before > d.now:
-        run.wake_at = spec.not_before
+        _look_again(run, spec.not_before)
         return
+    supersedes = run.concurrency_key is not None and spec.concurrency_mode == "supersede"
     if run.rated:
-        full_until = d.snap.admission(run.tenant, run.concurrency_key, run.workflow).rate_full_until
+        full_until = _facts(d, run, supersedes).rate_full_until
         if full_until is not None:
             if over_rate == "refuse":
                 raise TenureError(
@@ -377,16 +381,18 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
                     f"too many runs this minute; try again in {max(1, (full_until - d.now) // 1_000_000)} s",
                     retry_at=full_until,
                 )
-            run.wake_at = full_until
+            _look_again(run, full_until)
             return
     if run.concurrency_key is not None:
-        facts = d.snap.admission(run.tenant, run.concurrency_key, run.workflow)
-        if d.snap.run is None and spec.concurrency_mode == "supersede":
+        facts = _facts(d, run, supersedes)
+        if supersedes and facts.live_ids:
+            d.notes["supersedes"] = len(facts.live_ids)  # an event: what is owed is written with one
             for run_id in facts.live_ids:
                 d.owe("cancel", run_id, {"reason": "SUPERSEDED"})
-        first = facts.first_waiting_id
-        if facts.holder_id is not None or (first is not None and first != run.id):
-            run.wake_at = d.now + us(KEY_POLL_SECONDS)
+        first = facts.first_waiting_id in (None, run.id)
+        if facts.holder_id is not None or not first:
+            # Whoever is first in line is also woken when the key is freed; the others have time.
+            _look_again(run, d.now + us(KEY_POLL_SECONDS if first else KEY_LINE_POLL_SECONDS))
             return
     run.admitted_at = d.now
     run.wake_at = None
@@ -394,6 +400,18 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
     for step in created if d.snap.run is None or not d.snap.run.planned else d.open_steps():
         if step.needs_left == 0 and step.state == "pending":
             open_step(d, step)
+
+
+def _facts(d: Draft, run: Run, supersedes: bool) -> Facts:
+    """What is known beyond the run; the older runs with its key only where it cancels them."""
+    if d.snap.facts is None:
+        raise Need(("admission", run.tenant, run.concurrency_key, run.workflow, supersedes))
+    return d.snap.facts
+
+
+def _look_again(run: Run, moment: int) -> None:
+    """When a run that is held back looks again: not after its deadline."""
+    run.wake_at = moment if run.deadline_at is None else min(moment, run.deadline_at)
 
 
 def admit(d: Draft, _c: Admit) -> Decision:
@@ -411,10 +429,7 @@ def admit(d: Draft, _c: Admit) -> Decision:
     if run.deadline_at is not None and run.deadline_at <= d.now:
         return time_out_run(d)
     admit_if_possible(d, d.spec(), over_rate="delay")
-    run = d.run
-    if run.admitted_at is None and run.deadline_at is not None and run.wake_at is not None:
-        d.edit_run().wake_at = min(run.wake_at, run.deadline_at)
-    return finish(d, {"admitted": run.admitted_at is not None}, "admit")
+    return finish(d, {"admitted": d.run.admitted_at is not None}, "admit")
 
 
 def same_key(c: CreateRun, spec: RunSpec, run: Run | None, now: int) -> Created:

@@ -194,7 +194,7 @@ select
         and finished_at is null and wake_at <= $3 order by created_at, id limit 1) as first_waiting_id
 
 -- name: live_keys
-select id as run_id, admitted_at from run
+select id as run_id, admitted_at, created_at, cancel_at from run
 where tenant = $1 and concurrency_key = $2 and finished_at is null and id <> $3
 order by created_at, id
 

@@ -180,7 +180,7 @@ select
 
 -- name: live_keys
 -- Unfinished runs with a concurrency key, without one of them.
-select id, admitted_at from run
+select id, admitted_at, created_at, cancel_at from run
 where tenant = ?1 and concurrency_key = ?2 and finished_at is null and id <> ?3
 order by created_at, id
 
