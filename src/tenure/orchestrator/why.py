@@ -88,7 +88,8 @@ async def _held_back(store: Store, run: Run, spec: RunSpec) -> Why:
             text = f"Its concurrency key {run.concurrency_key!r} is held by {ids.run_text(holder.run_id)}."
             return Why(reason="key", text=text)
         if others:
-            text = f"{len(others)} other runs wait for the concurrency key {run.concurrency_key!r}."
+            who = "1 other run waits" if len(others) == 1 else f"{len(others)} other runs wait"
+            text = f"{who} for the concurrency key {run.concurrency_key!r}."
             return Why(reason="key", text=text)
     if run.rated:
         text = "Its tenant or workflow has started as many runs this minute as it may."
