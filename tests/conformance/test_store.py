@@ -594,6 +594,7 @@ async def test_what_was_delivered_is_no_longer_owed(opened: OpenStore) -> None:
 
 
 async def test_a_finished_run_is_deleted_with_everything_beneath_it(opened: OpenStore) -> None:
+    """What it owes others stays until it is delivered, and a key stays with the run it made, for good."""
     beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (Run, RunSpec)]
     beneath_7 += [Stale(7, 0, 1, "fail", 1, "worker-1", 1000)]
     async with opened() as store:
@@ -601,7 +602,8 @@ async def test_a_finished_run_is_deleted_with_everything_beneath_it(opened: Open
         await create(store, a_run(8), a_spec(8), an_event(8, 1))
         gone = await save(store, Save(expect=[(7, 0, None)], delete_runs=[7]))
         assert gone.ids == {7}
-        assert await sizes(store) == {"run": 1, "run_spec": 1, "event": 1}
+        assert await sizes(store) == {"run": 1, "run_spec": 2, "event": 1, "outbox": 1}
+        assert [row.run_id for row in await ask(store, "find_keys", [("acme", "api", "k")])] == [7]
         assert await store.read("orphan_rows") == []
 
 

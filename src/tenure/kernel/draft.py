@@ -30,10 +30,9 @@ from tenure.kernel.model import (
     Stale,
     Step,
     Wait,
-    copy_row,
-    key_within_run,
 )
 from tenure.kernel.profile import Profile
+from tenure.kernel.rows import copy_row, key_within_run
 from tenure.kernel.snapshot import Need, Snapshot
 from tenure.kernel.status import COUNTER, derive
 from tenure.limits import PAYLOAD_BYTES_MAX
@@ -67,6 +66,16 @@ class Decision(msgspec.Struct, gc=False):
     ready: bool = False
     """Whether work became claimable: somebody may want to be woken."""
     deleted: bool = False
+
+
+def check_size(body: bytes | None) -> None:
+    """Refuse a payload that is too large to be kept inline."""
+    if body is not None and len(body) > PAYLOAD_BYTES_MAX:
+        raise TenureError(
+            "PAYLOAD_TOO_LARGE",
+            f"{len(body)} bytes; inline payloads have at most {PAYLOAD_BYTES_MAX}",
+            (Detail("payload", f"{len(body) - PAYLOAD_BYTES_MAX} bytes too many"),),
+        )
 
 
 def _edges_json(pairs: list[tuple[str, str, str, str]]) -> msgspec.Raw:
@@ -269,12 +278,7 @@ class Draft:
         """Put a payload aside; the history gets its salted digest."""
         if body is None:
             return None
-        if len(body) > PAYLOAD_BYTES_MAX:
-            raise TenureError(
-                "PAYLOAD_TOO_LARGE",
-                f"{len(body)} bytes; inline payloads have at most {PAYLOAD_BYTES_MAX}",
-                (Detail("payload", f"{len(body) - PAYLOAD_BYTES_MAX} bytes too many"),),
-            )
+        check_size(body)
         run = self.edit_run()
         ref = run.next_ref
         run.next_ref = ref + 1

@@ -12,12 +12,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import msgspec
-
-R = TypeVar("R", bound="Row")
 
 
 class Row(msgspec.Struct, gc=False):
@@ -461,21 +458,6 @@ class Idempotency(Row, gc=False):
     attempts: int = 1
 
 
-KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {}
-"""How a row's key within its run is made: (table, *key without the run)."""
-
-
-def copy_row(row: R) -> R:
-    """A copy, to be changed; `copy.copy` does the same in three times the time."""
-    copied: R = row.__copy__()  # type: ignore[attr-defined]  # every Struct has it, its stubs do not say so
-    return copied
-
-
-def key_within_run(row: Row) -> tuple[Any, ...]:
-    """(table, *key without the run)."""
-    return KEYS[type(row)](row)
-
-
 ROWS: dict[str, type[Row]] = {
     r.table: r
     for r in (
@@ -496,20 +478,6 @@ ROWS: dict[str, type[Row]] = {
         Idempotency,
     )
 }
-
-KEYS.update(
-    {
-        Step: lambda row: ("step", row.idx),
-        Attempt: lambda row: ("attempt", row.idx, row.n),
-        Checkpoint: lambda row: ("checkpoint", row.idx, row.name),
-        Payload: lambda row: ("payload", row.ref),
-        RunSpec: lambda _: ("run_spec",),
-        Wait: lambda row: ("wait", row.no),
-        Approval: lambda row: ("approval", row.no),
-        Inbox: lambda row: ("inbox", row.no),
-        Child: lambda row: ("child", row.child_id),
-    }
-)
 
 CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})

@@ -46,7 +46,7 @@ class Item:
         command: Command,
         future: Future[Any] | None,
         deadline: float,
-        caps: dict[str, Cap],
+        caps: dict[str, Cap] | None,
         delivery: tuple[int, int, int] | None = None,
     ) -> None:
         self.command = command
@@ -54,6 +54,7 @@ class Item:
         self.future = future
         self.deadline = deadline
         self.caps = caps
+        """The tenant's caps by scope, for a creation; None: to be read in the transaction."""
         self.delivery = delivery
         self.result: Any = None
         self.error: Exception | None = None
@@ -68,6 +69,7 @@ class Item:
             return command.gate_tenant
         if isinstance(command, CreateRun) and (
             command.concurrency_key is not None
+            or self.caps is None
             or any(cap.max_runs_per_min is not None for cap in self.caps.values())
         ):
             return command.tenant
@@ -191,10 +193,13 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
     return True
 
 
-def _is_over(decision: Decision) -> bool:
-    """Whether a delivery has had its effect or never will: only then is what was owed forgotten."""
+def _is_over(item: Item, decision: Decision) -> bool:
+    """Whether a delivery has had its effect or never will: only then is what was owed forgotten. A child that
+    cannot be created is still owed to its parent, which is told so by another command."""
     error = decision.error
-    return error is None or not (error.retryable or error.code == "INTERNAL_ERROR")
+    if error is None:
+        return True
+    return not (error.retryable or error.code == "INTERNAL_ERROR" or isinstance(item.command, CreateRun))
 
 
 def save_of(works: list[Work], estimate_us: int | None) -> Save:
@@ -204,7 +209,9 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     outbox: list[Row] = []
     save = Save(estimate_us=estimate_us, rows=tables)
     for work in works:
-        save.delivered += [item.delivery for item, made in work.decided if item.delivery and _is_over(made)]
+        save.delivered += [
+            item.delivery for item, made in work.decided if item.delivery and _is_over(item, made)
+        ]
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
             save.expect.append((work.snap.run_id, work.base, None))
@@ -278,6 +285,7 @@ def locked(
     """The whole way: lock the tenants and runs, load, decide, save. `works_out` is for `remember`."""
     outcome = Outcome()
     works_out.clear()
+    yield from _read_caps(items)
     tenants = sorted({t for item in items if (t := item.gate_tenant) is not None})
     if tenants:
         yield Query("lock_tenants", [(t,) for t in tenants])
@@ -300,6 +308,18 @@ def locked(
     return outcome
 
 
+def _read_caps(items: list[Item]) -> Generator[Query | Save, Any, None]:
+    """The caps of the tenants whose remembered ones were too old."""
+    unknown = [item for item in items if item.caps is None and isinstance(item.command, CreateRun)]
+    if not unknown:
+        return
+    found: dict[str, dict[str, Cap]] = {}
+    for cap in (yield Query("caps", sorted({(item.command.tenant,) for item in unknown}))):  # type: ignore[attr-defined]  # creations
+        found.setdefault(cap.tenant, {})[cap.scope] = cap
+    for item in unknown:
+        item.caps = found.get(item.command.tenant, {})  # type: ignore[attr-defined]  # creations
+
+
 def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: list[Item]) -> Snapshot:
     snap = cached.get(run_id)
     if run is None:
@@ -310,7 +330,7 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
         snap.run = run
         snap.attempts.clear()  # expiry and sequence change without the run's version
         snap.known = {key for key in snap.known if key[0] != "attempt"}
-    snap.caps = items[0].caps
+    snap.caps = items[0].caps or {}
     return snap
 
 
@@ -397,7 +417,7 @@ def _settle_keys(
         asking = creating.pop((spec.tenant, spec.source, spec.idempotency_key))
         run = found.get(spec.run_id)
         if run is None:
-            run = (yield Query("get_run", (), (spec.run_id,)))[0]
+            run = next(iter((yield Query("get_run", (), (spec.run_id,)))), None)
         for item in asking:
             assert isinstance(item.command, CreateRun)
             try:

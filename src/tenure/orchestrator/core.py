@@ -26,7 +26,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
 from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
-from tenure.kernel.decide.checks import is_name
+from tenure.kernel.decide.checks import check_cap, is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.draft import Chance
@@ -55,6 +55,8 @@ CAPS_SECONDS = 2.0
 """How old the remembered caps may be; claims read them afresh under the tenant's lock."""
 POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
+CLAIM_TRIES_MAX = 5
+"""How often a claim looks again at once when the runs it chose are held by others."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
 
@@ -98,6 +100,7 @@ class Orchestrator:
         self._cache: dict[int, Snapshot] = {}
         self._caps: dict[str, dict[str, Cap]] = {}
         self._caps_until = -1.0
+        self._refreshing = False
         self._dispatch = Dispatch()
         self._claiming = asyncio.Lock()
         self._work_ready = asyncio.Event()
@@ -113,7 +116,7 @@ class Orchestrator:
     async def start(self) -> None:
         """Begin to take commands."""
         self._loop = asyncio.get_running_loop()
-        await self._refresh_caps()
+        await self._read_caps()
         for lane in self._lanes:
             lane.task = self._loop.create_task(self._serve(lane), name=f"tenure-lane-{lane.number}")
 
@@ -126,6 +129,7 @@ class Orchestrator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pulse.close()
 
     async def __aenter__(self) -> Orchestrator:
         await self.start()
@@ -146,7 +150,9 @@ class Orchestrator:
         if self._queued >= self._queue_max:
             raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
         future: asyncio.Future[Any] = loop.create_future()
-        caps = self._caps.get(command.tenant, {}) if isinstance(command, CreateRun) else _NO_CAPS
+        caps: dict[str, Cap] | None = _NO_CAPS
+        if isinstance(command, CreateRun):
+            caps = self._known_caps(command.tenant)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery)
         lane = self._lanes[item.run_id % len(self._lanes)]
         lane.items.append(item)
@@ -170,8 +176,6 @@ class Orchestrator:
     async def create(self, command: CreateRun) -> Created:
         """Create a run; the command's id is replaced should another run have it."""
         while True:
-            if self._caps_until < self._now():
-                await self._refresh_caps()
             try:
                 created: Created = await self.send(command)
             except TenureError as refused:
@@ -187,10 +191,27 @@ class Orchestrator:
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Set caps and weights."""
+        for cap in caps:
+            check_cap(cap)
         await self.store.put_caps(caps)
-        await self._refresh_caps()
+        await self._read_caps()
+
+    def _known_caps(self, tenant: str) -> dict[str, Cap] | None:
+        """What we remember of a tenant's caps, or None when that is too old: then it is read in the transaction."""
+        if self._caps_until >= self._now():
+            return self._caps.get(tenant, _NO_CAPS)
+        if not self._refreshing:
+            self._refreshing = True
+            self.spawn(self._refresh_caps())
+        return None
 
     async def _refresh_caps(self) -> None:
+        try:
+            await self._read_caps()
+        finally:
+            self._refreshing = False
+
+    async def _read_caps(self) -> None:
         caps: dict[str, dict[str, Cap]] = {}
         for cap in await self.store.read("all_caps"):
             caps.setdefault(cap.tenant, {})[cap.scope] = cap
@@ -267,7 +288,7 @@ class Orchestrator:
             first = mine[0]
             if snap is None and isinstance(first.command, CreateRun) and first.gate_tenant is None:
                 snap = Snapshot.of_new_run(run_id)
-                snap.caps = first.caps
+                snap.caps = first.caps or _NO_CAPS
             if snap is None:
                 slow += mine
                 continue
@@ -290,7 +311,9 @@ class Orchestrator:
         except Ambiguous:
             batches.remember(works)
             return slow + decided
-        except (Conflict, Rejected, TenureError):
+        except Exception as fault:  # nothing was written: under the lock each command learns its own fate
+            if not isinstance(fault, Conflict | Rejected | TenureError):
+                log.error("save_failed", error=repr(fault))
             return slow + decided
         batches.conclude(works, saved, outcome)
         self._finish(outcome)
@@ -306,16 +329,6 @@ class Orchestrator:
             failure: Exception
             try:
                 outcome = await self.store.transact(make, lane=lane)
-            except Rejected as refused:
-                if len(items) > 1:
-                    half = len(items) // 2
-                    await self._commit_locked(lane, items[:half])
-                    items = items[half:]
-                    continue
-                self._answer(
-                    items[0], None, TenureError("INVALID_INPUT", f"the database refused it: {refused}")
-                )
-                return
             except Ambiguous as unknown:
                 batches.remember(works)
                 failure = unknown
@@ -327,11 +340,19 @@ class Orchestrator:
                         self._answer(item, None, refused)
                     return
                 failure = refused
+            except Exception as fault:  # something in the batch is at fault, the rest is not
+                if len(items) > 1:
+                    half = len(items) // 2
+                    await self._commit_locked(lane, items[:half])
+                    items = items[half:]
+                    continue
+                self._answer(items[0], None, _refusal(fault))
+                return
             else:
                 self._finish(outcome)
                 items = outcome.again
-                if not items:
-                    return
+                if outcome.done:
+                    continue  # there was progress: nothing to wait for
                 failure = Conflict("the run changed")
             items = self._drop_late(items, failure)
             await asyncio.sleep(pause * (0.5 + self._chance.random()))
@@ -422,6 +443,7 @@ class Orchestrator:
     async def _claim_once(self, wanted: Claim) -> list[Lease]:
         make = partial(claim, wanted, self._dispatch, self._cache, self._chance)
         deadline = self._now() + self._command_seconds
+        tries = 0
         async with self._claiming:
             while True:
                 try:
@@ -437,11 +459,10 @@ class Orchestrator:
                     await asyncio.sleep(RETRY_SECONDS_MIN * (0.5 + self._chance.random()))
                     continue
                 self._finish(claimed.outcome)
-                if claimed.leases or not claimed.more:
+                tries += 1
+                if claimed.leases or not claimed.more or tries >= CLAIM_TRIES_MAX:
                     return claimed.leases
                 await asyncio.sleep(RETRY_SECONDS_MIN)
-                if self._now() >= deadline:
-                    return []
 
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
         """Extend a lease; collected into commits of their own so that nothing holds them up."""
@@ -463,6 +484,14 @@ class Orchestrator:
     async def deliver(self, rows: Iterable[Outbox]) -> int:
         """Tell other runs what they are owed; what fails is found again by the sweeper."""
         return await deliver(self, rows)
+
+
+def _refusal(fault: Exception) -> TenureError:
+    """What somebody is told whose command alone makes the store fail."""
+    if isinstance(fault, Rejected):
+        return TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+    log.error("commit_failed", error=repr(fault), traceback=traceback.format_exc())
+    return TenureError("INTERNAL_ERROR", f"the commit failed: {fault!r}")
 
 
 _NO_CAPS: dict[str, Cap] = {}

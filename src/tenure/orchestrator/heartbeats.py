@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tenure.errors import TenureError
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply, extended
 from tenure.kernel.model import Attempt, Step
@@ -57,12 +58,21 @@ class Pulse:
         self._orchestrator = orchestrator
         self._lane = lane
         self._waiting: dict[LeaseKey, tuple[Heartbeat, asyncio.Future[Reply]]] = {}
+        self._open: set[asyncio.Future[Reply]] = set()
         self._writing = False
+
+    def close(self) -> None:
+        """Nobody answers any more: say so to those who wait."""
+        for future in tuple(self._open):
+            if not future.done():
+                future.set_exception(TenureError("STORE_UNAVAILABLE", "the orchestrator was stopped"))
 
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
         """Extend a lease; the future is the answer."""
         key = (message.run_id, message.idx, message.n)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
         older = self._waiting.get(key)
         if older is not None and not older[1].done():
             older[1].set_result(Reply("ignored"))

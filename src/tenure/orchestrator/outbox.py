@@ -41,10 +41,13 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
         except (Conflict, Ambiguous) as fault:
             log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         except TenureError as refused:
-            if refused.retryable or refused.code == "INTERNAL_ERROR":
+            taken = (
+                refused.code == "RUN_ID_TAKEN"
+            )  # a child's id is its parent's choice: another is not taken
+            if (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
             else:
-                done += 1  # the other run is gone or finished: nothing is owed any more
+                done += await _give_up(orchestrator, row)
     return done
 
 
@@ -54,13 +57,34 @@ async def _still_to_be_made(orchestrator: Orchestrator, row: Outbox) -> bool:
     return any(other.topic == "create" and other.target_id == row.target_id for other in owed)
 
 
+async def _give_up(orchestrator: Orchestrator, row: Outbox) -> int:
+    """The other run is gone or finished, so nothing is owed any more; a child that cannot be made has failed,
+    and its parent is told so."""
+    key = (row.run_id, row.seq, row.part)
+    try:
+        if row.topic == "create" and row.target_id is not None:
+            told = ChildFinished(
+                context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed"
+            )
+            await orchestrator.submit(told, delivery=key)
+        await orchestrator.store.transact(partial(_forget, key))
+    except (Conflict, Ambiguous, TenureError) as fault:
+        log.warning("delivery_failed", topic=row.topic, error=repr(fault))
+        return 0
+    return 1
+
+
+def _cause(row: Outbox) -> Context:
+    return Context(actor="system:outbox", initiator="system", cause=f"{row.run_id}/{row.seq}/{row.part}")
+
+
 def _forget(key: tuple[int, int, int]) -> Transaction[None]:
     yield Save(delivered=[key])
 
 
 async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
     """The command behind a row; None when nobody is concerned any more."""
-    cause = Context(actor="system:outbox", initiator="system", cause=f"{row.run_id}/{row.seq}/{row.part}")
+    cause = _cause(row)
     if row.topic == "create":
         return msgspec.structs.replace(_create.decode(row.body), context=cause)
     body: dict[str, Any] = msgspec.msgpack.decode(row.body)

@@ -52,6 +52,8 @@ class Candidate(msgspec.Struct, gc=False):
     tenant: str
     workspace: str
     workflow: str
+    priority: int = 0
+    ready_at: int | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -251,7 +253,7 @@ class Save(msgspec.Struct, gc=False):
     delivered: list[tuple[int, int, int]] = []
     """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
     delete_runs: list[int] = []
-    """Finished runs to delete with everything beneath them."""
+    """Finished runs to delete with everything beneath them, but for what they owe and for a spec with a key."""
     estimate_us: int | None = None
     """The time the decisions were made at, when it was an estimate: refused (nothing is written) when the
     store's clock differs from it by more than a second."""

@@ -58,7 +58,9 @@ def translated(fault: Exception, *, in_commit: bool = False) -> Exception:
             return TenureError(_CODES[state], f"PostgreSQL: {fault}")
         if state.startswith("40"):
             return Conflict(str(fault))
-        if state.startswith(("21", "22", "23")):  # 21: one save has two rows of the same key
+        if state.startswith(
+            ("21", "22", "23", "54")
+        ):  # 21: two rows of one key in a save; 54: too large an index row
             return Rejected(str(fault))
     if is_connection_fault(fault):
         return Ambiguous(str(fault)) if in_commit else Lost(str(fault))

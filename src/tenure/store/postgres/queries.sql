@@ -167,19 +167,19 @@ group by tenant, workflow
 -- name: candidates
 -- For each lane asked for, its first steps in the order of step_claim. No locks: the claim locks the runs
 -- that are free and looks at the steps again.
-select c.run_id, c.idx, c.tenant, c.workspace, c.workflow
+select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
 from unnest($1::text[], $2::text[], $3::text[], $4::integer[]) l (queue, tenant, workspace, most)
 cross join lateral (
-    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow from step s
+    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at from step s
     where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
 -- name: candidates_except
 -- The same without the steps of some workflows (a JSON array): those that have all the leases they may have.
-select c.run_id, c.idx, c.tenant, c.workspace, c.workflow
+select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
 from unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[]) l (queue, tenant, workspace, most, full_)
 cross join lateral (
-    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow from step s
+    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at from step s
     where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
         and not jsonb_exists(l.full_::jsonb, s.workflow)
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
@@ -337,7 +337,7 @@ where holders > 1 order by id
 
 -- name: orphan_rows
 select distinct b.run_id from (
-    select run_id from run_spec
+    select run_id from run_spec where idempotency_key is null
     union all select run_id from step
     union all select run_id from attempt
     union all select run_id from checkpoint
@@ -347,7 +347,6 @@ select distinct b.run_id from (
     union all select run_id from child
     union all select run_id from payload
     union all select run_id from event
-    union all select run_id from outbox
     union all select run_id from stale) b
 where not exists (select from run r where r.id = b.run_id) order by b.run_id
 
@@ -541,7 +540,8 @@ delete from run where id = any({rows}::bigint[]) and finished_at is not null
     and (id <> all({asked}::bigint[]) or id in (select id from ok)) returning id
 
 -- name: delete_run_spec
-delete from run_spec where run_id = any (array(select id from gone))
+-- A spec with an idempotency key stays: the key made this run, for good (decision 8).
+delete from run_spec where run_id = any (array(select id from gone)) and idempotency_key is null
 
 -- name: delete_step
 delete from step where run_id = any (array(select id from gone))
@@ -569,9 +569,6 @@ delete from payload where run_id = any (array(select id from gone))
 
 -- name: delete_event
 delete from event where run_id = any (array(select id from gone))
-
--- name: delete_outbox
-delete from outbox where run_id = any (array(select id from gone))
 
 -- name: delete_stale
 delete from stale where run_id = any (array(select id from gone))

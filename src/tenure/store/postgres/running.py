@@ -28,8 +28,8 @@ extract() would make a numeric, ten times as slow.)"""
 
 TABLES = tuple(table for table in ROWS if table not in ("run", "cap"))
 """Tables a save may have rows of, in the order they are written."""
-BENEATH = tuple(table for table in ROWS if table not in ("run", "cap", "idempotency"))
-"""Tables whose rows go with their run."""
+BENEATH = tuple(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency"))
+"""Tables whose rows go with their run. What it owes others does not: that is still to be delivered."""
 
 _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+)\}")

@@ -151,13 +151,13 @@ where tenant = ?1 and lease in ('granted', 'active') group by workflow
 
 -- name: candidates
 -- The best steps of a lane: highest priority, then oldest. ?4 is how many.
-select run_id, idx, tenant, workspace, workflow from step
+select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
 where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
 
 -- name: candidates_except
 -- The same without the steps of some workflows (?5, a JSON array): those that have all the leases they may have.
-select run_id, idx, tenant, workspace, workflow from step
+select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
 where
     queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
     and workflow not in (select value from json_each(?5))
@@ -383,8 +383,8 @@ on conflict (tenant, source, name) do update set
 delete from run where id = ?1 and finished_at is not null returning id
 
 -- name: delete_run_spec
--- Beneath a deleted run.
-delete from run_spec where run_id = ?1
+-- Beneath a deleted run. A spec with an idempotency key stays: the key made this run, for good (decision 8).
+delete from run_spec where run_id = ?1 and idempotency_key is null
 
 -- name: delete_step
 -- Beneath a deleted run.
@@ -421,10 +421,6 @@ delete from payload where run_id = ?1
 -- name: delete_event
 -- Beneath a deleted run.
 delete from event where run_id = ?1
-
--- name: delete_outbox
--- Beneath a deleted run.
-delete from outbox where run_id = ?1
 
 -- name: delete_stale
 -- Beneath a deleted run.
@@ -590,7 +586,7 @@ order by id
 -- name: orphan_rows
 -- Run ids that rows beneath a run name but no run has.
 select run_id from (
-    select run_id from run_spec
+    select run_id from run_spec where idempotency_key is null
     union
     select run_id from step
     union
@@ -609,8 +605,6 @@ select run_id from (
     select run_id from payload
     union
     select run_id from event
-    union
-    select run_id from outbox
     union
     select run_id from stale
 )

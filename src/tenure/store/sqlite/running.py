@@ -27,7 +27,7 @@ _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
-_BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "cap", "idempotency")]
+_BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 

@@ -1,0 +1,44 @@
+"""How rows are copied and what they are called within their run, made for speed: every decision does both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tenure.kernel.model import (
+    Approval,
+    Attempt,
+    Checkpoint,
+    Child,
+    Inbox,
+    Payload,
+    Row,
+    RunSpec,
+    Step,
+    Wait,
+)
+
+R = TypeVar("R", bound=Row)
+
+_KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
+    Step: lambda row: ("step", row.idx),
+    Attempt: lambda row: ("attempt", row.idx, row.n),
+    Checkpoint: lambda row: ("checkpoint", row.idx, row.name),
+    Payload: lambda row: ("payload", row.ref),
+    RunSpec: lambda _: ("run_spec",),
+    Wait: lambda row: ("wait", row.no),
+    Approval: lambda row: ("approval", row.no),
+    Inbox: lambda row: ("inbox", row.no),
+    Child: lambda row: ("child", row.child_id),
+}
+
+
+def key_within_run(row: Row) -> tuple[Any, ...]:
+    """(table, *key without the run)."""
+    return _KEYS[type(row)](row)
+
+
+def copy_row(row: R) -> R:
+    """A copy, to be changed; `copy.copy` does the same in three times the time."""
+    copied: R = row.__copy__()  # type: ignore[attr-defined]  # every Struct has it, its stubs do not say so
+    return copied
