@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PAYLOAD_BYTES_MAX = 256 * 1024
-"""Inline payloads; larger ones belong in the artifact store."""
+"""Payloads kept in the database; of anything larger pass a reference."""
 METADATA_BYTES_MAX = 64 * 1024
 NAME_CHARS_MAX = 200
 """Names of tenants, workspaces, workflows, steps, queues, tools, workers and events; ids of people."""

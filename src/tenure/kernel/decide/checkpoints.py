@@ -38,7 +38,7 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
         if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
             raise TenureError(
                 "CHECKPOINT_LIMIT",
-                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints: use tenure.restart",
+                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints",
             )
     state = c.state if old is None or old.state != "done" else "done"
     first_done = state == "done" and (old is None or old.state != "done")
