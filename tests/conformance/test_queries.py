@@ -152,7 +152,10 @@ def lane(*pairs: tuple[str, str]) -> list[port.Lane]:
 
 
 def candidates(*steps: Any) -> list[port.Candidate]:
-    return [port.Candidate(s.run_id, s.idx, s.tenant, s.workspace, s.workflow) for s in steps]
+    return [
+        port.Candidate(s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at)
+        for s in steps
+    ]
 
 
 def ids(*runs: Any) -> list[port.RunId]:

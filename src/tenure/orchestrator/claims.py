@@ -2,8 +2,10 @@
 
 Laws:
 1. Lanes with work come from a loose scan of the claim index, a window at a time, so a claim's cost
-   depends on the lanes it serves and never on the length of the queue.
-2. A capped tenant's claims take its lock before they count its live leases; nobody else does.
+   depends on the lanes it serves and never on the length of the queue. A window in which every lane is held
+   back by its cap is passed over, without a lock, for the next one.
+2. A capped tenant's claims take its lock before they count its live leases; nobody else does. Locks are taken
+   for one window only, in order, so that claims do not wait for each other in a circle.
 3. Runs locked by others are left out, never waited for; a step is looked at again under its run's lock.
 """
 
@@ -30,6 +32,8 @@ from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
 
 LANES_WINDOW = 128
 """Lanes looked at by one claim; the next one goes on behind them."""
+WINDOWS_MAX = 16
+"""Windows without anything to take that one claim passes over; the next one goes on behind them."""
 
 
 class Claim(msgspec.Struct, gc=False, frozen=True):
@@ -63,19 +67,26 @@ def claim(
     """Take up to `limit` steps, fairly and within the caps. Snapshots it uses are taken out of the cache."""
     outcome = Outcome()
     queues = [(q,) for q in claim.queues]
-    lanes = yield from _window(queues, dispatch)
-    if not lanes:
+    seen: set[LaneKey] = set()
+    for _ in range(WINDOWS_MAX):
+        lanes = yield from _window(queues, dispatch)
+        if seen.issuperset(lanes):
+            return Claimed([], outcome, False)
+        seen.update(lanes)
+        caps: dict[LaneKey, Cap] = {
+            (cap.tenant, cap.scope): cap
+            for cap in (yield Query("caps", [(t,) for t in sorted({t for t, _ in lanes})]))
+        }
+        capped = sorted({tenant for (tenant, _), cap in caps.items() if cap.max_concurrency is not None})
+        if not capped or len(lanes) < LANES_WINDOW or (yield from _any(claim, dispatch, lanes, caps, capped)):
+            break
+    else:
         return Claimed([], outcome, False)
-    caps: dict[LaneKey, Cap] = {
-        (cap.tenant, cap.scope): cap
-        for cap in (yield Query("caps", [(t,) for t in sorted({t for t, _ in lanes})]))
-    }
-    capped = sorted({tenant for (tenant, _), cap in caps.items() if cap.max_concurrency is not None})
     usage: dict[LaneKey, int] = {}
     if capped:
         yield Query("lock_tenants", [(t,) for t in capped])
         usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
-    chosen = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
+    chosen, blocked = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
     if not chosen:
         return Claimed([], outcome, False)
     runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
@@ -87,7 +98,7 @@ def claim(
     conclude(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]
     lane_of = {c.run_id: (c.tenant, c.workspace) for c in chosen}
-    dispatch.shares.served(lanes, caps, [lane_of[lease.run_id] for lease in leases])
+    dispatch.shares.served(lanes, caps, [lane_of[lease.run_id] for lease in leases], blocked)
     return Claimed(leases, outcome, len(mine) < len(chosen))
 
 
@@ -103,20 +114,32 @@ def _window(queues: list[tuple[str]], dispatch: Dispatch) -> Generator[Query | S
     return lanes
 
 
+def _any(
+    claim: Claim, dispatch: Dispatch, lanes: list[LaneKey], caps: dict[LaneKey, Cap], capped: list[str]
+) -> Generator[Query | Save, Any, bool]:
+    """Whether there seems to be something to take in a window; without locks, so it is looked at again."""
+    rows = yield Query("usage", [(t,) for t in capped])
+    usage = {(u.tenant, u.workflow): u.leases for u in rows}
+    chosen, _ = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
+    return bool(chosen)
+
+
 def _choose(
     claim: Claim, shares: Shares, lanes: list[LaneKey], caps: dict[LaneKey, Cap], usage: dict[LaneKey, int]
-) -> Generator[Query | Save, Any, list[Candidate]]:
-    """Candidates that may be taken. Lanes whose turn it is and that have none make room for the others."""
+) -> Generator[Query | Save, Any, tuple[list[Candidate], set[LaneKey]]]:
+    """Candidates that may be taken, and the lanes that are held back. Lanes whose turn it is and that have none
+    make room for the others."""
     tenant_room, workflow_room = headroom(caps, usage)
     full: dict[str, list[str]] = {}
     for (tenant, workflow), room in workflow_room.items():
         if room <= 0:
             full.setdefault(tenant, []).append(workflow)
+    blocked = {lane for lane in lanes if tenant_room.get(lane[0], 1) <= 0}
     while True:
         quotas = shares.serve(lanes, caps, claim.limit, tenant_room)
         turn = {lane: n for lane, n in quotas.items() if n > 0}
         if not turn:
-            return []
+            return [], blocked
         plain = [(q, t, w, n) for (t, w), n in turn.items() if t not in full for q in claim.queues]
         held = [
             (q, t, w, n, encode(full[t]).decode())
@@ -127,9 +150,12 @@ def _choose(
         candidates: list[Candidate] = (yield Query("candidates", plain)) if plain else []
         if held:
             candidates += yield Query("candidates_except", held)
+        if len(claim.queues) > 1:  # a lane's steps are in order within each queue only
+            candidates.sort(key=lambda c: (-c.priority, c.ready_at or 0, c.run_id, c.idx))
+        blocked |= turn.keys() - {(c.tenant, c.workspace) for c in candidates}
         chosen = _within(candidates, claim.limit, quotas, tenant_room, workflow_room)
         if chosen:
-            return chosen
+            return chosen, blocked
         lanes = [lane for lane in lanes if lane not in turn]
 
 
