@@ -10,7 +10,8 @@ from tenure.clock import us
 from tenure.kernel import commands as c
 from tenure.kernel.model import Cap
 from tenure.limits import KEY_LINE_POLL_SECONDS, KEY_POLL_SECONDS
-from tests.conformance.world import Place, World, gate
+from tenure.orchestrator import claims
+from tests.conformance.world import Place, World, gate, step
 
 
 async def test_whoever_asks_for_a_run_does_not_approve_in_its_child(place: Place) -> None:
@@ -106,3 +107,59 @@ async def test_a_wall_clock_deadline_comes_before_a_later_start(place: Place) ->
         run = await w.create(plan=["a"], wall_clock=True, timeout_seconds=10, not_before=w.now + us(3600))
         await w.later(10.1).sweep()
         assert await w.status(run) == "timed_out"
+
+
+async def test_tenants_at_their_caps_do_not_hide_one_with_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LANES_WINDOW", 4)
+    full = [f"a{n:02}" for n in range(22)]
+    async with World(place, caps=[Cap(tenant, "", max_concurrency=1) for tenant in full]) as w:
+        for tenant in full:
+            await w.create(tenant=tenant, plan=[step("one"), step("two")])
+        taken = [await w.claim() for _ in full]
+        assert {lease.tenant for lease in taken} == set(full)
+        assert await w.claims() == []
+        for tenant in ("z-free", "a00-free"):
+            await w.create(tenant=tenant, plan=["a"])
+            assert (await w.claim()).tenant == tenant
+
+
+async def test_priority_counts_across_queues(place: Place) -> None:
+    async with World(place) as w:
+        for name, queue, priority in (
+            ("late", "q1", 0),
+            ("urgent", "q2", 5),
+            ("later", "q1", 0),
+            ("last", "q2", -1),
+        ):
+            await w.create(workflow=name, priority=priority, plan=[c.StepSpec(name="a", queue=queue)])
+        order = [(await w.claim(queues=("q1", "q2"))).workflow for _ in range(4)]
+        assert order == ["urgent", "late", "later", "last"]
+
+
+async def test_a_need_that_was_met_before_is_known_to_a_rerun(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a", step("open")])
+        await w.complete(await w.claim())
+        await w.add(run, step("b", "a"))
+        await w.work_off(run)
+        assert await w.status(run) == "succeeded"
+        again = await w.rerun(run)
+        assert await w.states(again) == {"a": "ready", "open": "ready", "b": "pending"}
+        await w.work_off(again)
+        assert await w.status(again) == "succeeded"
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_steps_added_to_a_strict_sequence_come_after_the_last(place: Place, done: bool) -> None:
+    async with World(place) as w:
+        run = await w.create(profile="approval-runs", plan=["a", "b"])
+        await w.complete(await w.claim())
+        if done:
+            await w.create(profile="approval-runs", plan=["other"])
+        await w.add(run, "c", "d")
+        assert await w.states(run) == {"a": "succeeded", "b": "ready", "c": "pending", "d": "pending"}
+        lease = await w.claim()
+        await w.complete(lease)
+        assert await w.states(run) == {"a": "succeeded", "b": "succeeded", "c": "ready", "d": "pending"}

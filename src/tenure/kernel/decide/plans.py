@@ -149,9 +149,14 @@ def _capped(d: Draft) -> bool:
 
 
 def check_plan(
-    plan: tuple[StepSpec, ...], profile: Profile, existing: dict[str, int], total: int
+    plan: tuple[StepSpec, ...],
+    profile: Profile,
+    existing: dict[str, int],
+    total: int,
+    behind: str | None = None,
 ) -> list[list[str]]:
-    """The needs of each step by name, or PLAN_INVALID naming every problem."""
+    """The needs of each step by name, or PLAN_INVALID naming every problem. `behind`: what the first one is behind
+    where steps run strictly in order."""
     problems: list[Detail] = []
     if not plan:
         problems.append(Detail("plan", "a plan has at least one step"))
@@ -166,7 +171,7 @@ def check_plan(
         problems += step_problems(at, step, profile)
     needs: list[list[str]] = []
     for i, step in enumerate(plan):
-        before = [plan[i - 1].name] if i else []
+        before = [plan[i - 1].name] if i else [] if behind is None else [behind]
         wanted = before if step.needs is None else list(dict.fromkeys(step.needs))
         needs.append(wanted)
         problems += [Detail(f"plan[{i}].needs", f"no step named {n!r}") for n in wanted if n not in names]
@@ -229,7 +234,11 @@ def add_plan(
                     "PLAN_INVALID", f"the run has a step {spec.name!r} already", (Detail("plan", spec.name),)
                 )
     if run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
-        needs: Sequence[list[str]] = check_plan(plan, profile, existing, run.steps_total)
+        last = d.step(run.steps_total - 1) if run.steps_total and profile.strict_sequence else None
+        if last is not None:
+            existing[last.name] = last.idx
+        behind_name = None if last is None else last.name
+        needs: Sequence[list[str]] = check_plan(plan, profile, existing, run.steps_total, behind_name)
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
@@ -240,11 +249,10 @@ def add_plan(
         for name in wanted:
             need = idx_of[name]
             if name in existing:
-                old = d.step(need)
-                if old.finished_at is not None:
-                    continue  # it is done, or it was optional and counts as done
-                old = d.edit(old)
+                old = d.edit(d.step(need))
                 old.dependents = f"{old.dependents},{idx_of[spec.name]}".lstrip(",")
+                if old.finished_at is not None:
+                    continue  # it is done, or it was optional and counts as done: it is not waited for
             else:
                 behind.setdefault(need, []).append(idx_of[spec.name])
             open_needs += 1
@@ -437,7 +445,9 @@ def same_key(c: CreateRun, spec: RunSpec, run: Run | None, now: int) -> Created:
     once the answer is no longer kept the run is named instead (decision 8). Never a second run."""
     name = ids.run_text(spec.run_id)
     if run is None:
-        raise TenureError("IDEMPOTENCY_EXPIRED", f"the key made {name}, which has been deleted since", run_id=name)
+        raise TenureError(
+            "IDEMPOTENCY_EXPIRED", f"the key made {name}, which has been deleted since", run_id=name
+        )
     if run.finished_at is not None:
         kept = IDEMPOTENCY_DONE_SECONDS if run.status == "succeeded" else IDEMPOTENCY_FAILED_SECONDS
         if run.finished_at + us(kept) <= now:
