@@ -29,9 +29,13 @@ def _spec(status: int, meaning: str, remedy: str, *, retryable: bool = False) ->
 
 CODES: dict[str, ErrorSpec] = {
     # ------------------------------------------------------------------------------------- lifecycle
-    "RUN_NOT_FOUND": _spec(404, "There is no such run for this tenant.", "Check the id with `tenure runs list`."),
+    "RUN_NOT_FOUND": _spec(
+        404, "There is no such run for this tenant.", "Check the id with `tenure runs list`."
+    ),
     "RUN_INVALID_TRANSITION": _spec(
-        409, "The state does not accept this input.", "Look at the state with `tenure runs show`; nothing was changed."
+        409,
+        "The state does not accept this input.",
+        "Look at the state with `tenure runs show`; nothing was changed.",
     ),
     "RUN_TERMINAL_STATE": _spec(
         409,
@@ -39,70 +43,151 @@ CODES: dict[str, ErrorSpec] = {
         "Start a new run with `resume` or `rerun`; labels and metadata may still be updated.",
     ),
     "RUN_ORPHANED": _spec(
-        500, "The owner of the run was lost and nothing could be resumed.", "Rerun it, or record checkpoints so that it can resume."
+        500,
+        "The owner of the run was lost and nothing could be resumed.",
+        "Rerun it, or record checkpoints so that it can resume.",
     ),
     "RUN_RESUME_FAILED": _spec(
         500,
         "A step that is neither resumable nor idempotent had started before the crash.",
         "Find out whether its effect happened, then rerun or resume by hand.",
     ),
-    "RUN_TIMED_OUT": _spec(504, "The run passed its deadline.", "Give it a longer timeout, or make it faster."),
+    "RUN_TIMED_OUT": _spec(
+        504, "The run passed its deadline.", "Give it a longer timeout, or make it faster."
+    ),
     "RUN_CANCELED": _spec(409, "The run was canceled.", "Rerun it if that was a mistake."),
-    "RUN_CANCELING": _spec(409, "Cancellation has been requested.", "Stop working and acknowledge the cancel."),
+    "RUN_CANCELING": _spec(
+        409, "Cancellation has been requested.", "Stop working and acknowledge the cancel."
+    ),
     "RUN_ID_TAKEN": _spec(409, "Another run has this id.", "Ask again; ids are made anew.", retryable=True),
     "RUN_NOT_SEALED": _spec(409, "The run is not sealed yet, so it may not be deleted.", "Seal it first."),
-    "PLAN_FAILED": _spec(422, "The planner failed or took too long.", "Look at the planner's error and start a new run."),
-    "PLAN_INVALID": _spec(422, "The plan is not one: a cycle, a duplicate key, an unknown need.", "Correct the plan; the details name the steps."),
+    "PLAN_FAILED": _spec(
+        422, "The planner failed or took too long.", "Look at the planner's error and start a new run."
+    ),
+    "PLAN_INVALID": _spec(
+        422,
+        "The plan is not one: a cycle, a duplicate key, an unknown need.",
+        "Correct the plan; the details name the steps.",
+    ),
     "STEP_NOT_FOUND": _spec(404, "The run has no such step.", "Check the key with `tenure runs show`."),
-    "STEP_TIMED_OUT": _spec(504, "The step passed its timeout.", "Give it a longer timeout, or make it faster."),
-    "STEP_LOST": _spec(500, "The step's leases were lost as often as it may be tried.", "Look at why its workers die."),
+    "STEP_TIMED_OUT": _spec(
+        504, "The step passed its timeout.", "Give it a longer timeout, or make it faster."
+    ),
+    "STEP_LOST": _spec(
+        500, "The step's leases were lost as often as it may be tried.", "Look at why its workers die."
+    ),
     "STEP_FAILED": _spec(500, "The step failed.", "Look at its error."),
     "STEP_CANCELED": _spec(409, "A required step was canceled by itself.", "Rerun the run."),
     "STEP_SKIPPED": _spec(409, "A required step was skipped.", "Look at the step it needed."),
-    "INTERNAL_ERROR": _spec(500, "Something failed that has no code of its own.", "Look at the log with the command's id."),
+    "INTERNAL_ERROR": _spec(
+        500, "Something failed that has no code of its own.", "Look at the log with the command's id."
+    ),
     # ---------------------------------------------------------------------------------------- leases
-    "LEASE_STALE": _spec(409, "The lease has ended or is another's; the message changed nothing.", "Drop the work; claim again."),
+    "LEASE_STALE": _spec(
+        409,
+        "The lease has ended or is another's; the message changed nothing.",
+        "Drop the work; claim again.",
+    ),
     "LEASE_NOT_ACTIVE": _spec(409, "The lease was not acknowledged yet.", "Acknowledge it first."),
     "LEASE_NOT_FOUND": _spec(404, "There is no such lease.", "Claim again."),
-    "MESSAGE_OUT_OF_ORDER": _spec(409, "A newer message of this lease was accepted already.", "Number messages in the order they are sent."),
-    "HEARTBEAT_TOO_SLOW": _spec(422, "The heartbeat interval is over a third of the lease.", "Beat faster, or ask for a longer lease."),
-    "CHECKPOINT_CONFLICT": _spec(409, "This checkpoint was recorded with another content.", "Code or arguments changed since it was recorded: run the code that recorded it, or rerun the run."),
-    "CHECKPOINT_LIMIT": _spec(422, "The run has too many checkpoints.", "Record fewer and larger ones, or go on in a new run."),
+    "MESSAGE_OUT_OF_ORDER": _spec(
+        409,
+        "A newer message of this lease was accepted already.",
+        "Number messages in the order they are sent.",
+    ),
+    "HEARTBEAT_TOO_SLOW": _spec(
+        422, "The heartbeat interval is over a third of the lease.", "Beat faster, or ask for a longer lease."
+    ),
+    "CHECKPOINT_CONFLICT": _spec(
+        409,
+        "This checkpoint was recorded with another content.",
+        "Code or arguments changed since it was recorded: run the code that recorded it, or rerun the run.",
+    ),
+    "CHECKPOINT_LIMIT": _spec(
+        422, "The run has too many checkpoints.", "Record fewer and larger ones, or go on in a new run."
+    ),
     # --------------------------------------------------------------------------- waits and approvals
     "WAIT_NOT_FOUND": _spec(404, "There is no such wait.", "Open it first."),
-    "WAIT_EXPIRED": _spec(504, "What was waited for did not come in time.", "Wait longer, or handle the expiry."),
+    "WAIT_EXPIRED": _spec(
+        504, "What was waited for did not come in time.", "Wait longer, or handle the expiry."
+    ),
     "WAIT_LIMIT": _spec(422, "Too many open waits.", "Wait for fewer things at once."),
-    "EVENT_BUFFER_FULL": _spec(429, "Too many events are buffered for this run.", "Let the run consume some first.", retryable=True),
+    "EVENT_BUFFER_FULL": _spec(
+        429, "Too many events are buffered for this run.", "Let the run consume some first.", retryable=True
+    ),
     "APPROVAL_NOT_FOUND": _spec(404, "There is no such approval.", "List them with `tenure approvals list`."),
     "APPROVAL_DECIDED": _spec(409, "The approval has been decided already.", "Nothing to do."),
     "APPROVAL_EXPIRED": _spec(409, "The approval expired before it was decided.", "Ask again."),
-    "APPROVAL_STALE": _spec(409, "The approval was revised; this answers an older question.", "Look at the newest revision and decide again."),
+    "APPROVAL_STALE": _spec(
+        409,
+        "The approval was revised; this answers an older question.",
+        "Look at the newest revision and decide again.",
+    ),
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
-    "APPROVER_NOT_ELIGIBLE": _spec(403, "This person may not decide this approval.", "Ask somebody who may."),
     "CHILD_FAILED": _spec(500, "A child run did not succeed.", "Look at the child's error."),
     # ------------------------------------------------------------------------- idempotency and limits
-    "IDEMPOTENCY_CONFLICT": _spec(409, "The key is in use for another request.", "Use a new key for a new request."),
-    "IDEMPOTENCY_KEY_REUSED": _spec(422, "The key was used for another request.", "Use a new key for a new request."),
-    "IDEMPOTENCY_EXPIRED": _spec(409, "The answer to this key is no longer kept; the details name the run.", "Look at the run."),
-    "PAYLOAD_TOO_LARGE": _spec(413, "The payload is over the inline limit.", "Keep it elsewhere (a file, a bucket, a table) and pass where it is."),
+    "IDEMPOTENCY_CONFLICT": _spec(
+        409, "The key is in use for another request.", "Use a new key for a new request."
+    ),
+    "IDEMPOTENCY_KEY_REUSED": _spec(
+        422, "The key was used for another request.", "Use a new key for a new request."
+    ),
+    "IDEMPOTENCY_EXPIRED": _spec(
+        409, "The answer to this key is no longer kept; the details name the run.", "Look at the run."
+    ),
+    "PAYLOAD_TOO_LARGE": _spec(
+        413,
+        "The payload is over the inline limit.",
+        "Keep it elsewhere (a file, a bucket, a table) and pass where it is.",
+    ),
     "LIMIT_EXCEEDED": _spec(422, "A limit was passed; the details name it.", "Stay below it."),
-    "TENANT_RATE_LIMITED": _spec(429, "The tenant starts more runs a minute than it may.", "Try again later.", retryable=True),
+    "TENANT_RATE_LIMITED": _spec(
+        429, "The tenant starts more runs a minute than it may.", "Try again later.", retryable=True
+    ),
     "QUEUE_FULL": _spec(503, "Too many commands are waiting.", "Try again after a moment.", retryable=True),
-    "INVALID_INPUT": _spec(422, "The input does not have the right form; the details say where.", "Correct it."),
+    "INVALID_INPUT": _spec(
+        422, "The input does not have the right form; the details say where.", "Correct it."
+    ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
-    "PROFILE_INVALID": _spec(422, "The profile file is malformed or breaks the kernel's lifecycle.", "Correct the places named in the details; `tenure lifecycle show NAME --json` shows a profile that is right."),
-    "PROFILE_REFUSES": _spec(422, "The profile does not allow this.", "Use another profile, or drop the option."),
+    "PROFILE_INVALID": _spec(
+        422,
+        "The profile file is malformed or breaks the kernel's lifecycle.",
+        "Correct the places named in the details; `tenure lifecycle show NAME --json` shows a profile that is right.",
+    ),
     # ------------------------------------------------------------------------------------------ stores
-    "STORE_UNAVAILABLE": _spec(502, "The database cannot be reached.", "Check the address, then the server or the file's permissions.", retryable=True),
-    "STORE_BUSY": _spec(503, "The database stayed locked past the command's deadline.", "Try again; look for long transactions.", retryable=True),
-    "STORE_READ_ONLY": _spec(503, "The database cannot be written.", "Check that its folder exists, the permissions of both, and the disk."),
+    "STORE_UNAVAILABLE": _spec(
+        502,
+        "The database cannot be reached.",
+        "Check the address, then the server or the file's permissions.",
+        retryable=True,
+    ),
+    "STORE_BUSY": _spec(
+        503,
+        "The database stayed locked past the command's deadline.",
+        "Try again; look for long transactions.",
+        retryable=True,
+    ),
+    "STORE_READ_ONLY": _spec(
+        503,
+        "The database cannot be written.",
+        "Check that its folder exists, the permissions of both, and the disk.",
+    ),
     "STORE_FULL": _spec(503, "The disk is full.", "Free space; nothing was half-done.", retryable=True),
     "STORE_TOO_NEW": _spec(500, "The database was made by a newer Tenure.", "Upgrade this installation."),
-    "STORE_NOT_MIGRATED": _spec(500, "The database is empty or older than this Tenure.", "Run `tenure migrate`."),
-    "STORE_NOT_A_DATABASE": _spec(422, "The file or the DSN is not a database of ours.", "Check the path or DSN."),
-    "COMMAND_DEADLINE": _spec(504, "The command did not get through before its deadline.", "Ask for the state, then repeat.", retryable=True),
+    "STORE_NOT_MIGRATED": _spec(
+        500, "The database is empty or older than this Tenure.", "Run `tenure migrate`."
+    ),
+    "STORE_NOT_A_DATABASE": _spec(
+        422, "The file or the DSN is not a database of ours.", "Check the path or DSN."
+    ),
+    "COMMAND_DEADLINE": _spec(
+        504,
+        "The command did not get through before its deadline.",
+        "Ask for the state, then repeat.",
+        retryable=True,
+    ),
 }
 
 

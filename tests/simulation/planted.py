@@ -343,8 +343,7 @@ BUGS: dict[str, Bug] = {
     "outbox-not-deleted": Bug(
         "a delivered row stays and is delivered for ever",
         (
-            Change(batch.save_of, "save.delivered += [", "[].append(["),
-            Change(batch.save_of, "if item.delivery is not None]", "if item.delivery is not None])"),
+            Change(batch.save_of, "if item.delivery and _is_over(item, made)", "if False"),
         ),
         1,
     ),
