@@ -8,6 +8,7 @@ import pytest
 
 from tenure.kernel import commands as c
 from tenure.kernel.snapshot import Need
+from tenure.limits import PAYLOAD_BYTES_MAX
 from tests.conformance.world import Place, World, step
 
 
@@ -60,3 +61,57 @@ async def test_many_gates_are_closed_at_once(place: Place, needs: list[int]) -> 
         assert 50 in needs
         assert len(needs) < 5
         assert {row.status for row in await w.approvals(run)} == {"canceled"}
+
+
+# -------------------------------------------------------------------------------------------- children
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("PROFILE_NOT_FOUND", {"profile": "nope"}),
+        ("PLAN_INVALID", {"plan": ()}),
+        ("PAYLOAD_TOO_LARGE", {"input": b"x" * (PAYLOAD_BYTES_MAX + 1)}),
+        ("PAYLOAD_TOO_LARGE", {"plan": (step("s", input=b"x" * (PAYLOAD_BYTES_MAX + 1)),)}),
+        ("INVALID_INPUT", {"workflow": ""}),
+    ],
+)
+async def test_a_child_that_cannot_become_a_run_is_refused_at_once(
+    place: Place, code: str, how: dict[str, Any]
+) -> None:
+    """Its request is carried out later, when nobody is left to hear a refusal."""
+    async with World(place) as w:
+        lease = await w.begin()
+        child = c.StartChild(**{"run_id": w.orchestrator.new_id(), "workflow": "part", **how})
+        async with w.refuses(code):
+            await w.wait(lease, "child", child=child)
+        await w.complete(lease)
+
+
+async def test_a_child_s_id_is_its_own(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin()
+        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="part", on_close="leave")
+        first = await w.wait(lease, "one", child=child)
+        await w.settle()
+        for taken in (child.run_id, lease.run_id):
+            async with w.refuses("INVALID_INPUT"):
+                await w.wait(lease, "two", child=c.StartChild(run_id=taken, workflow="part"))
+        assert await w.wait(lease, "one", child=child) == first
+        await w.complete(lease)
+
+
+async def test_a_child_that_never_came_to_be_fails_its_parent_s_wait(place: Place) -> None:
+    async with World(place) as w:
+        other = await w.create(plan=[step("x", queue="other")])
+        lease = await w.begin()
+        opened = await w.wait(lease, "child", child=c.StartChild(run_id=other, workflow="part"))
+        assert opened.no is not None
+        await w.suspend(lease, opened.no)
+        await w.settle()
+        await w.tell(c.ChildFinished, lease.run_id, child_id=other, outcome="failed")
+        assert [(row.state, row.outcome) for row in await w.waits(lease.run_id)] == [
+            ("settled", "child_failed")
+        ]
+        await w.complete(await w.claim())
+        assert await w.status(lease.run_id) == "succeeded"

@@ -7,13 +7,16 @@ Laws:
    first in, first out. The same event id never counts twice.
 3. An approval binds to what was shown (digest and revision). The requester does not count; one person
    counts once; one refusal decides.
-4. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
+4. A child that could not become a run (no such profile, a plan that is none, too large, its id taken by this
+   run or by another of its children) is refused when it is asked for: later nobody could be told.
+5. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
    waits again, and starts no child twice.
 """
 
 from __future__ import annotations
 
-from tenure.errors import TenureError
+from tenure.errors import Detail, TenureError
+from tenure.kernel import profiles
 from tenure.kernel.commands import (
     SYSTEM,
     ChildFinished,
@@ -26,7 +29,7 @@ from tenure.kernel.commands import (
     Suspend,
     Trigger,
 )
-from tenure.kernel.decide.checks import check_answer, check_wait, is_hex
+from tenure.kernel.decide.checks import check_answer, check_command, check_wait, is_hex
 from tenure.kernel.decide.closing import (
     GOOD,
     approval_of,
@@ -39,7 +42,8 @@ from tenure.kernel.decide.closing import (
 )
 from tenure.kernel.decide.leases import Reply, answer, hold, suspend
 from tenure.kernel.decide.opening import add_approval, add_child_wait, add_external, add_timer
-from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.decide.plans import check_plan
+from tenure.kernel.draft import Decision, Draft, check_size
 from tenure.kernel.machines import APPROVAL
 from tenure.kernel.model import CLOSED_RUN, Child, Inbox, Step, Wait
 from tenure.limits import (
@@ -57,7 +61,7 @@ def _reply(wait: Wait) -> Reply:
 
 
 def open_wait(d: Draft, c: OpenWait) -> Decision:
-    """Open a wait under the lease; see law 4."""
+    """Open a wait under the lease; see law 5."""
     step, attempt = hold(d, c)
     if step.state == "canceling":
         raise TenureError("RUN_CANCELING", "the run is being canceled: stop and acknowledge")
@@ -92,30 +96,37 @@ def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
     run = d.edit_run()
     if run.children_open >= CHILDREN_PER_RUN_MAX:
         raise TenureError("LIMIT_EXCEEDED", f"a run has at most {CHILDREN_PER_RUN_MAX} open children")
+    if child.run_id == run.id or d.snap.find_child(child.run_id) is not None:
+        raise TenureError(
+            "INVALID_INPUT",
+            "a child's id is its own: this one is in use here",
+            (Detail("child.run_id", "is this run's, or that of a child under another label"),),
+        )
+    check_plan(child.plan, profiles.get(child.profile or run.profile), {}, 0)
+    for body in (child.input, *(part.input for part in child.plan)):
+        check_size(body)
     wait = add_child_wait(d, c.idx, child.run_id, label=c.label, fatal=c.fatal)
     run.children_open += 1
     d.add(Child(run.id, child.run_id, step.idx, child.on_close, wait.no))
-    d.owe(
-        "create",
-        child.run_id,
-        CreateRun(
-            context=SYSTEM,
-            run_id=child.run_id,
-            tenant=run.tenant,
-            workspace=run.workspace,
-            workflow=child.workflow,
-            code_version=child.code_version,
-            profile=child.profile or run.profile,
-            plan=child.plan,
-            input=child.input,
-            trigger=Trigger(type="child"),
-            source="child",
-            over_rate="delay",
-            requester=d.spec().requester,
-            parent_id=run.id,
-            parent_no=wait.no,
-        ),
+    request = CreateRun(
+        context=SYSTEM,
+        run_id=child.run_id,
+        tenant=run.tenant,
+        workspace=run.workspace,
+        workflow=child.workflow,
+        code_version=child.code_version,
+        profile=child.profile or run.profile,
+        plan=child.plan,
+        input=child.input,
+        trigger=Trigger(type="child"),
+        source="child",
+        over_rate="delay",
+        requester=d.spec().requester,
+        parent_id=run.id,
+        parent_no=wait.no,
     )
+    check_command(request)
+    d.owe("create", child.run_id, request)
     return wait
 
 
