@@ -342,9 +342,7 @@ BUGS: dict[str, Bug] = {
     ),
     "outbox-not-deleted": Bug(
         "a delivered row stays and is delivered for ever",
-        (
-            Change(batch.save_of, "if item.delivery and _is_over(item, made)", "if False"),
-        ),
+        (Change(batch.save_of, "if item.delivery and _is_over(item, made)", "if False"),),
         1,
     ),
 }

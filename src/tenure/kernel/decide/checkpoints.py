@@ -19,9 +19,9 @@ from tenure.limits import CHECKPOINTS_PER_RUN_MAX
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     """Record a sub-result; see the laws above."""
     old = d.snap.find_checkpoint(c.idx, c.name)
-    if old is not None and old.n == c.n and old.seq == c.seq:
-        return Decision(OK)
     step = d.step(c.idx)
+    if old is not None and old.n == c.n and old.seq == c.seq:
+        return Decision(Reply(cancel=True) if step.state == "canceling" else OK)
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
         hold(d, c)  # says what is wrong

@@ -8,7 +8,9 @@ Laws:
    makes an event: a cached snapshot without that answer has an older version, and is not believed.
 3. An attempt is charged when it is claimed. A release, a park and a suspension give the charge back; a
    new checkpoint sets it to zero, so the limit counts tries without progress.
-4. After a cancel request nothing but its end is accepted; a late result is kept as evidence.
+4. What was begun and can be neither skipped nor repeated (`step.unsafe`) is never begun again: whichever way the
+   step would go back to the queue, it ends RUN_RESUME_FAILED instead.
+5. After a cancel request nothing but its end is accepted; a late result is kept as evidence.
 """
 
 from __future__ import annotations
@@ -316,13 +318,14 @@ def fail(d: Draft, c: Fail) -> Decision:
     retryable = c.retryable
     if retryable is None:
         retryable = step.kind != "body" and d.rules.retryable(c.code)
-    again = retryable and step.charged < step.max_attempts
+    again = retryable and step.charged < step.max_attempts and not step.unsafe
+    code = "RUN_RESUME_FAILED" if retryable and step.unsafe else c.code
     step = d.move(step, "fail_retry" if again else "fail")
     attempt = d.attempt_of(step)
     attempt.reason = c.code
     attempt.cost = c.cost
     reply = answer(d, c, attempt, OK)
-    after_failure(d, step, c.code, error_ref, again=again)
+    after_failure(d, step, code, error_ref, again=again)
     return finish(d, reply, "fail")
 
 
@@ -339,7 +342,8 @@ def after_failure(d: Draft, step: Step, code: str, error_ref: int | None, *, aga
     if step.spec and step.kind == "work":
         own = msgspec.json.decode(step.spec, type=BackoffSpec)
         backoff, jitter = retry.Backoff("list", seconds=own.seconds), own.jitter
-    cap = None if deadline is None else deadline - d.now
+    # A deadline that stands still while a person is asked is no end to wait for.
+    cap = None if deadline is None or d.run.steps_approval else deadline - d.now
     delay = retry.delay_us(backoff, max(1, step.charged), jitter, d.chance, cap)
     if delay <= 0:
         make_ready(d, d.move(step, "due"))
@@ -368,6 +372,13 @@ def _give_back(
         attempt.reason = "RUN_CANCELED"
         reply = answer(d, c, attempt, Reply(cancel=True))
         end_step(d, step, "STEP_CANCELED")
+        return finish(d, reply, kind)
+    if step.unsafe:
+        step = d.move(step, "revoke_final")
+        attempt = d.attempt_of(step)
+        attempt.reason = kind
+        reply = answer(d, c, attempt, OK)
+        end_step(d, step, "RUN_RESUME_FAILED")
         return finish(d, reply, kind)
     if parked is not None:
         d.edit_run().parked = parked

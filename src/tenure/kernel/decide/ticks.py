@@ -56,10 +56,11 @@ def _step(d: Draft, step: Step) -> Decision:
     if step.state not in LEASED_STEP:
         return _again_at(d, step, None)
     if attempt.timeout_at is not None and attempt.timeout_at <= now:
-        again = d.rules.retryable("STEP_TIMED_OUT") and step.charged < step.max_attempts
+        again = d.rules.retryable("STEP_TIMED_OUT") and step.charged < step.max_attempts and not step.unsafe
         step = d.move(step, "time_out_retry" if again else "time_out")
         d.edit(d.attempt_of(step)).reason = "STEP_TIMED_OUT"
-        after_failure(d, step, "STEP_TIMED_OUT", None, again=again)
+        code = "RUN_RESUME_FAILED" if step.unsafe else "STEP_TIMED_OUT"
+        after_failure(d, step, code, None, again=again)
         return finish(d, None, "step_timeout")
     if attempt.expires_at <= now:
         d.notes["orphaned"] = {"step": step.idx, "last_heartbeat": attempt.beat_at}

@@ -255,7 +255,9 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
         raise TenureError("RUN_CANCELING", "the run is being canceled and takes no more events")
     wait = None
     if run.waits_open:
-        wait = next((w for w in open_waits(d) if w.kind == "event" and w.name == c.name), None)
+        # One that has expired takes nothing any more, though nobody has swept it yet.
+        takers = (w for w in open_waits(d) if w.kind == "event" and w.name == c.name)
+        wait = next((w for w in takers if w.expires_at is None or w.expires_at > d.now), None)
     if run.inbox_total >= EVENT_IDS_PER_RUN_MAX or (
         wait is None and run.inbox_buffered >= EVENTS_BUFFERED_PER_RUN_MAX
     ):
