@@ -206,7 +206,7 @@ group by workflow order by workflow
 -- name: beat
 -- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
 -- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from.
-update attempt a set beat_at = $7::bigint, expires_at = b.expires_at, seq = b.seq, progress = b.progress
+update attempt a set beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = b.seq, progress = b.progress
 from (
     select * from unnest($1::bigint[], $2::integer[], $3::integer[], $4::integer[], $5::bigint[], $6::text[])
         u (run_id, idx, n, seq, expires_at, progress)

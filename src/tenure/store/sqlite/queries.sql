@@ -192,8 +192,8 @@ group by workflow order by workflow
 
 -- name: beat
 -- A heartbeat only extends: the lease is active and unexpired, the message newer, the expiry not earlier.
--- ?7 is now.
-update attempt set beat_at = ?7, expires_at = ?5, seq = ?4, progress = ?6
+-- ?7 is now; the last message may have been decided at an estimate a little ahead of it.
+update attempt set beat_at = max(beat_at, ?7), expires_at = ?5, seq = ?4, progress = ?6
 where
     run_id = ?1 and idx = ?2 and n = ?3
     and lease = 'active' and expires_at > ?7 and seq < ?4 and expires_at <= ?5

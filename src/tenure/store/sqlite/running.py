@@ -27,6 +27,7 @@ _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
+_FINE = SQL["save_fine"]
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
@@ -132,7 +133,7 @@ class Running:
         self._cursor.execute(_DONE, (self.now_us,))
 
     def _fine(self, estimate_us: int, now: int) -> bool:
-        return abs(now - estimate_us) <= 1_000_000
+        return self._cursor.execute(_FINE, (estimate_us, now)).fetchall() == [(1,)]
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""
