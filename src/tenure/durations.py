@@ -1,0 +1,64 @@
+"""Lengths of time as people write them: `90s`, `5m`, `1h30m`, `1d`, or plain seconds.
+
+Law: whatever is no length of time is INVALID_INPUT with an example of one; a length is never negative and never
+longer than a run may last.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from math import inf, isfinite
+
+from tenure.errors import TenureError
+from tenure.limits import RUN_TIMEOUT_SECONDS_MAX
+
+UNIT_SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+"""The units, in the order in which they may follow each other."""
+NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,6})?"
+PATTERN = rf"(?:{NUMBER}|(?=[0-9])" + "".join(rf"(?:{NUMBER}{unit})?" for unit in UNIT_SECONDS) + ")"
+"""What a text must match as a whole: the published schema of workflow files says the same."""
+
+_WHOLE = re.compile(PATTERN)
+_PART = re.compile(rf"({NUMBER})(ms|[dhms])")
+_EXAMPLES = "such as 90s, 5m, 2h, 1d, 1h30m or plain seconds"
+
+
+def seconds(value: str | int | float | timedelta) -> float:
+    """A length of time in seconds."""
+    length = _length(value)
+    if not isfinite(length) or not 0 <= length <= RUN_TIMEOUT_SECONDS_MAX:
+        days = int(RUN_TIMEOUT_SECONDS_MAX // 86_400)
+        raise TenureError("INVALID_INPUT", f"{_shown(value)} is no length of time from 0 to {days} days")
+    return length
+
+
+def _length(value: object) -> float:
+    """What it says, whether it can be or not. People hand in anything, whatever the types ask for."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _text_seconds(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TenureError(
+            "INVALID_INPUT", f"a {type(value).__name__} is no length of time; it is {_EXAMPLES}"
+        )
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _text_seconds(text: str) -> float:
+    if _WHOLE.fullmatch(text) is None:
+        raise TenureError("INVALID_INPUT", f"{_shown(text)} is no length of time; it is {_EXAMPLES}")
+    parts = _PART.findall(text)
+    if not parts:
+        return float(text)
+    return float(sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts))
+
+
+def _shown(value: object) -> str:
+    """The value in an error, never longer than a line."""
+    shown = str(value) if isinstance(value, timedelta) else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,47 @@
+"""The queue of a step says who may take it: the queue's name, and what a worker must be able to do for it.
+
+Law: a capability is `queue|what`, where `what` is `run` (commands), `tool:NAME` or `flow:NAME@VERSION`. Steps
+that nobody leases (gates) keep the plain queue.
+"""
+
+from __future__ import annotations
+
+from tenure.errors import TenureError
+from tenure.limits import NAME_CHARS_MAX
+
+RUN = "run"
+"""What a worker that executes commands can do."""
+SEPARATOR = "|"
+
+
+def tool(name: str) -> str:
+    """What a worker that has this tool can do."""
+    return f"tool:{name}"
+
+
+def flow(name: str, version: str) -> str:
+    """What a worker that has this version of a code workflow can do."""
+    return f"flow:{name}@{version}"
+
+
+def capability(queue: str, what: str) -> str:
+    """The queue text of a step on `queue` that needs a worker for `what`."""
+    for part, text in (("queue", queue), ("what it needs", what)):
+        if not text or not text.isprintable() or SEPARATOR in text:
+            raise TenureError(
+                "INVALID_INPUT",
+                f"{part} is printable, not empty and without {SEPARATOR!r}, unlike {text[:60]!r}",
+            )
+    whole = f"{queue}{SEPARATOR}{what}"
+    if len(whole) > NAME_CHARS_MAX:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"queue and {what.partition(':')[0]} together have {len(whole)} characters; at most {NAME_CHARS_MAX}",
+        )
+    return whole
+
+
+def split(text: str) -> tuple[str, str]:
+    """A queue text as its queue and what it needs; the latter is empty for a plain queue."""
+    queue, _, what = text.partition(SEPARATOR)
+    return queue, what
