@@ -42,13 +42,14 @@ def refused(text: str) -> list[tuple[str, str]]:
     return [(detail.path, detail.problem) for detail in error.value.details]
 
 
-def test_there_are_five_profiles() -> None:
+def test_there_are_the_five_documents_and_our_own() -> None:
     assert profiles.names() == (
         "agent-runs",
         "approval-runs",
         "delta-ci",
         "git-with-intent",
         "governed-runtime",
+        "tenure",
     )
     assert [profiles.get(name).name for name in profiles.names()] == list(profiles.names())
 
