@@ -5,15 +5,20 @@ from __future__ import annotations
 PAYLOAD_BYTES_MAX = 256 * 1024
 """Payloads kept in the database; of anything larger pass a reference."""
 METADATA_BYTES_MAX = 64 * 1024
+META_BYTES_MAX = 4 * 1024
+"""What a checkpoint says about itself: agent, tokens, duration, cost."""
+DIGEST_BYTES_MAX = 64
 NAME_CHARS_MAX = 200
 """Names of tenants, workspaces, workflows, steps, queues, tools, workers and events; ids of people."""
 KEY_CHARS_MAX = 255
 """Idempotency keys, concurrency keys, event ids, causes."""
 LABEL_CHARS_MAX = 1_000
-"""Names of checkpoints and waits (a path of scopes and a name), references, words of progress."""
+"""Names of checkpoints and waits (a path of scopes and a name), references, words of progress, costs of tries."""
 CODE_CHARS_MAX = 64
 """Codes of failures, and reasons."""
 RETRIES_MAX = 1_000
+MOMENT_US_MAX = 253_402_300_799_999_999
+"""The last moment of the year 9999, in microseconds."""
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000

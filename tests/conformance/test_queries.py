@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.kernel.model import Cap, Row
+from tenure.kernel.model import Cap, Checkpoint, Row, Wait
 from tenure.store import port
 from tenure.store.port import Save, Store
 from tests.conformance.samples import (
@@ -162,6 +162,16 @@ def ids(*runs: Any) -> list[port.RunId]:
     return [port.RunId(run.id) for run in runs]
 
 
+def recorded(row: Checkpoint) -> port.Recorded:
+    fields: dict[str, Any] = {name: getattr(row, name, None) for name in port.Recorded.__struct_fields__}
+    return port.Recorded(**fields)
+
+
+def waited(row: Wait, **answer: Any) -> port.Waited:
+    fields: dict[str, Any] = {name: getattr(row, name, None) for name in port.Waited.__struct_fields__}
+    return port.Waited(**{**fields, **answer})
+
+
 NEWEST = [UNSEALED, FINISHED, WAITS_FOR_KEY, DELAYED, BUILDING]
 """The runs of acme, newest first; the higher id breaks a tie."""
 
@@ -257,6 +267,10 @@ CASES = [
     one("outbox_of", 101, answer=[OWED_TOO, OWED_LATER]),
     one("events_after", 101, 1, 1, answer=EVENTS[1:2]),
     one("payload", 101, 2, answer=PAYLOADS[1:]),
+    one("resume_checkpoints", 101, 0, answer=[recorded(FIRST), recorded(SECOND)]),
+    one("resume_checkpoints", 101, 9, answer=[]),
+    one("resume_waits", 101, 0, answer=[waited(SETTLED, revision=1, decided_by="person_2"), waited(OPEN_AGAIN)]),
+    one("resume_waits", 101, 2, answer=[waited(ASKED, revision=1)]),
     one("all_caps", answer=CAPS),
     one("live_usage", answer=[port.Usage("acme", "build", 1), port.Usage("beta", "build", 1)]),
     one("key_holders_twice", answer=[]),

@@ -103,6 +103,8 @@ ARGUMENTS: dict[str, str] = {
     "finished_sealed_before": "500, 20",
     "events_after": "5, 1, 20",
     "payload": "5, 1",
+    "resume_checkpoints": "5, 0",
+    "resume_waits": "5, 0",
 }
 """What the queries are asked; the rest takes a list of ids, or one."""
 

@@ -166,7 +166,7 @@ def cancel_was_requested(view: View) -> Iterator[Finding]:
 
 @checks("I14")
 def ended_run_is_quiet(view: View) -> Iterator[Finding]:
-    """A terminal run has no open step, live lease, timer or approval."""
+    """A terminal run has no open step, live lease, timer or approval; one that succeeded may have open proposals."""
     run = view.run
     if run.status not in CLOSED_RUN:
         return
@@ -180,11 +180,12 @@ def ended_run_is_quiet(view: View) -> Iterator[Finding]:
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE:
             yield attempt_row(attempt), f"has a lease {attempt.lease} in a run that has ended"
+    outlive = {w.no for w in view.bundle.waits if w.kind == "proposal" and run.status == "succeeded"}
     for wait in view.bundle.waits:
-        if wait.state == "open" or wait.wake_at is not None:
+        if (wait.state == "open" or wait.wake_at is not None) and wait.no not in outlive:
             yield f"wait {wait.no}", "is open or has a timer in a run that has ended"
     for approval in view.bundle.approvals:
-        if approval.status == "requested":
+        if approval.status == "requested" and approval.no not in outlive:
             yield f"approval {approval.no}", "is open in a run that has ended"
 
 

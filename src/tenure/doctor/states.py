@@ -22,7 +22,7 @@ from tenure.kernel.machines import (
     STEP,
     WAITING_STEP,
 )
-from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, Attempt, Step, Wait
+from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, QUESTIONS, Attempt, Step, Wait
 
 _STATES: dict[str, frozenset[str]] = {
     "run": frozenset(RUN.states),
@@ -386,7 +386,7 @@ def waits_wake(view: View) -> Iterator[Finding]:
 def _wait_problem(view: View, wait: Wait) -> str | None:
     if wait.expires_at is not None and (wait.wake_at is None or wait.wake_at > wait.expires_at):
         return f"expires at {wait.expires_at} and wakes at {wait.wake_at}"
-    if wait.kind == "approval":
+    if wait.kind in QUESTIONS:
         if not any(a.no == wait.no and a.status == "requested" for a in view.bundle.approvals):
             return "waits for an approval that is not asked for"
     elif wait.kind == "child":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tenure.doctor.states import step_row
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
-from tenure.kernel.model import Approval
+from tenure.kernel.model import QUESTIONS, Approval
 
 
 def _row(approval: Approval) -> str:
@@ -22,7 +22,7 @@ def approved_in_time(view: View) -> Iterator[Finding]:
     waits = {wait.no: wait for wait in view.bundle.waits}
     for approval in view.bundle.approvals:
         wait = waits.get(approval.no)
-        if wait is None or wait.kind != "approval":
+        if wait is None or wait.kind not in QUESTIONS:
             yield _row(approval), "has no wait"
             continue
         if wait.state == "settled" and wait.outcome != approval.status:

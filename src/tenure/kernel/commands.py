@@ -221,12 +221,18 @@ class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     state: Literal["started", "done", "failed"] = "done"
     output: bytes | None = None
     error: str | None = None
+    """Of a failed try: its code."""
+    message: bytes | None = None
+    """Of a failed try: what went wrong, in words. A payload, kept in the place of an output."""
     arguments: bytes = b""
+    """The digest of its arguments."""
     resumable: bool = True
     idempotent: bool = True
     tries: int = 1
     next_at: int | None = None
+    """Of a failed try: when it is to be tried again."""
     meta: str | None = None
+    """Agent, tokens, duration and cost, as a JSON object."""
 
 
 class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -272,7 +278,7 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
-    """Wait for something while the lease goes on. Exactly one of the four is given."""
+    """Wait for something while the lease goes on, or propose something. Exactly one of the five is given."""
 
     label: str
     """Its key at replay; opening the same label again answers with the same wait."""
@@ -281,6 +287,8 @@ class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
     event: WaitSpec | None = None
     until: int | None = None
     child: StartChild | None = None
+    proposal: ApprovalSpec | None = None
+    """A question that blocks nobody: the step goes on, completes, and the answer may come after the run's end."""
     fatal: bool = False
     """A refusal or expiry fails the step and cannot be caught (governed actions)."""
 

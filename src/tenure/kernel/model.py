@@ -250,7 +250,7 @@ class Checkpoint(Row, gc=False):
 
     table: ClassVar[str] = "checkpoint"
     key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "name")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "name", "seq"})
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "name", "seq", "meta"})
 
     run_id: int
     idx: int
@@ -271,13 +271,14 @@ class Checkpoint(Row, gc=False):
     tries: int = 1
     next_at: int | None = None
     output_ref: int | None = None
+    """What it returned; of a failed one what went wrong, in words."""
     error: str | None = None
     meta: str | None = None
-    """Agent, tokens, duration and cost, as JSON."""
+    """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
 
 
 class Wait(Row, gc=False):
-    """Something a step waits for: an approval, an event, a time or a child."""
+    """Something a step waits for: an approval, an event, a time or a child; or a proposal, which nobody waits for."""
 
     table: ClassVar[str] = "wait"
     key: ClassVar[tuple[str, ...]] = ("run_id", "no")
@@ -305,7 +306,7 @@ class Wait(Row, gc=False):
 
 
 class Approval(Row, gc=False):
-    """The question behind an approval wait; it shares that wait's number."""
+    """The question behind an approval or a proposal; it shares that wait's number."""
 
     table: ClassVar[str] = "approval"
     key: ClassVar[tuple[str, ...]] = ("run_id", "no")
@@ -481,3 +482,5 @@ ROWS: dict[str, type[Row]] = {
 
 CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
+QUESTIONS = frozenset({"approval", "proposal"})
+"""Kinds of waits with a question to people behind them."""

@@ -133,7 +133,7 @@ async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
 async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
     waits: list[Wait] = await store.read("waits_of", run.id)
     names = {step.idx: step.name for step in steps}
-    is_open = [w for w in waits if w.state == "open"]
+    is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
     wait = next((w for w in is_open if w.kind == "approval"), is_open[0])
     name, until = names[wait.idx], _at(wait.expires_at)
     if wait.kind == "approval":

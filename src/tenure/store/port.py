@@ -139,6 +139,52 @@ class StaleRun(msgspec.Struct, gc=False):
     beat_at: int
 
 
+class Recorded(msgspec.Struct, gc=False):
+    """A checkpoint with what it put aside, for whoever goes on with its step."""
+
+    name: str
+    no: int
+    state: str
+    n: int
+    resumable: bool
+    idempotent: bool
+    arguments: bytes
+    at: int
+    tries: int
+    next_at: int | None
+    error: str | None
+    meta: str | None
+    output_ref: int | None
+    output: bytes | None
+    """None also where it has been erased (there is an output_ref). Of a failed one: its message."""
+
+
+class Waited(msgspec.Struct, gc=False):
+    """A wait with its answer, for whoever goes on with its step."""
+
+    no: int
+    label: str
+    kind: str
+    name: str
+    state: str
+    outcome: str | None
+    opened_at: int
+    expires_at: int | None
+    settled_at: int | None
+    result: bytes | None
+    """What the event brought."""
+    revision: int | None
+    decided_by: str | None
+    reason: bytes | None
+    """Of an approval or a proposal: which revision was decided, by whom and why."""
+    child_id: int | None
+    child_outcome: str | None
+    child_code: str | None
+    child_output: bytes | None
+    child_error: bytes | None
+    """Of a child: how it ended, why (a code, or `done`), what it returned and what it said went wrong."""
+
+
 class Size(msgspec.Struct, gc=False):
     """A table and how many rows it holds."""
 
@@ -212,6 +258,8 @@ READS: dict[str, Answer] = {
     "outbox_of": Outbox,
     "events_after": Event,  # () ; run_id, after_seq, limit
     "payload": Payload,  # () ; run_id, ref
+    "resume_checkpoints": Recorded,  # () ; run_id, idx -> all of a step with their outputs, in order of `no`
+    "resume_waits": Waited,  # () ; run_id, idx -> all of a step with their answers, in order of `no`
     "all_caps": Cap,  # ()
     "live_usage": Usage,  # () -> live leases of everybody, grouped by tenant and workflow
     "key_holders_twice": RunId,  # () -> runs that share a concurrency key while both are admitted and open

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
+from tenure.kernel.decide.checks import check_checkpoint
 from tenure.kernel.decide.leases import OK, Reply, hold
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import Checkpoint
@@ -18,6 +19,7 @@ from tenure.limits import CHECKPOINTS_PER_RUN_MAX
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     """Record a sub-result; see the laws above."""
+    check_checkpoint(c)
     old = d.snap.find_checkpoint(c.idx, c.name)
     step = d.step(c.idx)
     if old is not None and old.n == c.n and old.seq == c.seq:
@@ -41,6 +43,10 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
                 f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints",
             )
     state = c.state if old is None or old.state != "done" else "done"
+    if old is not None and c.state != state:
+        output_ref = old.output_ref  # what it returned when it was done
+    else:
+        output_ref = d.payload(c.message if state == "failed" else c.output)
     first_done = state == "done" and (old is None or old.state != "done")
     if first_done:
         run.steps_done += 1
@@ -68,7 +74,7 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
             d.now,
             c.tries,
             c.next_at,
-            d.payload(c.output),
+            output_ref,
             c.error,
             c.meta,
         )

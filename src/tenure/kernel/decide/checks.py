@@ -16,17 +16,20 @@ import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.commands import ApprovalSpec, OpenWait, StepSpec, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, OpenWait, RecordCheckpoint, StepSpec, WaitSpec
 from tenure.kernel.model import Cap
 from tenure.kernel.profile import Profile
 from tenure.limits import (
     CODE_CHARS_MAX,
+    DIGEST_BYTES_MAX,
     INTEGER_MAX,
     KEY_CHARS_MAX,
     LABEL_CHARS_MAX,
     LEASE_SECONDS_MAX,
     LEASE_SECONDS_MIN,
+    META_BYTES_MAX,
     METADATA_BYTES_MAX,
+    MOMENT_US_MAX,
     NAME_CHARS_MAX,
     RETRIES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
@@ -46,7 +49,8 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     c.PlanFailed: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
     c.Heartbeat: (("progress", 0, LABEL_CHARS_MAX),),
-    c.Fail: (("code", 1, CODE_CHARS_MAX),),
+    c.Complete: (("cost", 1, LABEL_CHARS_MAX),),
+    c.Fail: (("code", 1, CODE_CHARS_MAX), ("cost", 1, LABEL_CHARS_MAX)),
     c.Park: (("why", 1, LABEL_CHARS_MAX),),
     c.OpenWait: (("label", 1, LABEL_CHARS_MAX),),
     c.DecideApproval: (("approver", 1, NAME_CHARS_MAX),),
@@ -134,14 +138,33 @@ def request_problems(request: c.CreateRun) -> Iterator[Detail]:
         yield from about_problems(field, getattr(request, field))
 
 
-def about_problems(at: str, text: str) -> Iterator[Detail]:
+def check_checkpoint(c: RecordCheckpoint) -> None:
+    """What is recorded is bounded; a failed try has a message in the place of an output."""
+    if c.state == "done" and c.meta is None and c.message is None and c.next_at is None and not c.arguments:
+        return  # nearly all of them
+    problems: list[Detail] = []
+    if c.meta is not None:
+        problems += about_problems("meta", c.meta, META_BYTES_MAX)
+    if len(c.arguments) > DIGEST_BYTES_MAX:
+        problems.append(Detail("arguments", f"arguments are a digest of at most {DIGEST_BYTES_MAX} bytes"))
+    if c.next_at is not None and not 0 <= c.next_at <= MOMENT_US_MAX:
+        problems.append(Detail("next_at", "next_at must be a moment in microseconds"))
+    if c.message is not None and c.state != "failed":
+        problems.append(Detail("message", "only a failed try has a message"))
+    if c.output is not None and c.state != "done":
+        problems.append(Detail("output", "only what is done has an output"))
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
+def about_problems(at: str, text: str, most: int = METADATA_BYTES_MAX) -> Iterator[Detail]:
     """Labels and metadata are JSON objects of a bounded size."""
     if text == "{}":
         return
     try:
         encoded = text.encode()
-        if len(encoded) > METADATA_BYTES_MAX:
-            yield Detail(at, f"{at} must have at most {METADATA_BYTES_MAX} bytes")
+        if len(encoded) > most:
+            yield Detail(at, f"{at} must have at most {most} bytes")
         else:
             msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -210,13 +233,21 @@ def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:
 
 
 def check_wait(opened: OpenWait) -> None:
-    """A wait opened under a lease is of one of four kinds, and something ends it."""
-    given = [x for x in (opened.approval, opened.event, opened.until, opened.child) if x is not None]
+    """What is opened under a lease is of one of five kinds, and something ends it."""
+    kinds = (opened.approval, opened.event, opened.until, opened.child, opened.proposal)
     problems: list[Detail] = []
-    if len(given) != 1:
-        problems.append(Detail("wait", "a wait is for an approval, an event, a time or a child: one of them"))
+    if sum(kind is not None for kind in kinds) != 1:
+        problems.append(
+            Detail("wait", "a wait is for an approval, an event, a time, a child or a proposal: one of them")
+        )
     if opened.approval is not None:
         problems += _approval_problems("approval", opened.approval)
+    if opened.proposal is not None:
+        problems += _approval_problems("proposal", opened.proposal)
+        if opened.fatal:
+            problems.append(Detail("fatal", "nobody waits for a proposal: its refusal cannot end the step"))
+    if opened.until is not None and not 0 <= opened.until <= MOMENT_US_MAX:
+        problems.append(Detail("until", "until must be a moment in microseconds"))
     if opened.event is not None:
         problems += _wait_problems("event", opened.event)
     if problems:

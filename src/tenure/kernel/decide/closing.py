@@ -6,6 +6,8 @@ Laws:
    commit: leases are revoked, the steps behind the failed one are skipped, the others canceled.
 3. A cancel is two-phase where a lease is live and at once where none is.
 4. A run that has ended owes its parent, its children and the next holder of its key an outbox row.
+5. A proposal outlives its step and its run where they succeed, and can be decided until it expires; where they
+   end otherwise it is withdrawn with them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
-from tenure.kernel.model import CLOSED_RUN, Approval, Inbox, Step, Wait
+from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Approval, Inbox, Step, Wait
 
 
 def dependents_of(step: Step) -> list[int]:
@@ -46,7 +48,7 @@ def end_step(
         step.error_ref = error_ref
     run.steps_open -= 1
     if run.waits_open:
-        close_waits(d, step.idx)
+        close_waits(d, step.idx, proposals=step.state != "succeeded")
     succeeded = step.state == "succeeded"
     if succeeded and step.kind != "body":
         run.steps_done += 1
@@ -70,13 +72,18 @@ def end_step(
                     open_step(d, behind)
 
 
-def close_waits(d: Draft, idx: int | None = None) -> None:
-    """Close what a step (or, without an index, the run) still waits for; open questions are canceled."""
-    run = d.edit_run()
+def close_waits(d: Draft, idx: int | None = None, *, proposals: bool = True) -> None:
+    """Close what a step (or, without an index, the run) still waits for; open questions are canceled. Without
+    `proposals` those stay open."""
     waits = open_waits(d) if idx is None else d.open_waits_of(idx)
-    d.want_approvals(wait.no for wait in waits if wait.kind == "approval")
+    if not proposals:
+        waits = [wait for wait in waits if wait.kind != "proposal"]
+    if not waits:
+        return
+    run = d.edit_run()
+    d.want_approvals(wait.no for wait in waits if wait.kind in QUESTIONS)
     for wait in waits:
-        if wait.kind == "approval":
+        if wait.kind in QUESTIONS:
             approval = d.edit(approval_of(d, wait.no))
             approval.status = APPROVAL.take(approval.status, "cancel").next
             approval.decided_at = d.now
@@ -245,7 +252,7 @@ def end_run(d: Draft) -> None:
     elif run.reason is None:
         run.reason = str(d.notes.get("reason", "STEP_FAILED"))
     if run.waits_open:
-        close_waits(d)
+        close_waits(d, proposals=run.status != "succeeded")
     if run.children_open:
         for child in d.snap.open_children():
             if child.on_close != "leave":
@@ -279,7 +286,7 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
         d.want_attempts(steps)
         if run.waits_open:
             ending = [step.idx for step in steps if step.state not in LEASED_STEP]
-            d.want_approvals(w.no for idx in ending for w in d.open_waits_of(idx) if w.kind == "approval")
+            d.want_approvals(w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS)
         for step in steps:
             cancel_one(d, step)
     return finish_cancel(d)

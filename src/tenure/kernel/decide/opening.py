@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure import ids
 from tenure.clock import us
 from tenure.kernel.commands import ApprovalSpec, WaitSpec
 from tenure.kernel.draft import Draft
@@ -50,13 +51,22 @@ def open_external_gate(d: Draft, step: Step) -> None:
 
 
 def add_approval(
-    d: Draft, idx: int, spec: ApprovalSpec, *, label: str, gate: bool, fatal: bool, question_ref: int | None
+    d: Draft,
+    idx: int,
+    spec: ApprovalSpec,
+    *,
+    label: str,
+    gate: bool,
+    fatal: bool,
+    question_ref: int | None,
+    proposal: bool = False,
 ) -> Wait:
-    """Open a question to people."""
+    """Open a question to people. A proposal is the run's own: whoever asked for the run may accept it."""
     within = spec.within_seconds if spec.within_seconds is not None else d.rules.timing.approval_seconds
     expires_at = d.now + us(within) if within is not None else None
-    requester = d.spec().requester
-    wait = _add_wait(d, idx, "approval", spec.action, label, gate, fatal, expires_at)
+    requester = ids.run_text(d.run.id) if proposal else d.spec().requester
+    kind = "proposal" if proposal else "approval"
+    wait = _add_wait(d, idx, kind, spec.action, label, gate, fatal, expires_at)
     d.add(
         Approval(
             d.run.id,
@@ -79,6 +89,7 @@ def add_approval(
             "requested_by": requester,
             "tier": spec.tier,
             "people": spec.people,
+            **({"proposal": True} if proposal else {}),
         }
     )
     return wait

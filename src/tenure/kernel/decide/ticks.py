@@ -10,7 +10,7 @@ from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.decide.plans import fail_planning
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP
-from tenure.kernel.model import CLOSED_RUN, Step
+from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Step
 
 
 def tick(d: Draft, c: Tick) -> Decision:
@@ -80,7 +80,7 @@ def _wait(d: Draft, no: int) -> Decision:
     if wait is None or wait.state != "open" or wait.expires_at is None or wait.expires_at > d.now:
         return Decision(None)
     outcome = "elapsed" if wait.kind == "time" else "expired"
-    if wait.kind == "approval":
+    if wait.kind in QUESTIONS:
         approval = d.edit(approval_of(d, no))
         approval.status = APPROVAL.take(approval.status, "expire").next
         approval.decided_at = d.now

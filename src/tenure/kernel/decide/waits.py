@@ -11,6 +11,8 @@ Laws:
    run or by another of its children) is refused when it is asked for: later nobody could be told.
 5. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
    waits again, and starts no child twice.
+6. A proposal is a question nobody waits for: no step suspends on it. It is the run's own, so whoever asked for the
+   run may decide it; what needs a second person is an approval.
 """
 
 from __future__ import annotations
@@ -83,6 +85,18 @@ def _new_wait(d: Draft, c: OpenWait, step: Step) -> Wait:
         return add_approval(
             d, c.idx, c.approval, label=c.label, gate=False, fatal=c.fatal, question_ref=question_ref
         )
+    if c.proposal is not None:
+        question_ref = d.payload(c.question)
+        return add_approval(
+            d,
+            c.idx,
+            c.proposal,
+            label=c.label,
+            gate=False,
+            fatal=False,
+            question_ref=question_ref,
+            proposal=True,
+        )
     if c.event is not None:
         return add_external(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
     if c.until is not None:
@@ -147,6 +161,8 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         wait = d.snap.find_wait(no)
         if wait is None or wait.idx != c.idx:
             raise TenureError("WAIT_NOT_FOUND", f"step {step.name!r} has no wait {no}")
+        if wait.kind == "proposal":
+            raise TenureError("INVALID_INPUT", f"wait {no} is a proposal: nobody waits for its answer")
         waits.append(wait)
     settled = [w for w in waits if w.state == "settled"]
     refused = next((w for w in settled if w.fatal and w.outcome not in GOOD), None)

@@ -581,3 +581,40 @@ select number, name, checksum from schema_version order by number
 -- name: schema_record
 insert into schema_version (number, name, applied_at, checksum)
 values ($2, $3, {now}, $4)
+
+-- --------------------------------------------------------------------------------------- going on with a step
+
+-- name: resume_checkpoints
+-- What a step has recorded, with its outputs, for the next holder of its lease.
+select c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
+    c.output_ref, p.body
+from checkpoint c
+left join lateral (
+    select body from payload t where t.run_id = c.run_id and t.ref = c.output_ref offset 0) p on true
+where c.run_id = $1 and c.idx = $2 order by c.no
+
+-- name: resume_waits
+-- What a step waits and waited for, with the answers: an event's payload, a person's reason, a child's end. A child's
+-- id is its wait's name.
+select w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
+    a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
+from wait w
+left join lateral (
+    select body from payload t where t.run_id = w.run_id and t.ref = w.result_ref offset 0) p on true
+left join lateral (
+    select revision, decided_by, reason_ref from approval t
+    where t.run_id = w.run_id and t.no = w.no offset 0) a on true
+left join lateral (
+    select body from payload t where t.run_id = w.run_id and t.ref = a.reason_ref offset 0) y on true
+left join lateral (
+    select child_id, outcome from child t
+    where t.run_id = w.run_id and t.child_id = case w.kind when 'child' then w.name::bigint end offset 0) k on true
+left join lateral (
+    select id, status, reason, output_ref, error_ref from run t
+    where t.id = k.child_id and t.finished_at is not null offset 0) r on true
+left join lateral (
+    select body from payload t
+    where t.run_id = r.id and t.ref = r.output_ref and r.status = 'succeeded' offset 0) o on true
+left join lateral (
+    select body from payload t where t.run_id = r.id and t.ref = r.error_ref offset 0) e on true
+where w.run_id = $1 and w.idx = $2 order by w.no

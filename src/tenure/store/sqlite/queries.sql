@@ -656,3 +656,29 @@ select number, name, checksum from schema_version order by number
 -- name: schema_record
 -- A migration that was applied.
 insert into schema_version (number, name, applied_at, checksum) values (?1, ?2, ?3, ?4)
+
+-- --------------------------------------------------------------------------------------- going on with a step
+
+-- name: resume_checkpoints
+-- What a step has recorded, with its outputs, for the next holder of its lease.
+select
+    c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
+    c.output_ref, p.body
+from checkpoint as c left join payload as p on p.run_id = c.run_id and p.ref = c.output_ref
+where c.run_id = ?1 and c.idx = ?2 order by c.no
+
+-- name: resume_waits
+-- What a step waits and waited for, with the answers: an event's payload, a person's reason, a child's end. A child's
+-- id is its wait's name.
+select
+    w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
+    a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
+from wait as w
+left join payload as p on p.run_id = w.run_id and p.ref = w.result_ref
+left join approval as a on a.run_id = w.run_id and a.no = w.no
+left join payload as y on y.run_id = w.run_id and y.ref = a.reason_ref
+left join child as k on w.kind = 'child' and k.run_id = w.run_id and k.child_id = cast(w.name as integer)
+left join run as r on r.id = k.child_id and r.finished_at is not null
+left join payload as o on o.run_id = r.id and o.ref = r.output_ref and r.status = 'succeeded'
+left join payload as e on e.run_id = r.id and e.ref = r.error_ref
+where w.run_id = ?1 and w.idx = ?2 order by w.no

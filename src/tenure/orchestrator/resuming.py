@@ -1,0 +1,34 @@
+"""What the next holder of a lease goes on from: everything its step has recorded and been answered.
+
+Laws:
+1. Two reads, asked at the same time: one round trip. A first try of a step without checkpoints asks nothing.
+2. While its lease is live only the holder records checkpoints, so what is read stays true; a wait may settle at any
+   time, and is asked for again by opening its label or by suspending on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from tenure.kernel.decide.leases import Lease
+from tenure.store.port import Recorded, Store, Waited
+
+
+class ResumeView(msgspec.Struct, frozen=True):
+    """All checkpoints and waits of a step, each in the order in which it came to be."""
+
+    checkpoints: list[Recorded]
+    waits: list[Waited]
+
+
+async def resume_view(store: Store, lease: Lease) -> ResumeView:
+    """What a claimed lease goes on from."""
+    if lease.n == 1 and not lease.checkpoints:
+        return ResumeView([], [])
+    checkpoints, waits = await asyncio.gather(
+        store.read("resume_checkpoints", lease.run_id, lease.idx),
+        store.read("resume_waits", lease.run_id, lease.idx),
+    )
+    return ResumeView(checkpoints, waits)
