@@ -9,6 +9,7 @@ import apsw
 import pytest
 from msgspec.structs import astuple
 
+from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import ROWS, Row
 from tenure.store import port
 from tenure.store.sqlite.migrate import MIGRATIONS, apply
@@ -99,7 +100,7 @@ def test_a_short_write_leaves_out_just_what_the_indexes_know(connection: apsw.Co
 
 
 def test_columns_are_the_fields_in_order(connection: apsw.Connection) -> None:
-    for table, row in ROWS.items():
+    for table, row in {**ROWS, **BESIDE}.items():
         columns = list(connection.execute(f"pragma table_info({table})"))
         assert tuple(column[1] for column in columns) == row.__struct_fields__, table
         hints = {name: str(row.__annotations__[name]) for name in row.__struct_fields__}

@@ -158,6 +158,18 @@ create table inbox (
 CREATE INDEX inbox_buffered ON inbox USING btree (run_id, name, no) WHERE wait_no IS NULL;
 CREATE UNIQUE INDEX inbox_event ON inbox USING btree (run_id, event_id);
 
+create table log_line (
+    run_id bigint not null,
+    no integer not null,
+    at bigint not null,
+    step text collate "C" not null,
+    level text collate "C" not null,
+    text text collate "C" not null,
+    fields text collate "C" not null,
+    constraint log_line_numbers CHECK (no >= 1),
+    constraint log_line_pkey PRIMARY KEY (run_id, no)
+);
+
 create table outbox (
     run_id bigint not null,
     seq integer not null,
@@ -272,6 +284,36 @@ create table run_spec (
 );
 CREATE UNIQUE INDEX run_spec_key ON run_spec USING btree (tenant, source, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
+create table schedule (
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    workspace text collate "C" not null,
+    workflow text collate "C" not null,
+    code_version text collate "C" not null,
+    profile text collate "C" not null,
+    queue text collate "C" not null,
+    plan text collate "C",
+    input bytea,
+    cron text collate "C" not null,
+    zone text collate "C" not null,
+    catch_up text collate "C" not null,
+    catch_up_max integer not null,
+    pass_slot boolean not null,
+    owner text collate "C" not null,
+    labels text collate "C" not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    revision integer not null,
+    paused boolean not null,
+    next_at bigint,
+    last_slot bigint,
+    constraint schedule_catch_up_known CHECK (catch_up = ANY (ARRAY['skip'::text, 'last'::text, 'all'::text])),
+    constraint schedule_counters CHECK (catch_up_max >= 1 AND revision >= 1),
+    constraint schedule_paused_has_no_slot CHECK (NOT paused OR next_at IS NULL),
+    constraint schedule_pkey PRIMARY KEY (tenant, name)
+);
+CREATE INDEX schedule_due ON schedule USING btree (next_at) WHERE next_at IS NOT NULL;
+
 create table schema_version (
     number integer not null,
     name text not null,
@@ -372,6 +414,31 @@ END),
 CREATE INDEX wait_label ON wait USING btree (run_id, idx, label);
 CREATE INDEX wait_open ON wait USING btree (run_id, no) WHERE state = 'open'::text;
 CREATE INDEX wait_wake ON wait USING btree (wake_at) WHERE wake_at IS NOT NULL;
+
+create table worker (
+    name text collate "C" not null,
+    queues text collate "C" not null,
+    slots integer not null,
+    version text collate "C" not null,
+    started_at bigint not null,
+    seen_at bigint not null,
+    constraint worker_pkey PRIMARY KEY (name),
+    constraint worker_slots CHECK (slots >= 1),
+    constraint worker_times_in_order CHECK (seen_at >= started_at)
+);
+CREATE INDEX worker_seen ON worker USING btree (seen_at);
+
+create table workflow (
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    version text collate "C" not null,
+    kind text collate "C" not null,
+    definition text collate "C" not null,
+    digest text collate "C" not null,
+    registered_at bigint not null,
+    constraint workflow_kind_known CHECK (kind = ANY (ARRAY['code'::text, 'declared'::text])),
+    constraint workflow_pkey PRIMARY KEY (tenant, name, version)
+);
 
 create type approval_in as (
     run_id bigint,

@@ -177,6 +177,17 @@ CREATE TABLE inbox (
     primary key (run_id, no)
 ) strict, without rowid;
 
+CREATE TABLE log_line (
+    run_id integer not null,
+    no integer not null check (no >= 1),
+    at integer not null,
+    step text not null,
+    level text not null,
+    text text not null,
+    fields text not null,
+    primary key (run_id, no)
+) strict, without rowid;
+
 CREATE TABLE meta (
     one integer primary key check (one = 1),
     last_at integer not null
@@ -310,6 +321,34 @@ CREATE TABLE run_spec (
     salt blob not null
 ) strict;
 
+CREATE TABLE schedule (
+    tenant text not null,
+    name text not null,
+    workspace text not null,
+    workflow text not null,
+    code_version text not null,
+    profile text not null,
+    queue text not null,
+    plan text,
+    input blob,
+    cron text not null,
+    zone text not null,
+    catch_up text not null check (catch_up in ('skip', 'last', 'all')),
+    catch_up_max integer not null check (catch_up_max >= 1),
+    pass_slot integer not null check (pass_slot in (0, 1)),
+    owner text not null,
+    labels text not null,
+    created_at integer not null,
+    updated_at integer not null,
+    revision integer not null check (revision >= 1),
+    paused integer not null check (paused in (0, 1)),
+    next_at integer,
+    last_slot integer,
+    primary key (tenant, name),
+    -- Slots that pass while it is paused are nobody's.
+    constraint schedule_paused_has_no_slot check (paused = 0 or next_at is null)
+) strict, without rowid;
+
 CREATE TABLE schema_version (
     number integer primary key,
     name text not null unique,
@@ -428,6 +467,28 @@ CREATE TABLE wait (
     constraint wait_times_in_order check (settled_at >= opened_at)
 ) strict, without rowid;
 
+CREATE TABLE worker (
+    name text not null,
+    queues text not null,
+    slots integer not null check (slots >= 1),
+    version text not null,
+    started_at integer not null,
+    seen_at integer not null,
+    primary key (name),
+    constraint worker_times_in_order check (seen_at >= started_at)
+) strict, without rowid;
+
+CREATE TABLE workflow (
+    tenant text not null,
+    name text not null,
+    version text not null,
+    kind text not null check (kind in ('code', 'declared')),
+    definition text not null,
+    digest text not null,
+    registered_at integer not null,
+    primary key (tenant, name, version)
+) strict, without rowid;
+
 CREATE INDEX approval_open on approval (tenant, requested_at) where status = 'requested';
 
 CREATE UNIQUE INDEX attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
@@ -464,6 +525,8 @@ CREATE INDEX run_wake on run (wake_at) where wake_at is not null;
 
 CREATE UNIQUE INDEX run_spec_key on run_spec (tenant, source, idempotency_key) where idempotency_key is not null;
 
+CREATE INDEX schedule_due on schedule (next_at) where next_at is not null;
+
 CREATE INDEX step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable = 1;
 
 CREATE UNIQUE INDEX step_name on step (run_id, name);
@@ -477,3 +540,5 @@ CREATE INDEX wait_label on wait (run_id, idx, label);
 CREATE INDEX wait_open on wait (run_id, no) where state = 'open';
 
 CREATE INDEX wait_wake on wait (wake_at) where wake_at is not null;
+
+CREATE INDEX worker_seen on worker (seen_at);
