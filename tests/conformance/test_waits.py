@@ -10,7 +10,7 @@ import pytest
 from tenure.clock import us
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease
-from tests.conformance.world import Place, World, gate, pause
+from tests.conformance.world import Place, World, gate, pause, step
 
 
 async def ask(w: World, lease: Lease, label: str = "sure?", **how: Any) -> int:
@@ -397,11 +397,78 @@ async def test_a_parent_that_must_wait_for_its_child_completes_after_it(place: P
         assert await w.status(parent.run_id) == "waiting_external"
         await w.complete(await w.claim())
         await w.settle()
-        again = await w.claim()
-        assert again.run_id == parent.run_id
-        await w.complete(again, b"result")
-        assert await w.status(parent.run_id) == "succeeded"
+        assert await w.claims() == []
+        row = await w.run(parent.run_id)
+        assert (row.status, await w.body(row.id, row.output_ref)) == ("succeeded", b"result")
         assert child in await w.run_ids()
+
+
+@pytest.mark.parametrize("uploads", [False, True])
+async def test_a_parent_that_must_wait_for_its_children_ends_with_the_last_of_them(
+    place: Place, uploads: bool
+) -> None:
+    """Found by review: it was refused after Uploading, and woken by the first child."""
+    async with World(place) as w:
+        run = await w.create(plan=[step("part"), step("next", "part")], profile="delta-ci")
+        parent = await w.claim()
+        children = [(await start_child(w, parent, f"child {i}", on_close="wait"))[1] for i in range(3)]
+        _, other = await start_child(w, parent, "other", on_close="leave")
+        await ask(w, parent, "left open")
+        event = await w.wait(parent, "event", event=c.WaitSpec(event="x"))
+        if uploads:
+            await w.upload(parent)
+        message = c.Complete(run_id=run, idx=0, n=1, seq=100, output=b"result")
+        assert (await w.do(message)).state == "suspended"
+        assert (await w.do(message)).state == "suspended"
+        assert (await w.attempts(run, "part"))[0].state == "succeeded"
+        # What its body had opened and does not come back to is closed: it takes no event any more.
+        assert (await w.deliver(run, "x"))["taken"] is False
+        assert (await w.waits(run))[(event.no or 0) - 1].state == "closed"
+        leases = {lease.run_id: lease for lease in await w.claims(limit=9)}
+        assert leases.keys() == {*children, other}
+        for number, child in enumerate(children):
+            assert (await w.states(run)) == {"part": "waiting_external", "next": "pending"}
+            await (await w.crash()).settle()
+            if number == 1:
+                await w.fail(leases[child], "BROKEN", retryable=False)
+            else:
+                await w.complete(leases[child])
+            await w.settle()
+        assert (await w.states(run)) == {"part": "succeeded", "next": "ready"}
+        part = await w.step(run, "part")
+        assert await w.body(run, part.output_ref) == b"result"
+        assert (part.attempt, part.waits_on) == (1, "")
+        await w.complete(leases[other])
+        await w.settle()
+        await w.work_off(run)
+        assert await w.status(run) == "succeeded"
+
+
+@pytest.mark.parametrize("how", ["is canceled", "runs out of time", "loses a child it cannot do without"])
+async def test_a_parent_at_its_end_may_still_end_badly(place: Place, how: str) -> None:
+    async with World(place) as w:
+        parent = await w.begin(profile="delta-ci", timeout_seconds=600)
+        run = parent.run_id
+        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child", on_close="wait")
+        await w.wait(parent, "child", child=child, fatal=True)
+        await w.settle()
+        await w.complete(parent, b"result")
+        lease = await w.claim()
+        if how == "is canceled":
+            assert (await w.cancel(run))["status"] == "canceled"
+        elif how == "runs out of time":
+            await w.later(601).sweep()
+        else:
+            await w.fail(lease, "BROKEN", retryable=False)
+        await w.settle()
+        row = await w.run(run)
+        assert (row.status, row.reason) in {
+            ("canceled", "RUN_CANCELED"),
+            ("timed_out", "RUN_TIMED_OUT"),
+            ("failed", "CHILD_FAILED"),
+        }
+        assert row.output_ref is None
+        await w.sweep()
 
 
 # -------------------------------------------------------------------------------------- cancel in waits

@@ -14,7 +14,7 @@ from tenure.kernel import commands as c
 from tenure.kernel import draft
 from tenure.kernel.history import decode_body
 from tenure.kernel.machines import MOVES, RUN_PATHS, Joint
-from tests.kernel.driver import Story
+from tests.kernel.driver import RUN_ID, Story
 
 Deed = Callable[[Story], Any]
 
@@ -88,6 +88,15 @@ def canceling_active(story: Story) -> None:
     story.cancel_step("a")
 
 
+CHILD_ID = RUN_ID + 1
+CHILD = c.StartChild(run_id=CHILD_ID, workflow="child", on_close="wait")
+
+
+def at_its_end(story: Story) -> None:
+    running(story)
+    complete_waiting(story)
+
+
 def nothing(story: Story) -> None:
     """The step stands there by itself."""
 
@@ -103,6 +112,7 @@ PLACES: dict[Joint, tuple[dict[str, Any], Deed]] = {
     Joint("waiting_external"): ({"kind": "wait"}, nothing),
     Joint("waiting_approval", "suspended", "released"): ({}, suspended_on_approval),
     Joint("waiting_external", "suspended", "released"): ({}, suspended_on_event),
+    Joint("waiting_external", "succeeded", "completed"): ({}, at_its_end),
     Joint("retry_wait", "failed", "completed"): ({}, failed_once),
     Joint("retry_wait", "timed_out", "revoked"): ({"timeout_seconds": 10}, timed_out_once),
     Joint("canceling", "canceling", "granted"): ({}, canceling_granted),
@@ -135,15 +145,24 @@ def suspend(**what: Any) -> Deed:
     return on
 
 
+def complete_waiting(story: Story) -> None:
+    story.open_wait("a", "w", child=CHILD, fatal=True)
+    story.complete("a", b"result")
+
+
 def settle(story: Story) -> None:
-    if story.step("a").state == "waiting_approval":
+    if story.snap.children:
+        story.child_finished(CHILD_ID)
+    elif story.step("a").state == "waiting_approval":
         story.approve(1)
     else:
         story.deliver("ping")
 
 
 def refuse(story: Story) -> None:
-    if story.step("a").state == "waiting_approval":
+    if story.snap.children:
+        story.child_finished(CHILD_ID, "failed")
+    elif story.step("a").state == "waiting_approval":
         story.reject(1)
     else:
         story.after(51).tick("wait", 1)
@@ -175,6 +194,7 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
     "begin": ({}, lambda s: s.beat("a")),
     "upload": ({}, lambda s: s.upload("a")),
     "complete": ({}, lambda s: s.complete("a")),
+    "complete_waiting": ({}, complete_waiting),
     "fail": ({}, lambda s: s.fail("a", retryable=False)),
     "fail_retry": ({}, lambda s: s.fail("a", retryable=True)),
     "suspend_approval": ({}, suspend(approval=GATE)),

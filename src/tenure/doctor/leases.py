@@ -26,6 +26,7 @@ MESSAGES = frozenset(
 """Kinds of events that are a lease holder's messages."""
 _COMPLETES = {
     "complete": ("complete",),
+    "complete_waiting": ("complete",),
     "fail": ("fail", "suspend"),  # a governed refusal found at suspending fails the step there
     "fail_retry": ("fail",),
     "late_result": ("complete", "fail"),

@@ -237,14 +237,17 @@ def attempts_are_numbered(view: View) -> Iterator[Finding]:
 
 @checks("I17")
 def one_success(view: View) -> Iterator[Finding]:
-    """At most one attempt of a step succeeds, none follows it, and the step succeeded with it."""
+    """At most one attempt of a step succeeds and none follows it. The step succeeded with it, unless it had to wait
+    for its children then."""
+    waited = {(taken.idx, taken.n) for taken in view.taken if taken.move == "complete_waiting"}
     for idx, attempts in view.attempts.items():
         for attempt in attempts:
             if attempt.state == "succeeded":
                 step = view.steps.get(idx)
                 if attempt is not attempts[-1]:
                     yield attempt_row(attempt), f"succeeded, and attempt {attempts[-1].n} follows it"
-                if step is not None and step.state != "succeeded":
+                at_end = (idx, attempt.n) in waited
+                if step is not None and step.state != "succeeded" and not at_end:
                     yield step_row(step), f"is {step.state}, but attempt {attempt.n} succeeded"
 
 
@@ -277,7 +280,7 @@ def charges_add_up(view: View) -> Iterator[Finding]:
                     )
             elif move == "release" or move in SUSPENSIONS:
                 charged[idx] = max(0, charged.get(idx, 0) - 1)
-            elif move == "complete":
+            elif move in ("complete", "complete_waiting"):
                 charged[idx] = 0
             taken = next(entries, None)
     for step in view.bundle.steps:

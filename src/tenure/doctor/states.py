@@ -22,7 +22,7 @@ from tenure.kernel.machines import (
     STEP,
     WAITING_STEP,
 )
-from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, QUESTIONS, Attempt, Step, Wait
+from tenure.kernel.model import AT_END, CLOSED_RUN, CLOSED_STEP, QUESTIONS, Attempt, Step, Wait
 
 _STATES: dict[str, frozenset[str]] = {
     "run": frozenset(RUN.states),
@@ -372,7 +372,8 @@ def _waits_open(view: View, step: Step) -> str | None:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(no) for no in text.split(",")] if text else []
+    """The waits a step suspended on, or has to wait for at its end."""
+    return [int(no) for no in text.removeprefix(f"{AT_END},").split(",")] if text else []
 
 
 @checks("I10")

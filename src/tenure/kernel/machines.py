@@ -55,6 +55,7 @@ STEP = Machine(
         starting: begin -> running
         running: upload -> uploading [runner]
         uploading: complete -> succeeded
+        uploading: await_children -> waiting_external
         uploading: fail -> failed
         uploading: fail_retry -> retry_wait
         running: suspend_approval -> waiting_approval
@@ -199,6 +200,7 @@ _UPLOAD = Inputs("upload", "upload")
 _LIVE = (_LEASED, _STARTING, _RUNNING, _UPLOADING)
 _WAITING = tuple(Joint(w, "suspended", "released") for w in ("waiting_approval", "waiting_external"))
 _GATES = tuple(Joint(w) for w in ("waiting_approval", "waiting_external"))
+_AT_END = Joint("waiting_external", "succeeded", "completed")
 _BACKOFFS = tuple(
     Joint("retry_wait", a, lease) for a, lease in (("failed", "completed"), ("timed_out", "revoked"))
 )
@@ -236,6 +238,8 @@ def _script() -> list[tuple[str, Joint, tuple[Inputs, ...]]]:
 
     for here in (_STARTING, _RUNNING, _UPLOADING):
         move("complete", here, *_through(here, Inputs("complete", "complete", "complete")))
+        # Its work is done and its result is there; it succeeds when the children it has to wait for have ended.
+        move("complete_waiting", here, *_through(here, Inputs("await_children", "complete", "complete")))
         move("fail", here, *_through(here, Inputs("fail", "fail", "complete")))
         move("fail_retry", here, *_through(here, Inputs("fail_retry", "fail", "complete")))
     for here in (_STARTING, _RUNNING):
@@ -274,11 +278,11 @@ def _script() -> list[tuple[str, Joint, tuple[Inputs, ...]]]:
         move("due", here, Inputs("due", "new"), Inputs(attempt="queue"))
     for here in _WAITING:
         move("resume", here, Inputs("resume", "new"), Inputs(attempt="queue"))
-    for here in _GATES:
+    for here in (*_GATES, _AT_END):
         move("settle", here, Inputs("settle"))
-    for here in (*_WAITING, *_GATES):
+    for here in (*_WAITING, *_GATES, _AT_END):
         move("refuse", here, Inputs("refuse"))
-    for here in (*_WAITING, *_GATES, *_BACKOFFS):
+    for here in (*_WAITING, *_GATES, _AT_END, *_BACKOFFS):
         move("close", here, Inputs("cancel"), Inputs("canceled"))
     return out
 

@@ -183,7 +183,8 @@ class Step(Row, gc=False):
     wait_no: int | None = None
     """Of a gate: the wait it opened."""
     waits_on: str = ""
-    """Of a suspended step: the waits it suspended on."""
+    """Of a suspended step: the waits it suspended on, as `1,2`. Of one that is done and waits for its children's
+    ends: the mark AT_END and the waits for those that are still open, as `end,1,2`."""
     checkpoints: int = 0
     unsafe: int = 0
     """Checkpoints that can be neither skipped nor repeated."""
@@ -482,5 +483,6 @@ ROWS: dict[str, type[Row]] = {
 
 CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
+AT_END = "end"
 QUESTIONS = frozenset({"approval", "proposal"})
 """Kinds of waits with a question to people behind them."""

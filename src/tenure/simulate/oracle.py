@@ -189,12 +189,13 @@ class Oracle:
             if reply.cancel or reply.late:
                 ended = "canceled"
             elif reply.state == "suspended":
-                ended = "suspended"
+                # A completion that has to wait for its children: its work is done, its step may still be canceled.
+                ended = "succeeded" if isinstance(asked, Complete) else "suspended"
             elif isinstance(asked, Release) and attempt.state == "stale":
                 ended = "stale"  # what it had begun cannot be begun again: the step was given up
             if attempt.state != ended:
                 self._wrong(f"{type(asked).__name__} was accepted and the attempt is {attempt.state}")
-            if ended == "succeeded":
+            if ended == "succeeded" and reply.state != "suspended":
                 before = self._completed.setdefault((run_id, idx), asked.n)
                 if before != asked.n:
                     self._wrong(f"I17: step {idx} was completed by attempts {before} and {asked.n}")

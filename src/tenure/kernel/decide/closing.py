@@ -12,13 +12,15 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
-from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Approval, Inbox, Step, Wait
+from tenure.kernel.model import AT_END, CLOSED_RUN, QUESTIONS, Approval, Inbox, Step, Wait
 
 
 def dependents_of(step: Step) -> list[int]:
@@ -72,10 +74,14 @@ def end_step(
                     open_step(d, behind)
 
 
-def close_waits(d: Draft, idx: int | None = None, *, proposals: bool = True) -> None:
+def close_waits(
+    d: Draft, idx: int | None = None, *, proposals: bool = True, keep: Collection[int] = ()
+) -> None:
     """Close what a step (or, without an index, the run) still waits for; open questions are canceled. Without
-    `proposals` those stay open."""
+    `proposals` those stay open, and so do those to `keep`."""
     waits = open_waits(d) if idx is None else d.open_waits_of(idx)
+    if keep:
+        waits = [wait for wait in waits if wait.no not in keep]
     if not proposals:
         waits = [wait for wait in waits if wait.kind != "proposal"]
     if not waits:
@@ -122,7 +128,8 @@ def refusal(wait: Wait, outcome: str) -> str:
 
 
 def settle_wait(d: Draft, wait: Wait, outcome: str, result_ref: int | None = None) -> None:
-    """A wait has its answer: a gate moves by it, a suspended step is woken once, a live lease goes on."""
+    """A wait has its answer: a gate moves by it, a suspended step is woken once, a live lease goes on, and a step
+    at its end succeeds with the last of its children."""
     wait = d.edit(wait)
     wait.state = "settled"
     wait.outcome = outcome
@@ -132,11 +139,18 @@ def settle_wait(d: Draft, wait: Wait, outcome: str, result_ref: int | None = Non
     d.edit_run().waits_open -= 1
     step = d.step(wait.idx)
     bad = outcome not in GOOD
-    waits_for_it = step.state in WAITING_STEP and str(wait.no) in step.waits_on.split(",")
+    waits_on = step.waits_on.split(",") if step.state in WAITING_STEP else []
+    waits_for_it = str(wait.no) in waits_on
     if wait.gate and not bad:
         end_step(d, d.move(step, "settle"), "done", output_ref=result_ref)
     elif bad and wait.fatal and (wait.gate or waits_for_it):
         end_step(d, d.move(step, "refuse"), refusal(wait, outcome))
+    elif waits_for_it and waits_on[0] == AT_END:
+        waits_on.remove(str(wait.no))
+        if len(waits_on) > 1:
+            d.edit(step).waits_on = ",".join(waits_on)
+        else:
+            end_step(d, d.move(step, "settle"), "done", output_ref=step.output_ref)
     elif waits_for_it:
         step = d.move(step, "resume")
         step.waits_on = ""

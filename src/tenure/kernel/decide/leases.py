@@ -34,10 +34,10 @@ from tenure.kernel.commands import (
     RevokeLease,
     Uploading,
 )
-from tenure.kernel.decide.closing import end_step, finish
+from tenure.kernel.decide.closing import close_waits, end_step, finish
 from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.model import CLOSED_RUN, Attempt, Stale, Step
+from tenure.kernel.model import AT_END, CLOSED_RUN, Attempt, Stale, Step
 from tenure.limits import HEARTBEATS_PER_LEASE_MIN
 
 
@@ -67,7 +67,8 @@ class Reply(msgspec.Struct, gc=False, omit_defaults=True):
     """The answer to a message."""
 
     state: str = "ok"
-    """ok, go_on (a wait has settled already), suspended, refused (by a governed wait), ignored."""
+    """ok, go_on (a wait has settled already), suspended (a Complete: until its children have ended; nobody has to
+    come back to it), refused (by a governed wait), ignored."""
     cancel: bool = False
     """Stop: cancellation has been requested."""
     expires_at: int | None = None
@@ -255,26 +256,28 @@ def complete(d: Draft, c: Complete) -> Decision:
     step, attempt = hold(d, c)
     if step.state == "canceling":
         return _late(d, c, step, attempt, c.output, c.cost, "complete")
-    if d.run.children_open and (decision := _await_children(d, c, step)) is not None:
-        return decision
+    children = _children_to_await(d, step) if d.run.children_open else []
     output_ref = d.payload(c.output)
-    step = d.move(step, "complete")
+    step = d.move(step, "complete_waiting" if children else "complete")
     attempt = d.attempt_of(step)
     attempt.reason = "done"
     attempt.cost = c.cost
     step.charged = 0
-    reply = answer(d, c, attempt, OK)
-    end_step(d, step, "done", output_ref=output_ref)
+    reply = answer(d, c, attempt, Reply("suspended") if children else OK)
+    if children:
+        # Its result is kept, and counts when the last of them has ended (`closing.settle_wait`).
+        step.output_ref = output_ref
+        step.waits_on = ",".join([AT_END, *map(str, children)])
+        step.wake_at = None
+        close_waits(d, step.idx, proposals=False, keep=children)
+    else:
+        end_step(d, step, "done", output_ref=output_ref)
     return finish(d, reply, "complete")
 
 
-def _await_children(d: Draft, c: Complete, step: Step) -> Decision | None:
-    """Children it has to wait for suspend the step; when they have ended it is claimed and completes again."""
-    waits = [w.wait_no for w in d.snap.open_children() if w.idx == step.idx and w.on_close == "wait"]
-    if not waits:
-        return None
-    reply = suspend(d, step, waits, approval=False)
-    return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
+def _children_to_await(d: Draft, step: Step) -> list[int]:
+    """The waits for those children whose ends the step has to wait for."""
+    return [w.wait_no for w in d.snap.open_children() if w.idx == step.idx and w.on_close == "wait"]
 
 
 def suspend(d: Draft, step: Step, waits: list[int], *, approval: bool) -> Reply:
