@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -27,6 +28,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from bench.checking import Broken
 from bench.figures import Series, all_series
+from bench.peers import comparing
+from bench.peers.known import UnknownPeer
 from bench.places import Place, open_places
 from bench.plan import QUICK, Plan
 from bench.report import Result, print_line, print_table, result_of, versions, write_json
@@ -103,6 +106,14 @@ async def measure(
                 done(result_of(figure, [taken[i] for taken in rounds]))
 
 
+def peers_asked(peers: str, only: str, *, small: bool) -> comparing.Asked:
+    """What `--peers` names; when it is not given, the standard ones belong to the whole bench only."""
+    try:
+        return comparing.asked_for(peers or ("none" if only or small else "standard"), only)
+    except UnknownPeer as unknown:
+        raise typer.BadParameter(str(unknown), param_hint="--peers") from unknown
+
+
 async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict[str, str]:
     """Everything one has to know to measure the same again."""
     found = versions()
@@ -152,6 +163,13 @@ def main(
         Path | None, typer.Option(help="Also write everything, every sample too, to a file.")
     ] = None,
     strict: Annotated[bool, typer.Option(help="End with 1 when a bar is missed.")] = False,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="Other systems to measure too: names with commas between, standard, all or none."
+            " The whole bench has the standard ones, a part of it none."
+        ),
+    ] = "",
 ) -> None:
     """Measure Tenure's figures against what the same machine does bare, in the same run.
 
@@ -165,7 +183,8 @@ def main(
         plan = msgspec.structs.replace(plan, code_first_in_flight=in_flight)
     plan = msgspec.structs.replace(plan, finished=MILLION if million else finished)
     series = chosen(plan, only)
-    if not series:
+    asked = peers_asked(peers, only, small=quick or profile)
+    if not series and not asked.comparisons:
         raise typer.BadParameter(f"no figure is named like {only!r}", param_hint="--only")
     signal.signal(signal.SIGTERM, _stop)
     load_before = os.getloadavg()[0]  # before we are part of it ourselves
@@ -178,7 +197,8 @@ def main(
         results.append(result)
         print_line(result)
 
-    with open_places({figure.store for one in series for figure in one.figures}) as places:
+    outcome = comparing.Outcome([], [])
+    with open_places({figure.store for one in series for figure in one.figures} | asked.stores) as places:
         try:
             if profile:
                 from bench.profiling import show_profiles
@@ -187,13 +207,20 @@ def main(
                 return
             settings = uvloop.run(settings_of(places, plan, frozen))
             uvloop.run(measure(series, places, plan, done))
+            say = partial(print, file=sys.stderr)
+            outcome = uvloop.run(comparing.compare_all(asked, places, plan, say, quick=quick))
         except Broken as broken:
             print(f"The sample does not check out: {broken}", file=sys.stderr)
             raise typer.Exit(2) from broken
+    comparing.print_lines(outcome.systems)
+    for result in outcome.results:
+        done(result)
+    settings |= comparing.settings_of(outcome.systems)
     settings["load"] = load_of(load_before, os.getloadavg()[0])
     print_table(results, settings)
     if json is not None:
         write_json(json, results, settings)
+        comparing.add_to_json(json, outcome.systems)
     if strict and not all(result.line.met for result in results):
         raise typer.Exit(1)
 

@@ -1,0 +1,279 @@
+"""The comparison: Tenure and the peers by turns, on the same machine in the same run."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from bench.checking import Broken
+from bench.peers.bars import COMPARISONS, Comparison, Value, compare
+from bench.peers.environments import NotMeasured
+from bench.peers.known import System, chosen, tenure_for
+from bench.peers.measuring import LONE_RUNS_PER_TURN, Taken, lone_turn, sampled
+from bench.peers.session import Server, Session, running
+from bench.places import Place, PostgresPlace
+from bench.plan import Plan
+from bench.report import Result
+
+ROUNDS_MAX = 3
+SAMPLE_SECONDS = 4.0
+QUICK_SECONDS = 0.2
+TURNS, QUICK_TURNS = 30, 2
+Say = Callable[[str], None]
+
+
+class Figures(msgspec.Struct):
+    """One figure of one system over all rounds."""
+
+    value: float
+    unit: str
+    cpu_seconds_per_1000: float | None
+    """User and system time of all its processes, its share of PostgreSQL's included."""
+    bytes_per_1000: float | None
+    """Written to PostgreSQL's log; by a system without PostgreSQL, to storage at all."""
+    samples: list[float]
+
+
+class Report(msgspec.Struct):
+    """What was found out about one system."""
+
+    system: str
+    title: str
+    settings: dict[str, str]
+    figures: dict[str, Figures]
+    not_measured: str = ""
+
+
+class Outcome(msgspec.Struct):
+    """Everything."""
+
+    results: list[Result]
+    systems: list[Report]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What is to be compared."""
+
+    comparisons: list[Comparison]
+    peers: list[System]
+    ours: list[System]
+
+    @property
+    def stores(self) -> set[str]:
+        """The bench's places that are needed."""
+        return {system.store for system in (*self.peers, *self.ours)} - {"own"}
+
+
+def asked_for(peers: str, only: str = "") -> Asked:
+    """By `--peers` and `--only`: a comparison needs one of its peers, a peer some comparison or none at all."""
+    systems = chosen(peers)
+    names = {system.name for system in systems}
+    pattern = only if any(sign in only for sign in "*?[") else f"*{only}*"
+    kept = [one for one in COMPARISONS if names & set(one.peers) and fnmatchcase(one.name, pattern)]
+    if only:
+        needed = {peer for one in kept for peer in one.peers}
+        systems = [system for system in systems if system.name in needed]
+    used = {one.ours for one in kept}
+    return Asked(kept, systems, [system for system in tenure_for(systems) if system.name in used])
+
+
+class _Run:
+    """The comparison while it is going on."""
+
+    def __init__(self, asked: Asked, server: Server | None, plan: Plan, say: Say, *, quick: bool) -> None:
+        self.asked = asked
+        self.taken: dict[str, dict[str, list[Taken]]] = {}
+        """System -> figure -> one for each round or turn."""
+        self.settings: dict[str, dict[str, str]] = {}
+        self.reasons: dict[str, str] = {}
+        self._server = server
+        self._say = say
+        self._rounds = min(plan.repeat, ROUNDS_MAX)
+        self._seconds = QUICK_SECONDS if quick else SAMPLE_SECONDS
+        self._turns = QUICK_TURNS if quick else TURNS
+
+    def _left(self) -> list[System]:
+        return [one for one in (*self.asked.ours, *self.asked.peers) if one.name not in self.reasons]
+
+    def _wanted(self, system: System) -> set[str]:
+        """The figures of ours that something is compared with; of a peer, all."""
+        return {one.figure for one in self.asked.comparisons if one.ours == system.name}
+
+    def _keep(self, system: System, figure: str, one: Taken) -> None:
+        self.taken.setdefault(system.name, {}).setdefault(figure, []).append(one)
+
+    @contextmanager
+    def _reporting(self, system: System) -> Iterator[None]:
+        try:
+            yield
+        except NotMeasured as reason:
+            if system.ours:
+                raise Broken(f"{system.title}: {reason}") from reason
+            self.reasons[system.name] = str(reason)
+            self.taken.pop(system.name, None)
+            self._say(f"{system.title}: not measured: {reason}")
+
+    def _running(self, system: System) -> AbstractAsyncContextManager[Session]:
+        return running(system, self._server, Path(tempfile.gettempdir()))
+
+    async def many(self) -> None:
+        """Throughput: each alone on the machine, round after round."""
+        for number in range(1, self._rounds + 1):
+            for system in self._left():
+                wanted = self._wanted(system) if system.ours else None
+                with self._reporting(system):
+                    async with self._running(system) as session:
+                        self.settings[system.name] = session.settings
+                        found = await sampled(system, session, self._seconds, wanted)
+                    for name, one in found.items():
+                        self._keep(system, name, one)
+                        self._say(
+                            f"{system.title} {name} {number}/{self._rounds}: {one.value:,.4g} {one.unit}"
+                        )
+
+    async def alone(self) -> None:
+        """Latency: all of them started and idle, a few runs each by turns."""
+        async with AsyncExitStack() as stack:
+            sessions: list[tuple[System, Session]] = []
+            for system in self._left():
+                if system.unit == "steps" and (not system.ours or "lone" in self._wanted(system)):
+                    with self._reporting(system):
+                        session = await stack.enter_async_context(self._running(system))
+                        await lone_turn(session, LONE_RUNS_PER_TURN)
+                        sessions.append((system, session))
+            for _ in range(self._turns):
+                for system, session in sessions:
+                    if system.name in self.reasons:
+                        continue
+                    with self._reporting(system):
+                        one = await lone_turn(session, LONE_RUNS_PER_TURN)
+                        if one is not None:
+                            self._keep(system, "lone", one)
+        for system, _ in sessions:
+            if turns := self.taken.get(system.name, {}).get("lone"):
+                p50 = statistics.median(one.value for one in turns)
+                self._say(f"{system.title} lone: {p50:,.4g} ms p50 of {len(turns)} turns")
+
+
+async def compare_all(
+    asked: Asked, places: Mapping[str, Place], plan: Plan, say: Say, *, quick: bool
+) -> Outcome:
+    """Measure everything that was asked for; what cannot be measured is reported so."""
+    run = _Run(asked, _server(places), plan, say, quick=quick)
+    await run.many()
+    if any(one.figure == "lone" for one in asked.comparisons):
+        await run.alone()
+    reports = [
+        _report(
+            one, run.settings.get(one.name, {}), run.taken.get(one.name, {}), run.reasons.get(one.name, "")
+        )
+        for one in (*asked.ours, *asked.peers)
+    ]
+    titles = {report.system: report.title for report in reports}
+    results = [result for one in asked.comparisons if (result := _result(one, run.taken, titles)) is not None]
+    return Outcome(results, reports)
+
+
+def _server(places: Mapping[str, Place]) -> Server | None:
+    place = places.get("postgres")
+    return cast("PostgresPlace", place)._server if place is not None else None
+
+
+def _values(taken: Mapping[str, Mapping[str, list[Taken]]], system: str, figure: str) -> list[Value]:
+    return [Value(one.value, one.unit) for one in taken.get(system, {}).get(figure, ())]
+
+
+def _result(
+    what: Comparison, taken: Mapping[str, Mapping[str, list[Taken]]], titles: Mapping[str, str]
+) -> Result | None:
+    """Against the best of its peers that were measured; None when none was."""
+    ours = _values(taken, what.ours, what.figure)
+    theirs = {peer: _values(taken, peer, what.theirs or what.figure) for peer in what.peers}
+    medians = {
+        peer: statistics.median(one.value for one in values) for peer, values in theirs.items() if values
+    }
+    if not medians or not ours:
+        return None
+    best = (min if what.at_most else max)(medians, key=lambda peer: medians[peer])
+    return compare(what.name, ours, theirs[best], titles[best])
+
+
+def _report(
+    system: System, settings: dict[str, str], taken: Mapping[str, list[Taken]], not_measured: str
+) -> Report:
+    figures = {
+        name: Figures(
+            statistics.median(one.value for one in samples),
+            samples[0].unit,
+            _mean([one.sample.cpu_per_thousand for one in samples]),
+            _mean([one.sample.log_per_thousand for one in samples]),
+            [one.value for one in samples],
+        )
+        for name, samples in taken.items()
+    }
+    return Report(system.name, system.title, settings, figures, not_measured)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Over all samples: the kernel counts CPU time in hundredths of a second, which a short one hardly fills."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+# ------------------------------------------------------------------------------------------ the report
+
+
+def lines(reports: list[Report]) -> list[dict[str, Any]]:
+    """One object per system and figure, or with the reason why there is none."""
+    made: list[dict[str, Any]] = []
+    for report in reports:
+        if report.not_measured:
+            made.append({"system": report.system, "not measured": report.not_measured})
+        for name, one in report.figures.items():
+            made.append(
+                {
+                    "system": report.system,
+                    "measured": name,
+                    "value": round(one.value, 2),
+                    "unit": one.unit,
+                    "cpu_seconds_per_1000": _short(one.cpu_seconds_per_1000),
+                    "bytes_per_1000": _short(one.bytes_per_1000),
+                }
+            )
+    return made
+
+
+def print_lines(reports: list[Report]) -> None:
+    """For other programs."""
+    for line in lines(reports):
+        print(msgspec.json.encode(line).decode(), flush=True)
+
+
+def _short(number: float | None) -> float | None:
+    return None if number is None else round(number) if number >= 100 else round(number, 3)
+
+
+def settings_of(reports: list[Report]) -> dict[str, str]:
+    """For the table of versions and settings."""
+    return {
+        report.title: f"not measured: {report.not_measured}"
+        if report.not_measured
+        else "; ".join(
+            f"{name} {value}" if name != "settings" else value for name, value in report.settings.items()
+        )
+        for report in reports
+    }
+
+
+def add_to_json(path: Path, reports: list[Report]) -> None:
+    """Put the systems into the report that the bench has written."""
+    report = msgspec.json.decode(path.read_bytes())
+    report["systems"] = reports
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")

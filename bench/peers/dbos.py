@@ -1,0 +1,146 @@
+"""DBOS on PostgreSQL or SQLite: a workflow of five no-op steps, one process."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from typing import Any
+
+from dbos import DBOS  # type: ignore[import-not-found]  # lives in the peer's own environment
+from sqlalchemy import text  # type: ignore[import-not-found]  # the same
+
+from bench.peers.protocol import STEPS, Site, expect, serve
+
+
+def no_op(number: int) -> int:
+    """A step."""
+    return number
+
+
+async def async_no_op(number: int) -> int:
+    """A step."""
+    return number
+
+
+step = DBOS.step()(no_op)
+async_step = DBOS.step()(async_no_op)
+
+
+def five() -> int:
+    """A run."""
+    return sum(step(1) for _ in range(STEPS))
+
+
+async def async_five() -> int:
+    """A run."""
+    done = 0
+    for _ in range(STEPS):
+        done += await async_step(1)
+    return done
+
+
+workflow = DBOS.workflow()(five)
+async_workflow = DBOS.workflow()(async_five)
+
+
+class Dbos:
+    """See `Peer`."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._mode = site.text("mode", "call")
+        self._threads = site.number("threads", 4)
+        self._journal = site.text("journal", "wal")
+        self._loop = asyncio.new_event_loop()  # DBOS keeps the executor of the first one it sees
+        self._dbos: Any = None
+        self._done = 0
+
+    def prepare(self) -> None:
+        """The system database is made by DBOS itself."""
+        url = self._site.dsn
+        if not url:
+            path = self._site.folder / "dbos.sqlite"
+            with sqlite3.connect(path) as connection:
+                connection.execute(f"pragma journal_mode = {self._journal}")
+            connection.close()
+            url = f"sqlite:///{path}"
+        config: dict[str, Any] = {
+            "name": "bench",
+            "system_database_url": url,
+            "sys_db_pool_size": self._site.number("pool", 20),
+            "log_level": "WARNING",
+            "run_admin_server": False,
+            "application_version": "1",
+        }
+        if threads := self._site.number("executor", 0):
+            config["max_executor_threads"] = threads
+        self._dbos = DBOS(config=config)
+        DBOS.launch()
+
+    def throughput(self, runs: int) -> int:
+        """Workflows called from so many threads, or started, or awaited."""
+        if self._mode == "async":
+            done = self._loop.run_until_complete(self._async(runs))
+        elif self._mode == "start":
+            with self._site.clock():
+                handles = [DBOS.start_workflow(workflow) for _ in range(runs)]
+                done = sum(handle.get_result() for handle in handles)
+        else:
+            with ThreadPoolExecutor(self._threads) as pool, self._site.clock():
+                done = sum(pool.map(lambda _: workflow(), range(runs)))
+        return self._checked(done, runs)
+
+    async def _async(self, runs: int) -> int:
+        left = iter(range(runs))
+
+        async def lane() -> int:
+            done = 0
+            for _ in left:
+                done += await async_workflow()
+            return done
+
+        with self._site.clock():
+            return sum(await asyncio.gather(*(lane() for _ in range(self._threads))))
+
+    def lone(self, runs: int) -> list[float]:
+        """Called from this thread."""
+        seconds = []
+        with self._site.clock():
+            for _ in range(runs):
+                started = time.perf_counter()
+                workflow()
+                seconds.append(time.perf_counter() - started)
+        self._checked(runs * STEPS, runs)
+        return seconds
+
+    def figures(self) -> Mapping[str, Callable[[int], int]]:
+        """Nothing else."""
+        return {}
+
+    def settings(self) -> Mapping[str, str]:
+        """See `Peer`."""
+        journal = "" if self._site.dsn else f", journal_mode={self._journal}, synchronous=full"
+        return {
+            "dbos": metadata.version("dbos"),
+            "settings": f"one process, {self._mode} from {self._threads} threads{journal}",
+        }
+
+    def close(self) -> None:
+        """Its threads end with the process."""
+
+    def _checked(self, done: int, runs: int) -> int:
+        expect(done, runs * STEPS, "steps returned")
+        self._done += done
+        schema = "dbos." if self._site.dsn else ""
+        with self._dbos._sys_db.engine.connect() as connection:
+            kept = connection.execute(text(f"select count(*) from {schema}operation_outputs")).scalar()
+        expect(kept, self._done, "steps kept")
+        return done
+
+
+if __name__ == "__main__":
+    serve(Dbos)

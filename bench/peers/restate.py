@@ -1,0 +1,185 @@
+"""Restate: its server with its own store, and one process that serves the handler of `restate_app.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import uvloop
+
+from bench.peers.protocol import STEPS, Site, await_port, end, expect, free_port, serve
+
+REQUEST_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 30.0
+
+
+class Client:
+    """One kept-alive connection to the ingress, with no more of HTTP than is needed: the client must not be what
+    is measured."""
+
+    def __init__(self, port: int) -> None:
+        head = "POST /Bench/five HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+        self._request = head.encode()
+        self._port = port
+
+    async def open(self) -> None:
+        """Connect."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+
+    async def call(self) -> int:
+        """One run: the steps it did."""
+        self._writer.write(self._request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        lines = head.decode().lower().split("\r\n")
+        expect(lines[0].split()[1], "200", "answer of the ingress")
+        length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length:"))
+        return int(await self._reader.readexactly(length))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+class Restate:
+    """See `Peer`."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._in_flight = site.number("in_flight", 128)
+        self._partitions = site.number("partitions", 4)
+        self._http = site.text("server", "granian")
+        self._workers = site.number("workers", 1)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ingress = 0
+
+    def prepare(self) -> None:
+        """Server, service, and the one made known to the other."""
+        port = free_port()
+        service = self._start([sys.executable, "-m", *self._serving(port)])
+        self._ingress, admin, fabric = free_port(), free_port(), free_port()
+        environment = {
+            "RESTATE_DISABLE_TELEMETRY": "true",
+            "RESTATE_LOG_FILTER": "warn",
+            "RESTATE_INGRESS__BIND_ADDRESS": f"127.0.0.1:{self._ingress}",
+            "RESTATE_ADMIN__BIND_ADDRESS": f"127.0.0.1:{admin}",
+            "RESTATE_BIND_ADDRESS": f"127.0.0.1:{fabric}",
+            "RESTATE_LISTEN_MODE": "tcp",
+            "RESTATE_DEFAULT_NUM_PARTITIONS": str(self._partitions),
+            "RESTATE_NODE_NAME": "bench",
+        }
+        for setting in self._site.text("server_settings", "").split():
+            name, _, value = setting.partition(":")
+            environment[f"RESTATE_{name}"] = value
+        data = str(self._site.folder / "restate")
+        server = self._start([self._site.tool, "--no-logo", "--base-dir", data], environment)
+        await_port(port, service)
+        await_port(admin, server)
+        await_port(self._ingress, server)
+        self._register(admin, port)
+
+    def _serving(self, port: int) -> list[str]:
+        if self._http == "hypercorn":
+            return ["hypercorn", "-k", "uvloop", "-b", f"127.0.0.1:{port}", "-w", str(self._workers),
+                    "bench.peers.restate_app:app"]  # fmt: skip
+        return ["granian", "--interface", "asgi", "--http", "2", "--port", str(port), "--loop", "uvloop",
+                "--workers", str(self._workers), "--no-ws", "--log-level", "warning",
+                *self._site.text("granian", "").split(), "bench.peers.restate_app:app"]  # fmt: skip
+
+    def _start(
+        self, command: list[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), env={**os.environ, **(environment or {})}
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def _register(self, admin: int, port: int) -> None:
+        body = json.dumps({"uri": f"http://127.0.0.1:{port}"}).encode()
+        headers = {"content-type": "application/json"}
+        give_up_at = time.monotonic() + READY_SECONDS_MAX
+        while True:
+            request = urllib.request.Request(f"http://127.0.0.1:{admin}/deployments", body, headers)
+            try:
+                with urllib.request.urlopen(request, timeout=REQUEST_SECONDS_MAX):
+                    break
+            except OSError:
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.1)
+        while True:  # the ingress learns of the service a moment later
+            try:
+                uvloop.run(self._calls(1, 1))
+                return
+            except (RuntimeError, OSError):
+                if time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.1)
+
+    async def _calls(self, runs: int, in_flight: int, *, clocked: bool = False) -> tuple[int, list[float]]:
+        clients = [Client(self._ingress) for _ in range(min(in_flight, runs))]
+        for client in clients:
+            await client.open()
+        left = iter(range(runs))
+        seconds: list[float] = []
+
+        async def lane(client: Client) -> int:
+            done = 0
+            for _ in left:
+                started = time.perf_counter()
+                done += await client.call()
+                seconds.append(time.perf_counter() - started)
+            return done
+
+        try:
+            if not clocked:
+                return sum(await asyncio.gather(*map(lane, clients))), seconds
+            with self._site.clock():
+                return sum(await asyncio.gather(*map(lane, clients))), seconds
+        finally:
+            for client in clients:
+                client.close()
+
+    def throughput(self, runs: int) -> int:
+        """Requests to the ingress, each answered when its run is done."""
+        done, _ = uvloop.run(self._calls(runs, self._in_flight, clocked=True))
+        expect(done, runs * STEPS, "steps returned")
+        return done
+
+    def lone(self, runs: int) -> list[float]:
+        """One request after another."""
+        done, seconds = uvloop.run(self._calls(runs, 1, clocked=True))
+        expect(done, runs * STEPS, "steps returned")
+        return seconds
+
+    def figures(self) -> Mapping[str, Callable[[int], int]]:
+        """Nothing else."""
+        return {}
+
+    def settings(self) -> Mapping[str, str]:
+        """See `Peer`."""
+        version = subprocess.run(
+            [self._site.tool, "--version"], capture_output=True, check=True
+        ).stdout.decode()
+        return {
+            "restate": f"{Path(version.strip()).name}, SDK {metadata.version('restate-sdk')}",
+            "settings": f"{self._partitions} partitions, {self._in_flight} in flight, {self._workers} process of"
+            f" {self._http}",
+        }
+
+    def close(self) -> None:
+        """The service first: it has nothing to save."""
+        for process in self._processes:
+            end(process)
+
+
+if __name__ == "__main__":
+    serve(Restate)
