@@ -426,10 +426,10 @@ class World:
         request = again.rerun(old, old, self.orchestrator.new_id(), self.context("u_alice"))
         return (await self.orchestrator.create(request)).run_id
 
-    async def resume(self, run: int) -> int:
+    async def resume(self, run: int, **settled: Any) -> int:
         """A new run that goes on where this one ended."""
         old = await self.finished(run)
-        request = again.resume(old, self.orchestrator.new_id(), self.context("u_alice"))
+        request = again.resume(old, self.orchestrator.new_id(), self.context("u_alice"), **settled)
         return (await self.orchestrator.create(request)).run_id
 
     # ------------------------------------------------------------------------------------- questions

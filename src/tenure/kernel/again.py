@@ -4,13 +4,16 @@ Laws:
 1. Resuming goes on: steps that succeeded are left out and the needs of the others trimmed; a body (or the first
    step left) gets the resumable checkpoints with their outputs. External keys stay the first run's, so an
    effect that had happened is recognised.
-2. Rerunning starts afresh: the same plan, new keys, nothing reused; attempt + 1, linked.
-3. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request.
+2. What was begun and can be neither skipped nor repeated is not begun again by resuming either: whoever resumes says
+   of every such checkpoint that it happened (with what it returned) or that it may be repeated.
+3. Rerunning starts afresh: the same plan, new keys, nothing reused; attempt + 1, linked.
+4. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -40,8 +43,16 @@ class Finished(msgspec.Struct, frozen=True):
     payloads: list[Payload]
 
 
-def resume(old: Finished, run_id: int, context: Context) -> CreateRun:
-    """A new run that goes on where this one ended; a succeeded one has nothing left to do."""
+def resume(
+    old: Finished,
+    run_id: int,
+    context: Context,
+    *,
+    happened: Mapping[str, bytes | None] = MappingProxyType({}),
+    repeat: Collection[str] = (),
+) -> CreateRun:
+    """A new run that goes on where this one ended; a succeeded one has nothing left to do. `happened` (checkpoint ->
+    what it returned) and `repeat` settle what may not simply be begun again; see law 2."""
     run, spec = old.run, old.spec
     _must_be_finished(run)
     if run.status == "succeeded":
@@ -51,7 +62,8 @@ def resume(old: Finished, run_id: int, context: Context) -> CreateRun:
     left = [step for step in old.steps if step.idx not in done]
     if run.planned and not left:
         raise TenureError("RUN_TERMINAL_STATE", "every step succeeded: there is nothing to resume, rerun it")
-    reuse = reusable(old.checkpoints, left[0].idx, bodies) if left else ()
+    _must_be_settled(old, left, happened, repeat)
+    reuse = reusable(old.checkpoints, left[0].idx, bodies, happened) if left else ()
     return msgspec.structs.replace(
         _again(old, left, bodies, run_id, context, keep_keys=True),
         resumed_from=run.id,
@@ -82,16 +94,42 @@ def _must_be_finished(run: Run) -> None:
         )
 
 
-def reusable(checkpoints: Iterable[Checkpoint], idx: int, bodies: dict[int, bytes]) -> tuple[Reused, ...]:
-    """The resumable checkpoints of a step, in the order they were recorded."""
-    rows = sorted((c for c in checkpoints if c.idx == idx), key=lambda c: c.no)
-    return tuple(
-        Reused(
-            c.name, c.arguments, _body(bodies, c.output_ref, f"checkpoint {c.name!r}"), c.idempotent, c.meta
+def _must_be_settled(
+    old: Finished, left: list[Step], happened: Mapping[str, bytes | None], repeat: Collection[str]
+) -> None:
+    """Refuse to go on past something of which nobody knows, or nobody says, whether it happened."""
+    step_of = {step.idx: step for step in left}
+    open_marks = [row for row in old.checkpoints if row.unsafe and row.idx in step_of]
+    for row in open_marks:
+        # What happened is handed to the first step only: of the others nobody could skip it.
+        if row.name in repeat or (row.name in happened and row.idx == left[0].idx):
+            continue
+        how = "was begun and not seen to end" if row.state == "started" else "is done and cannot be reused"
+        raise TenureError(
+            "RUN_RESUME_FAILED",
+            f"checkpoint {row.name!r} of step {step_of[row.idx].name!r} {how}: find out whether it happened",
+            checkpoint=row.name,
         )
-        for c in rows
-        if c.state == "done" and c.resumable
-    )
+    unknown = {*happened, *repeat} - {row.name for row in open_marks}
+    if unknown:
+        raise TenureError("INVALID_INPUT", f"there is nothing to settle about checkpoint {min(unknown)!r}")
+
+
+def reusable(
+    checkpoints: Iterable[Checkpoint],
+    idx: int,
+    bodies: dict[int, bytes],
+    happened: Mapping[str, bytes | None] = MappingProxyType({}),
+) -> tuple[Reused, ...]:
+    """The resumable checkpoints of a step, and those that are said to have happened, as they were recorded."""
+    reused = []
+    for c in sorted((c for c in checkpoints if c.idx == idx), key=lambda c: c.no):
+        if c.unsafe and c.name in happened:
+            reused.append(Reused(c.name, c.arguments, happened[c.name], c.idempotent, c.meta))
+        elif c.state == "done" and c.resumable:
+            output = _body(bodies, c.output_ref, f"checkpoint {c.name!r}")
+            reused.append(Reused(c.name, c.arguments, output, c.idempotent, c.meta))
+    return tuple(reused)
 
 
 def _body(bodies: dict[int, bytes], ref: int | None, whose: str) -> bytes | None:

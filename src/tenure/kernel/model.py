@@ -277,6 +277,13 @@ class Checkpoint(Row, gc=False):
     meta: str | None = None
     """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
 
+    @property
+    def unsafe(self) -> bool:
+        """Neither to be skipped nor to be repeated: begun and not known to have ended, or done but not reusable."""
+        return not self.idempotent and (
+            self.state == "started" or (self.state == "done" and not self.resumable)
+        )
+
 
 class Wait(Row, gc=False):
     """Something a step waits for: an approval, an event, a time or a child; or a proposal, which nobody waits for."""

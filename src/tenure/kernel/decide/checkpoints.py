@@ -50,8 +50,26 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     first_done = state == "done" and (old is None or old.state != "done")
     if first_done:
         run.steps_done += 1
-    unsafe = _is_unsafe(state, c.resumable, c.idempotent)
-    was_unsafe = old is not None and _is_unsafe(old.state, old.resumable, old.idempotent)
+    row = Checkpoint(
+        c.run_id,
+        c.idx,
+        c.name,
+        old.no if old is not None else run.checkpoints,
+        state,
+        c.n,
+        c.seq,
+        c.resumable,
+        c.idempotent,
+        c.arguments,
+        d.now,
+        c.tries,
+        c.next_at,
+        output_ref,
+        c.error,
+        c.meta,
+    )
+    unsafe = row.unsafe
+    was_unsafe = old is not None and old.unsafe
     progress = step.charged and (first_done or (old is None and state != "started"))
     if not step.checkpoints or progress or unsafe != was_unsafe:
         step = d.edit(step)
@@ -59,30 +77,6 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
         if progress:
             step.charged = 0
         step.unsafe += unsafe - was_unsafe
-    d.add(
-        Checkpoint(
-            c.run_id,
-            c.idx,
-            c.name,
-            old.no if old is not None else run.checkpoints,
-            state,
-            c.n,
-            c.seq,
-            c.resumable,
-            c.idempotent,
-            c.arguments,
-            d.now,
-            c.tries,
-            c.next_at,
-            output_ref,
-            c.error,
-            c.meta,
-        )
-    )
+    d.add(row)
     cancel = step.state == "canceling"
     return d.decision(Reply(cancel=True) if cancel else OK, "checkpoint")
-
-
-def _is_unsafe(state: str, resumable: bool, idempotent: bool) -> bool:
-    """Neither to be skipped nor to be repeated: begun and not known to have ended, or done but not reusable."""
-    return not idempotent and (state == "started" or (state == "done" and not resumable))

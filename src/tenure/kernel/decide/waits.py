@@ -2,7 +2,8 @@
 
 Laws:
 1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it
-   goes on at once; else the lease ends and the first to settle makes the step ready, once.
+   goes on at once; else the lease ends and the first to settle makes the step ready, once. With something begun
+   that can be neither skipped nor repeated it does not suspend: that would have to be begun again.
 2. An event is taken by the oldest open wait of its name; else it is buffered, up to a limit, and taken
    first in, first out. The same event id never counts twice.
 3. An approval binds to what was shown (digest and revision). The requester does not count; one person
@@ -48,6 +49,7 @@ from tenure.kernel.decide.plans import check_plan
 from tenure.kernel.draft import Decision, Draft, check_size
 from tenure.kernel.machines import APPROVAL
 from tenure.kernel.model import CLOSED_RUN, Child, Inbox, Step, Wait
+from tenure.kernel.snapshot import Need
 from tenure.limits import (
     CHILDREN_PER_RUN_MAX,
     EVENT_IDS_PER_RUN_MAX,
@@ -178,9 +180,23 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         reply = Reply("go_on", settled=tuple(w.no for w in settled))
         d.notes["settled"] = list(reply.settled)
         return finish(d, answer(d, c, attempt, reply), "go_on")
+    if step.unsafe:
+        # Whoever comes next could neither skip nor repeat it (law 4 of `leases`); its holder can still end it.
+        raise TenureError(
+            "CHECKPOINT_OPEN", f"step {step.name!r} cannot suspend: {_open_mark(d, step)} has not ended"
+        )
     approval = any(w.kind == "approval" for w in waits)
     reply = suspend(d, step, list(c.waits), approval=approval)
     return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
+
+
+def _open_mark(d: Draft, step: Step) -> str:
+    """The checkpoint that keeps the step from suspending, by its name where that is known."""
+    rows = (row for (idx, _), row in sorted(d.snap.checkpoints.items()) if idx == step.idx)
+    named = next((f"checkpoint {row.name!r}" for row in rows if row.unsafe), None)
+    if named is None and not d.snap.known & {("checkpoints", step.idx), ("all_checkpoints",)}:
+        raise Need(("checkpoints", step.idx))
+    return named or "a checkpoint"
 
 
 # ------------------------------------------------------------------------------------------ approvals
