@@ -47,6 +47,7 @@ clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
 docs: $(STAMP) ## Regenerate the generated documentation
 	$(BIN)/tenure lifecycle docs
 	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
+	$(BIN)/python tools/workflow_schema.py
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -25,13 +25,17 @@ NOTES_END = "<!-- End of what is written by hand. -->"
 _GENERATED = "<!-- Made by tools/error_pages.py from src/tenure/errors.py and the code that raises it. -->"
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Runs, plans and steps", ("RUN_", "PLAN_", "STEP_", "INTERNAL_")),
+    (
+        "Runs, plans and steps",
+        ("RUN_", "PLAN_", "WORKFLOW_", "EXPRESSION_", "STEP_", "COMMAND_FAILED", "INTERNAL_"),
+    ),
     ("Leases and checkpoints", ("LEASE_", "MESSAGE_", "HEARTBEAT_", "CHECKPOINT_")),
     ("Waits, approvals and children", ("WAIT_", "EVENT_", "APPROV", "CHILD_")),
     (
         "Requests and limits",
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "COMMAND_"),
     ),
+    ("Schedules", ("SCHEDULE_",)),
     ("Profiles", ("PROFILE_",)),
     ("Databases", ("STORE_",)),
 )

@@ -21,7 +21,7 @@ PATTERN = rf"(?:{NUMBER}|(?=[0-9])" + "".join(rf"(?:{NUMBER}{unit})?" for unit i
 
 _WHOLE = re.compile(PATTERN)
 _PART = re.compile(rf"({NUMBER})(ms|[dhms])")
-_EXAMPLES = "such as 90s, 5m, 2h, 1d, 1h30m or plain seconds"
+_EXAMPLES = "90s, 5m, 2h, 1d, 1h30m or plain seconds"
 
 
 def seconds(value: str | int | float | timedelta) -> float:
@@ -41,7 +41,7 @@ def _length(value: object) -> float:
         return _text_seconds(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TenureError(
-            "INVALID_INPUT", f"a {type(value).__name__} is no length of time; it is {_EXAMPLES}"
+            "INVALID_INPUT", f"a {type(value).__name__} is no length of time; write {_EXAMPLES}"
         )
     try:
         return float(value)
@@ -51,7 +51,7 @@ def _length(value: object) -> float:
 
 def _text_seconds(text: str) -> float:
     if _WHOLE.fullmatch(text) is None:
-        raise TenureError("INVALID_INPUT", f"{_shown(text)} is no length of time; it is {_EXAMPLES}")
+        raise TenureError("INVALID_INPUT", f"{_shown(text)} is no length of time; write {_EXAMPLES}")
     parts = _PART.findall(text)
     if not parts:
         return float(text)

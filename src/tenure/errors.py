@@ -50,7 +50,7 @@ CODES: dict[str, ErrorSpec] = {
     "RUN_RESUME_FAILED": _spec(
         500,
         "A step that is neither resumable nor idempotent had started before the crash.",
-        "Find out whether its effect happened, then rerun or resume by hand.",
+        "Find out whether its effect happened; then resume and say so, or rerun.",
     ),
     "RUN_TIMED_OUT": _spec(
         504, "The run passed its deadline.", "Give it a longer timeout, or make it faster."
@@ -68,6 +68,16 @@ CODES: dict[str, ErrorSpec] = {
         422,
         "The plan is not one: a cycle, a duplicate key, an unknown need.",
         "Correct the plan; the details name the steps.",
+    ),
+    "WORKFLOW_INVALID": _spec(
+        422,
+        "The workflow file is not one; the details name each place by line and column.",
+        "Correct the places named in the details; docs/declared.md says what a file may have.",
+    ),
+    "EXPRESSION_FAILED": _spec(
+        422,
+        "An expression of a workflow has no value, or one of the wrong type.",
+        "Look at the value it names; `has(...)` and `? :` guard what may be missing.",
     ),
     "STEP_NOT_FOUND": _spec(404, "The run has no such step.", "Check the key with `tenure runs show`."),
     "STEP_TIMED_OUT": _spec(
@@ -102,6 +112,11 @@ CODES: dict[str, ErrorSpec] = {
         409,
         "This checkpoint was recorded with another content.",
         "Code or arguments changed since it was recorded: run the code that recorded it, or rerun the run.",
+    ),
+    "CHECKPOINT_OPEN": _spec(
+        409,
+        "Something was begun that can be neither skipped nor repeated: the step cannot let go of its lease now.",
+        "Let it end and record it as done (resumable) or failed, then suspend.",
     ),
     "CHECKPOINT_LIMIT": _spec(
         422, "The run has too many checkpoints.", "Record fewer and larger ones, or go on in a new run."
@@ -149,6 +164,29 @@ CODES: dict[str, ErrorSpec] = {
     "INVALID_INPUT": _spec(
         422, "The input does not have the right form; the details say where.", "Correct it."
     ),
+    # ------------------------------------------------------------------------- schedules and workflows
+    "SCHEDULE_INVALID": _spec(
+        422,
+        "The schedule has no meaning: its cron expression, its time zone or its policy.",
+        "Correct the places named in the details; `tenure schedule create --help` explains the form.",
+    ),
+    "SCHEDULE_NOT_FOUND": _spec(
+        404, "There is no such schedule for this tenant.", "List them with `tenure schedule list`."
+    ),
+    "SCHEDULE_EXISTS": _spec(
+        409, "There is a schedule of this name already.", "Choose another name, or delete that one first."
+    ),
+    "SCHEDULE_CHANGED": _spec(
+        409,
+        "Somebody else has changed or deleted the schedule meanwhile.",
+        "Look at it again, then repeat what still makes sense.",
+        retryable=True,
+    ),
+    "WORKFLOW_CHANGED": _spec(
+        409,
+        "This version of the workflow is registered with another text.",
+        "Give the changed workflow a new version: runs under way go on with the one they began with.",
+    ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
     "PROFILE_INVALID": _spec(
@@ -181,6 +219,11 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "STORE_NOT_A_DATABASE": _spec(
         422, "The file or the DSN is not a database of ours.", "Check the path or DSN."
+    ),
+    "COMMAND_FAILED": _spec(
+        500,
+        "A step's command ended with another exit code than 0, or could not be started.",
+        "Look at the end of its output, which the message repeats.",
     ),
     "COMMAND_DEADLINE": _spec(
         504,

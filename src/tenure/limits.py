@@ -4,6 +4,8 @@ from __future__ import annotations
 
 PAYLOAD_BYTES_MAX = 256 * 1024
 """Payloads kept in the database; of anything larger pass a reference."""
+ARTIFACT_BYTES_MAX = 64 * 1024 * 1024
+"""Payloads kept beside the database, among the artifacts."""
 METADATA_BYTES_MAX = 64 * 1024
 META_BYTES_MAX = 4 * 1024
 """What a checkpoint says about itself: agent, tokens, duration, cost."""
@@ -54,3 +56,43 @@ IDEMPOTENCY_DONE_SECONDS = 86_400.0
 IDEMPOTENCY_FAILED_SECONDS = 3_600.0
 SWEEP_SECONDS = 1.0
 SWEEP_TIMERS_MAX = 500
+WORKFLOW_BYTES_MAX = 256 * 1024
+"""A workflow file."""
+WORKFLOW_DEPTH_MAX = 32
+"""Lists and maps inside each other in a workflow file."""
+WORKFLOW_NODES_MAX = 20_000
+"""Keys and values of a workflow file."""
+WORKFLOW_STEPS_MAX = 1_000
+WORKFLOW_PROBLEMS_MAX = 50
+"""Problems told about one file; whoever has more starts with these."""
+EXPRESSION_BYTES_MAX = 2 * 1024
+COMPREHENSIONS_NESTED_MAX = 2
+COMPREHENSION_ITEMS_MAX = 2_000
+"""Items of the longest list or map an expression with a comprehension may look at: its cost is their square."""
+NESTED_COMPREHENSION_ITEMS_MAX = 100
+COMMAND_OUTPUT_BYTES_MAX = 128 * 1024
+"""What is kept of each of a command's outputs, from the end; both together fit a payload."""
+COMMAND_LINE_BYTES_MAX = 16 * 1024
+"""A line of a command's output as it is handed on; longer ones are handed on in pieces."""
+COMMAND_MESSAGE_BYTES_MAX = 4 * 1024
+"""How much of a failed command's output its error repeats."""
+COMMAND_GRACE_SECONDS = 10.0
+"""How long a command may take to end after TERM before it is killed."""
+WORKER_BEAT_SECONDS = 10.0
+"""How often a worker says that it is there."""
+WORKER_SILENT_SECONDS = 45.0
+"""A worker that has said nothing for so long is not counted on any more."""
+WORKER_FORGOTTEN_SECONDS = 86_400.0
+LOG_LINES_PER_RUN_MAX = 10_000
+"""Lines kept of a run's log: beyond it the oldest go."""
+LOG_TEXT_CHARS_MAX = 4_000
+LOG_FIELDS_BYTES_MAX = 8 * 1024
+SCHEDULE_SECONDS = 1.0
+"""How often a scheduler looks for slots that have come."""
+SCHEDULES_AT_ONCE_MAX = 100
+"""Schedules that one look takes up."""
+SCHEDULE_LATE_SECONDS = 60.0
+"""A slot that is found later than this was missed: the schedule's catch-up decides."""
+CATCH_UP_RUNS_MAX = 100
+"""Missed slots a schedule may ask to have caught up."""
+SLOTS_SHOWN_MAX = 1_000

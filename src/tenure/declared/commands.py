@@ -1,0 +1,274 @@
+"""Commands: the `run` of a step, executed.
+
+Laws:
+1. No shell, and nothing of the worker's environment but PATH, HOME and LANG: a worker's secrets are not a command's.
+2. A command is a session of its own. It ends as a whole: whatever it leaves behind in its process group is killed, on
+   cancel and timeout after TERM and a grace.
+3. Output is kept from the end, within limits, however much there is; a command is never held up by what nobody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from tenure.declared.resolving import Resolved
+from tenure.limits import (
+    COMMAND_GRACE_SECONDS,
+    COMMAND_LINE_BYTES_MAX,
+    COMMAND_MESSAGE_BYTES_MAX,
+    COMMAND_OUTPUT_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+)
+
+FAILED = "COMMAND_FAILED"
+TIMED_OUT = "STEP_TIMED_OUT"
+PASSED_ON = ("PATH", "HOME", "LANG")
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+NOT_FOUND, NOT_STARTED = 127, 126
+"""Exit codes of commands that never began, as shells have them."""
+_CHUNK_BYTES = 64 * 1024
+_DRAIN_SECONDS = 1.0
+"""How long output may still come once the whole group is gone; who left the group may hold the pipe for good."""
+_ENVELOPE_BYTES = 1024
+"""What an output has beside its texts."""
+
+OnLine = Callable[[str, str], None]
+"""Takes the stream (`stdout` or `stderr`) and a line without its end."""
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended."""
+
+    exit_code: int
+    """Below zero: the signal that ended it."""
+    stdout: str = ""
+    """The end of its output, without line ends at the very end."""
+    stderr_tail: str = ""
+    json: Any = msgspec.UNSET
+    truncated: bool = False
+    """Whether there was more output than is kept."""
+    code: str | None = None
+    """The failure's code; None where it succeeded or was canceled."""
+    message: str = ""
+    canceled: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the step succeeded."""
+        return self.code is None and not self.canceled
+
+    def output(self) -> dict[str, Any]:
+        """The output of the step."""
+        made: dict[str, Any] = {
+            "exit_code": self.exit_code,
+            "stdout": self.stdout,
+            "stderr_tail": self.stderr_tail,
+        }
+        if self.truncated:
+            made["truncated"] = True
+        if self.json is not msgspec.UNSET:
+            made["json"] = self.json
+        return made
+
+
+class _Tail:
+    """The last bytes of a stream, and its lines as they come."""
+
+    def __init__(self, name: str, on_line: OnLine | None) -> None:
+        self.name = name
+        self.on_line = on_line
+        self.kept = bytearray()
+        self.cut = False
+        self.line = bytearray()
+
+    def take(self, chunk: bytes) -> None:
+        self.kept += chunk
+        if len(self.kept) > COMMAND_OUTPUT_BYTES_MAX:
+            del self.kept[: len(self.kept) - COMMAND_OUTPUT_BYTES_MAX]
+            self.cut = True
+        if self.on_line is None:
+            return
+        self.line += chunk
+        *whole, rest = self.line.split(b"\n")
+        for line in whole:
+            self._hand_on(line)
+        while len(rest) > COMMAND_LINE_BYTES_MAX:
+            self._hand_on(rest[:COMMAND_LINE_BYTES_MAX])
+            rest = rest[COMMAND_LINE_BYTES_MAX:]
+        self.line = rest
+
+    def end(self) -> None:
+        if self.line:
+            self._hand_on(self.line)
+            self.line = bytearray()
+
+    def _hand_on(self, line: bytes | bytearray) -> None:
+        if self.on_line is None:
+            return
+        for at in range(0, max(len(line), 1), COMMAND_LINE_BYTES_MAX):
+            piece = line[at : at + COMMAND_LINE_BYTES_MAX]
+            self.on_line(self.name, piece.decode(errors="replace").removesuffix("\r"))
+
+    def text(self) -> str:
+        return self.kept.decode(errors="replace").rstrip("\r\n")
+
+
+async def run_command(
+    resolved: Resolved,
+    *,
+    cancel: asyncio.Event | None = None,
+    on_line: OnLine | None = None,
+    timeout: float | None = None,
+    grace_seconds: float = COMMAND_GRACE_SECONDS,
+) -> CommandResult:
+    """Execute a command to its end, its timeout (seconds) or its cancellation; it is gone when this returns, also
+    when this task is canceled itself."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *resolved.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(resolved.env, os.environ),
+            cwd=resolved.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as fault:
+        return _not_started(resolved, fault)
+    tails = (_Tail("stdout", on_line), _Tail("stderr", on_line))
+    readers = [
+        asyncio.create_task(_read(stream, tail))
+        for stream, tail in zip((process.stdout, process.stderr), tails, strict=True)
+        if stream is not None
+    ]
+    try:
+        why = await _wait(process, cancel, timeout, grace_seconds)
+        _signal(process, signal.SIGKILL)  # what the command left behind
+        await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
+    finally:
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL)
+        for reader in readers:
+            reader.cancel()
+        faults = await asyncio.gather(*readers, return_exceptions=True)
+        if process.returncode is None:
+            await process.wait()
+        _close(process)
+    _raise_any(faults)
+    for tail in tails:
+        tail.end()
+    return _result(resolved, process.returncode or 0, tails[0], tails[1], why, timeout)
+
+
+def environment(given: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """A command's environment: what it is given, over the little of the worker's that is passed on."""
+    passed = {name: worker[name] for name in PASSED_ON if name in worker}
+    return {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", **passed, **given}
+
+
+async def _read(stream: asyncio.StreamReader, tail: _Tail) -> None:
+    while chunk := await stream.read(_CHUNK_BYTES):
+        tail.take(chunk)
+
+
+async def _wait(
+    process: asyncio.subprocess.Process, cancel: asyncio.Event | None, timeout: float | None, grace: float
+) -> str:
+    """Wait for its end and say what ended it: nothing, `cancel` or `timeout`."""
+    ended = asyncio.create_task(process.wait())
+    canceled = asyncio.create_task(cancel.wait()) if cancel is not None else None
+    watched: set[asyncio.Task[Any]] = {ended} if canceled is None else {ended, canceled}
+    try:
+        done, _ = await asyncio.wait(watched, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if ended in done:
+            return ""
+        _signal(process, signal.SIGTERM)
+        await asyncio.wait({ended}, timeout=grace)
+        if not ended.done():
+            _signal(process, signal.SIGKILL)
+            await ended
+        return "cancel" if done else "timeout"
+    finally:
+        for task in watched:
+            task.cancel()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal the whole group, whose number is the command's own: it began the session."""
+    with suppress(ProcessLookupError, PermissionError):  # there is nobody left; macOS says so with EPERM
+        os.killpg(process.pid, number)
+
+
+def _close(process: asyncio.subprocess.Process) -> None:
+    """Let go of pipes that somebody outside of the group still holds."""
+    transport: Any = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
+
+
+def _raise_any(faults: Iterable[object]) -> None:
+    """A fault of `on_line` is its owner's."""
+    for fault in faults:
+        if isinstance(fault, BaseException) and not isinstance(fault, asyncio.CancelledError):
+            raise fault
+
+
+def _not_started(resolved: Resolved, fault: Exception) -> CommandResult:
+    why = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+    folder = f" in {resolved.cwd}" if resolved.cwd else ""
+    return CommandResult(
+        exit_code=NOT_FOUND if isinstance(fault, FileNotFoundError) else NOT_STARTED,
+        code=FAILED,
+        message=f"{resolved.argv[0] if resolved.argv else 'nothing'} cannot be started{folder}: {why}",
+    )
+
+
+def _result(
+    resolved: Resolved, exit_code: int, out: _Tail, err: _Tail, why: str, timeout: float | None
+) -> CommandResult:
+    made = _fitting(exit_code, out, err)
+    shown = err.text() or out.text()
+    tail = shown.encode()[-COMMAND_MESSAGE_BYTES_MAX:].decode(errors="ignore")
+    name = resolved.argv[0]
+    if why == "cancel":
+        return msgspec.structs.replace(made, canceled=True, message=f"{name} was stopped as requested")
+    if why == "timeout":
+        return _failed(made, TIMED_OUT, f"{name} was stopped after {timeout:g} s", tail)
+    if exit_code < 0:
+        return _failed(made, FAILED, f"{name} was ended by signal {-exit_code}", tail)
+    if exit_code:
+        return _failed(made, FAILED, f"{name} ended with exit code {exit_code}", tail)
+    if resolved.output == "json":
+        if out.cut:
+            said = f"{name} printed over {COMMAND_OUTPUT_BYTES_MAX} bytes, which is too much for an output in JSON"
+            return _failed(made, FAILED, said, "")
+        try:
+            value = msgspec.json.decode(bytes(out.kept))
+        except (msgspec.DecodeError, RecursionError) as fault:
+            return _failed(made, FAILED, f"{name} should have printed JSON: {fault}", tail)
+        # The value stands for the text: an output has to fit a payload.
+        return msgspec.structs.replace(made, json=value, stdout="")
+    return made
+
+
+def _failed(made: CommandResult, code: str, message: str, tail: str) -> CommandResult:
+    return msgspec.structs.replace(made, code=code, message=f"{message}\n{tail}" if tail else message)
+
+
+def _fitting(exit_code: int, out: _Tail, err: _Tail) -> CommandResult:
+    """Both ends, short enough for a payload: JSON may write a byte as six characters."""
+    stdout, stderr, cut = out.text(), err.text(), out.cut or err.cut
+    while len(msgspec.json.encode((stdout, stderr))) > PAYLOAD_BYTES_MAX - _ENVELOPE_BYTES:
+        cut = True
+        if len(stderr) >= len(stdout):
+            stderr = stderr[len(stderr) // 2 + 1 :]
+        else:
+            stdout = stdout[len(stdout) // 2 + 1 :]
+    return CommandResult(exit_code=exit_code, stdout=stdout, stderr_tail=stderr, truncated=cut)

@@ -1,0 +1,403 @@
+"""Rules that span several places of a workflow file: needs, references, what a profile asks for.
+
+Law: rules look at whatever of a file could be read, so that one loading tells all that is wrong. A value that is
+missing because it was wrong is nobody's second problem.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tenure.declared import expressions, templates
+from tenure.declared.document import Path, Problems, close_to
+from tenure.declared.expressions import FIELDS, ROOTS, Malformed, Reference
+from tenure.declared.model import GATES, Retry
+from tenure.declared.shapes import Variant
+from tenure.errors import TenureError
+from tenure.kernel import capability as cap
+from tenure.kernel.profile import Profile
+
+GOVERNED = "governed-runtime"
+EFFECTS = ("run", "uses")
+"""Steps that do something outside of the run."""
+_FIXED = ("inputs",)
+"""What a text may look at that is fixed when a run is submitted."""
+_STABLE = ("inputs", "steps", "run", "trigger")
+"""What a key may look at: it is the same at every try."""
+TEMPLATES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("run",), ROOTS),
+    (("env",), ROOTS),
+    (("cwd",), ROOTS),
+    (("with",), ROOTS),
+    (("idempotency_key",), _STABLE),
+    (("approval", "title"), _FIXED),
+    (("wait", "event"), _FIXED),
+    (("wait", "source"), _FIXED),
+)
+"""Places with templates: where they are in a step, and which roots they may look at."""
+
+
+SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
+_NO_EXPRESSIONS = 'a shell\'s command has no expressions; put the value into env and use "$NAME"'
+
+
+class Graph:
+    """Who needs whom."""
+
+    def __init__(self, ids: list[str | None], steps: dict[int, Variant]) -> None:
+        self.ids = ids
+        self.index_of = {step_id: i for i, step_id in reversed(list(enumerate(ids))) if step_id is not None}
+        self.direct: list[set[int]] = []
+        for i in range(len(ids)):
+            step = steps.get(i)
+            named = step.values.get("needs") if step is not None else None
+            if named is None:
+                self.direct.append({i - 1} if i else set())
+            else:
+                self.direct.append({self.index_of[name] for name in named if name in self.index_of} - {i})
+        self.cycle = self._find_cycle()
+        self.behind = [] if self.cycle else self._closure()
+
+    def _find_cycle(self) -> list[int]:
+        """A cycle, or nothing; without recursion."""
+        left = {i: set(wanted) for i, wanted in enumerate(self.direct)}
+        free = [i for i, wanted in left.items() if not wanted]
+        wanting: dict[int, list[int]] = {}
+        for i, wanted in left.items():
+            for need in wanted:
+                wanting.setdefault(need, []).append(i)
+        while free:
+            done = free.pop()
+            del left[done]
+            for i in wanting.get(done, ()):
+                left[i].discard(done)
+                if not left[i]:
+                    free.append(i)
+        if not left:
+            return []
+        here, path = min(left), []
+        while here not in path:
+            path.append(here)
+            here = min(left[here])
+        return [*path[path.index(here) :], here]
+
+    def _closure(self) -> list[int]:
+        """For each step the set of those before it, as bits of a number: a thousand steps are a million bits."""
+        behind: list[int | None] = [None] * len(self.ids)
+        for start in range(len(self.ids)):
+            stack = [start]
+            while stack:
+                here = stack[-1]
+                missing = [need for need in self.direct[here] if behind[need] is None]
+                if missing:
+                    stack += missing
+                    continue
+                bits = 0
+                for need in self.direct[here]:
+                    bits |= (behind[need] or 0) | 1 << need
+                behind[here] = bits
+                stack.pop()
+        return [bits or 0 for bits in behind]
+
+    def is_before(self, need: int, step: int) -> bool:
+        """Whether a step comes before another for certain."""
+        return bool(self.cycle) or bool(self.behind[step] >> need & 1)
+
+
+class Rules:
+    """Checks what shapes cannot say."""
+
+    def __init__(self, data: dict[str, Any], profile: Profile | None, problems: Problems) -> None:
+        self.data = data
+        self.profile = profile
+        self.problems = problems
+        self.inputs: list[str] = self._keys(("inputs",))
+        self.steps: dict[int, Variant] = {_index(step): step for step in data.get("steps", ())}
+        self.graph = Graph(self._ids(), self.steps)
+
+    def check(self) -> None:
+        """Look at everything."""
+        self._check_ids()
+        for step in self.steps.values():
+            self._check_needs(step)
+            self._check_templates(step)
+            self._check_kind(step)
+            if self.profile is not None:
+                self._check_profile(step, self.profile)
+        if self.graph.cycle:
+            names = " -> ".join(str(self.graph.ids[i]) for i in self.graph.cycle)
+            self.problems.add(("steps", self.graph.cycle[0], "needs"), f"the needs form a cycle: {names}")
+
+    # ------------------------------------------------------------------------------------------ names
+
+    def _keys(self, path: Path) -> list[str]:
+        """The keys that are written at a place, whether their values are right or not."""
+        node = self.problems.root
+        for part in path:
+            if node is None or part not in node.entries:
+                return []
+            node = node.entries[str(part)][1]
+        return [] if node is None else list(node.entries)
+
+    def _ids(self) -> list[str | None]:
+        root = self.problems.root
+        if root is None or "steps" not in root.entries:
+            return []
+        ids: list[str | None] = []
+        for item in root.entries["steps"][1].items:
+            found = item.entries.get("id")
+            ids.append(found[1].value if found and isinstance(found[1].value, str) else None)
+        return ids
+
+    def _check_ids(self) -> None:
+        first: dict[str, int] = {}
+        for i, step_id in enumerate(self.graph.ids):
+            if step_id is None:
+                continue
+            if step_id in first:
+                line = (
+                    self.problems.root.find(("steps", first[step_id], "id")).line if self.problems.root else 0
+                )
+                self.problems.add(
+                    ("steps", i, "id"), f"there is a step {step_id!r} already, in line {line}; ids are unique"
+                )
+            first.setdefault(step_id, i)
+
+    def _check_needs(self, step: Variant) -> None:
+        known = list(self.graph.index_of)
+        own = step.values.get("id")
+        written = self.problems.root
+        for name in step.values.get("needs", ()):
+            at: Path = (*step.path, "needs")
+            if written is not None:  # a wrong item was left out, so that the place is looked for by its text
+                below = written.entries["steps"][1].items[_index(step)].entries["needs"][1].items
+                at = (*at, next(i for i, item in enumerate(below) if item.value == name))
+            if name == own:
+                self.problems.add(at, "a step cannot need itself")
+            elif name not in known:
+                self.problems.add(at, f"there is no step {name!r}{close_to(name, known)}")
+
+    # ------------------------------------------------------------------------------------- expressions
+
+    def _check_templates(self, step: Variant) -> None:
+        for inside, roots in TEMPLATES:
+            value: Any = step.values
+            for part in inside:
+                value = value.get(part) if isinstance(value, dict) else None
+            for place, text in templates.texts(value):
+                path = (*step.path, *inside, *place)
+                self._check_refers(path, self._parsed(path, text), step, roots)
+        if "if" in step.values:
+            path = (*step.path, "if")
+            self._check_refers(
+                path,
+                self._condition(path, step.values["if"]),
+                step,
+                _FIXED if step.kind in GATES else ROOTS,
+            )
+
+    def _parsed(self, path: Path, text: str) -> tuple[Reference, ...]:
+        try:
+            return templates.parse(text).refers
+        except Malformed as fault:
+            self.problems.add(path, str(fault))
+            return ()
+
+    def _condition(self, path: Path, text: str) -> tuple[Reference, ...]:
+        try:
+            return condition(text).refers
+        except Malformed as fault:
+            self.problems.add(path, str(fault))
+            return ()
+
+    def _check_refers(
+        self, path: Path, refers: Iterable[Reference], step: Variant, roots: tuple[str, ...]
+    ) -> None:
+        for reference in refers:
+            for problem in self._reference_problems(reference, step, roots):
+                self.problems.add(path, problem)
+
+    def _reference_problems(
+        self, reference: Reference, step: Variant, roots: tuple[str, ...]
+    ) -> Iterator[str]:
+        root, parts = reference.root, reference.parts
+        if root not in roots:
+            if roots is _FIXED:
+                yield f"{reference} is not known when the run is submitted; only inputs can be here"
+            else:
+                yield f"{reference} is not the same at every try; a key looks at {', '.join(roots)}"
+        elif root == "inputs" and parts:
+            if parts[0] not in self.inputs:
+                hint = ""
+                if isinstance(parts[0], str) and "-" in parts[0]:
+                    hint = " (a subtraction has blanks around its sign)"
+                yield f"there is no input {parts[0]!r}{close_to(str(parts[0]), self.inputs)}{hint}"
+        elif root == "steps":
+            yield from self._step_problems(parts, step)
+        elif root in FIELDS and parts and parts[0] not in FIELDS[root]:
+            guess = close_to(str(parts[0]), list(FIELDS[root]))
+            yield f"there is no {root}.{parts[0]}; there are {', '.join(FIELDS[root])}{guess}"
+
+    def _step_problems(self, parts: tuple[str | int, ...], step: Variant) -> Iterator[str]:
+        known = list(self.graph.index_of)
+        if not parts or not isinstance(parts[0], str):
+            yield "a step is named: steps.ID.output"
+            return
+        name = parts[0]
+        if name not in known:
+            yield f"there is no step {name!r}{close_to(name, known)}"
+        elif name == step.values.get("id"):
+            yield "a step cannot look at its own output"
+        elif not self.graph.is_before(self.graph.index_of[name], _index(step)):
+            yield f"step {name!r} may not be done by then; add it to this step's needs"
+        if len(parts) < 2 or parts[1] != "output":
+            yield f"of a step there is its output: steps.{name}.output"
+
+    # ------------------------------------------------------------------------------------------- kinds
+
+    def _check_kind(self, step: Variant) -> None:
+        values, path = step.values, step.path
+        if step.kind == "run" and "run" in values:
+            self._check_command(values, path)
+        if step.kind == "wait" and "wait" in values:
+            awaited = values["wait"]
+            written = self._keys_of(step, "wait")
+            if ("event" in written) == ("time" in written):
+                self.problems.add((*path, "wait"), "a wait has either an event or a time")
+            if "time" in written:
+                for key in ("within", "source"):
+                    if key in awaited:
+                        self.problems.add((*path, "wait", key), f"{key!r} belongs to an event, not to a time")
+        if step.kind not in GATES:
+            self._check_work(step)
+
+    def _keys_of(self, step: Variant, key: str) -> list[str]:
+        root = self.problems.root
+        if root is None:
+            return []
+        found = root.entries["steps"][1].items[_index(step)].entries.get(key)
+        return list(found[1].entries) if found else []
+
+    def _check_command(self, values: dict[str, Any], path: Path) -> None:
+        command = values["run"]
+        if values.get("shell"):
+            if not isinstance(command, str):
+                self.problems.add((*path, "run"), "with shell: true the command is one text")
+            elif templates.OPEN in command:
+                self.problems.add((*path, "run"), _NO_EXPRESSIONS)
+            return
+        try:
+            words = arguments(command)
+        except Malformed as fault:
+            self.problems.add((*path, "run"), str(fault))
+            return
+        if not words or not words[0]:
+            self.problems.add((*path, "run"), "a command has a program to start")
+        if script := _script(words):
+            at: Path = (*path, "run") if isinstance(command, str) else (*path, "run", script)
+            if templates.OPEN in words[script]:
+                self.problems.add(at, _NO_EXPRESSIONS)
+
+    def _check_work(self, step: Variant) -> None:
+        values, path = step.values, step.path
+        defaults = self.data.get("defaults", {})
+        queue = values.get("queue", defaults.get("queue", "default"))
+        target = values.get(step.kind)
+        if isinstance(target, str):
+            try:
+                cap.capability(queue, what(step.kind, target))
+            except TenureError as fault:
+                self.problems.add((*path, step.kind), fault.message)
+        retry = merged(values.get("retry"), defaults.get("retry"))
+        if retry.jitter is not None and retry.backoff is None and "retry" in values:
+            self.problems.add((*path, "retry", "jitter"), "jitter belongs to a backoff; give its delays too")
+
+    def _check_profile(self, step: Variant, profile: Profile) -> None:
+        values, path = step.values, step.path
+        if not profile.optional_steps and values.get("required") is False:
+            self.problems.add((*path, "required"), f"profile {profile.name} has no optional steps")
+        if profile.strict_sequence and "needs" in values:
+            self.problems.add(
+                (*path, "needs"), f"profile {profile.name} runs steps strictly in order; leave it out"
+            )
+        keyed = "idempotency_key" in self._written(step) or values.get("idempotent") is True
+        if profile.name == GOVERNED and step.kind in EFFECTS and not keyed:
+            self.problems.add(
+                path,
+                f"under {GOVERNED} a step with effects needs an idempotency_key, stable for the step and its target,"
+                " or idempotent: true",
+            )
+
+    def _written(self, step: Variant) -> list[str]:
+        root = self.problems.root
+        return [] if root is None else list(root.entries["steps"][1].items[_index(step)].entries)
+
+
+def _index(step: Variant) -> int:
+    at = step.path[-1]
+    return at if isinstance(at, int) else 0
+
+
+def _script(words: tuple[str, ...]) -> int:
+    """Where a shell is started by hand, the place of the text it is given; else 0."""
+    if len(words) < 3 or words[0].rpartition("/")[2] not in SHELLS:
+        return 0
+    for i, word in enumerate(words[1:-1], start=1):
+        if not word.startswith("-"):
+            return 0
+        if not word.startswith("--") and "c" in word:
+            return i + 1
+    return 0
+
+
+def condition(text: str) -> expressions.Expression:
+    """The expression of an `if`; people wrap it in `${{ }}` out of habit."""
+    stripped = text.strip()
+    if stripped.startswith(templates.OPEN):
+        parts = templates.parse(stripped).parts
+        if len(parts) == 1 and isinstance(parts[0], expressions.Expression):
+            return parts[0]
+        raise Malformed("an if is one expression")
+    return expressions.parse(stripped)
+
+
+def what(kind: str, target: str) -> str:
+    """What a worker must be able to do for a step."""
+    if kind == "run":
+        return cap.RUN
+    return cap.tool(target if kind == "uses" else f"workflow:{target}")
+
+
+def merged(own: dict[str, Any] | None, default: dict[str, Any] | None) -> Retry:
+    """A step's retry, with what it leaves out from the defaults."""
+    both = {**(default or {}), **(own or {})}
+    backoff = both.get("backoff")
+    return Retry(
+        max=both.get("max"), backoff=None if backoff is None else tuple(backoff), jitter=both.get("jitter")
+    )
+
+
+def arguments(command: str | list[str]) -> tuple[str, ...]:
+    """A command's arguments. A text is divided as a shell would, each expression standing for one word (or part of
+    one), so that its value never becomes two; Malformed where a quote is left open."""
+    if not isinstance(command, str):
+        return tuple(command)
+    kept: list[str] = []
+    text = ""
+    for literal, part in templates.divide(command):
+        if literal:
+            if any("\ue000" <= char <= "\uf8ff" for char in part):
+                raise Malformed("characters for private use are not allowed in a command's text")
+            text += part
+        else:
+            text += f"\ue000{len(kept)}\ue001"
+            kept.append(part)
+    try:
+        words = shlex.split(text)
+    except ValueError as fault:
+        raise Malformed(f"the command cannot be divided into arguments: {str(fault).lower()}") from fault
+    for i, part in enumerate(kept):
+        words = [w.replace(f"\ue000{i}\ue001", f"{templates.OPEN}{part}{templates.CLOSE}") for w in words]
+    return tuple(words)

@@ -1,0 +1,409 @@
+"""Shapes: what a value of a workflow file may be, as data.
+
+Law: one description serves twice. `read` checks a node against its shape and gives plain data (lengths of time in
+seconds), `schema` says the same in JSON Schema for editors. Rules that span several places are in `rules.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from tenure import durations
+from tenure.declared.document import Node, Path, Problems, close_to
+from tenure.declared.templates import OPEN
+from tenure.errors import TenureError
+from tenure.limits import NAME_CHARS_MAX, RUN_TIMEOUT_SECONDS_MAX
+
+MISSING = object()
+"""A value that was wrong, and has been told about."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a value may be; `doc` tells it to whoever writes one."""
+
+    doc: str = ""
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The node's value, or MISSING with what is wrong with it."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """The shape in JSON Schema."""
+        raise NotImplementedError
+
+    def described(self) -> dict[str, Any]:
+        """Its schema, with what there is to say about it."""
+        return {**({"description": self.doc} if self.doc else {}), **self.schema()}
+
+
+def _found(node: Node) -> str:
+    if node.kind != "scalar":
+        return f"a {node.kind}"
+    if node.value is None:
+        return "nothing"
+    return node.text if len(node.text) <= 40 else f"{node.text[:37]}..."
+
+
+def _wrong(node: Node, path: Path, problems: Problems, wanted: str) -> object:
+    problems.add(path, f"{wanted}, not {_found(node)}", node.mark)
+    return MISSING
+
+
+class Text(Shape, frozen=True, kw_only=True):
+    """A text on one line, of a bounded length."""
+
+    what: str = "a text"
+    least: int = 1
+    most: int = NAME_CHARS_MAX
+    pattern: str = ""
+    says: str = ""
+    """The pattern in words."""
+    choices: tuple[str, ...] = ()
+    loose: bool = False
+    """A number or truth value stands for itself: `version: 1.10`."""
+    template: bool = False
+    """It may have `${{ }}`; the length is then checked when it has been evaluated."""
+    lines: bool = False
+    """It may have more than one line."""
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The text."""
+        value = node.value
+        if node.kind == "scalar" and not isinstance(value, str) and value is not None:
+            if not self.loose:
+                return _wrong(node, path, problems, f"must be {self.what} (put it in quotes)")
+            value = node.text
+        if not isinstance(value, str):
+            return _wrong(node, path, problems, f"must be {self.what}")
+        if self.template and OPEN in value:
+            return value
+        if self.choices:
+            if value not in self.choices:
+                said = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
+                problems.add(path, said + close_to(value, [*self.choices]), node.mark)
+                return MISSING
+            return value
+        printable = value.isprintable() or (self.lines and "\0" not in value)
+        if not self.least <= len(value) <= self.most or not printable:
+            return _wrong(
+                node,
+                path,
+                problems,
+                f"must be {self.what} of {self.least} to {self.most} printable characters",
+            )
+        if self.pattern and not re.fullmatch(self.pattern, value):
+            return _wrong(node, path, problems, f"must be {self.what}: {self.says}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """A string."""
+        if self.choices:
+            return {"type": "string", "enum": [*self.choices]}
+        made: dict[str, Any] = {"type": ["string", "number", "boolean"] if self.loose else "string"}
+        if self.least:
+            made["minLength"] = self.least
+        if not self.template:
+            made["maxLength"] = self.most
+            if self.pattern:
+                made["pattern"] = f"^(?:{self.pattern})$"
+        return made
+
+
+class Whole(Shape, frozen=True, kw_only=True):
+    """A whole number within bounds."""
+
+    least: int
+    most: int
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The number."""
+        value = node.value
+        if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
+            return _wrong(node, path, problems, f"must be a whole number from {self.least} to {self.most}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """An integer."""
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+
+class Real(Shape, frozen=True, kw_only=True):
+    """A number within bounds, which may be open."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The number."""
+        value = node.value
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if fits and self.least is not None and self.most is not None:
+            fits = self.least <= value <= self.most
+        if not fits:
+            bounds = (
+                "" if self.least is None or self.most is None else f" from {self.least:g} to {self.most:g}"
+            )
+            return _wrong(node, path, problems, f"must be a number{bounds}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """A number."""
+        bounds = {"minimum": self.least, "maximum": self.most}
+        return {"type": "number", **{key: bound for key, bound in bounds.items() if bound is not None}}
+
+
+class Flag(Shape, frozen=True, kw_only=True):
+    """True or false."""
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The truth value."""
+        if not isinstance(node.value, bool):
+            return _wrong(node, path, problems, "must be true or false")
+        return node.value
+
+    def schema(self) -> dict[str, Any]:
+        """A boolean."""
+        return {"type": "boolean"}
+
+
+class Length(Shape, frozen=True, kw_only=True):
+    """A length of time."""
+
+    zero: bool = False
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The length in seconds."""
+        if (
+            node.kind == "scalar"
+            and isinstance(node.value, str | int | float)
+            and not isinstance(node.value, bool)
+        ):
+            try:
+                length = durations.seconds(node.value)
+            except TenureError as fault:
+                problems.add(path, fault.message, node.mark)
+                return MISSING
+            if length > 0 or self.zero:
+                return length
+            return _wrong(node, path, problems, "must be longer than nothing")
+        return _wrong(node, path, problems, "must be a length of time such as 90s, 5m, 2h or 1d")
+
+    def schema(self) -> dict[str, Any]:
+        """A text with units, or seconds."""
+        bound = {"minimum": 0} if self.zero else {"exclusiveMinimum": 0}
+        return {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "pattern": f"^(?:{durations.PATTERN})$",
+                    "examples": ["90s", "5m", "2h", "1d"],
+                },
+                {"type": "number", **bound, "maximum": RUN_TIMEOUT_SECONDS_MAX},
+            ]
+        }
+
+
+class ListOf(Shape, frozen=True, kw_only=True):
+    """A list whose items have one shape."""
+
+    item: Shape
+    least: int = 0
+    most: int = 1_000
+    what: str = "a list"
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The items; a wrong one is left out."""
+        if node.kind != "list":
+            return _wrong(node, path, problems, f"must be {self.what}")
+        if not self.least <= len(node.items) <= self.most:
+            problems.add(
+                path,
+                f"must be {self.what} of {self.least} to {self.most} items, not {len(node.items)}",
+                node.mark,
+            )
+        made = [self.item.read(item, (*path, i), problems) for i, item in enumerate(node.items)]
+        return [item for item in made if item is not MISSING]
+
+    def schema(self) -> dict[str, Any]:
+        """An array."""
+        least = {"minItems": self.least} if self.least else {}
+        return {"type": "array", "items": self.item.described(), **least, "maxItems": self.most}
+
+
+class MapOf(Shape, frozen=True, kw_only=True):
+    """A map with free keys and values of one shape."""
+
+    value: Shape
+    key: str
+    says: str
+    """What a key is, in words."""
+    most: int = 1_000
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The entries; a wrong one is left out."""
+        if node.kind != "map":
+            return _wrong(node, path, problems, "must be a map")
+        if len(node.entries) > self.most:
+            problems.add(path, f"must have at most {self.most} entries, not {len(node.entries)}", node.mark)
+        made = {}
+        for key, (mark, below) in node.entries.items():
+            if not re.fullmatch(self.key, key):
+                problems.add((*path, key), f"a name here has {self.says}", mark)
+                continue
+            value = self.value.read(below, (*path, key), problems)
+            if value is not MISSING:
+                made[key] = value
+        return made
+
+    def schema(self) -> dict[str, Any]:
+        """An object."""
+        return {
+            "type": "object",
+            "propertyNames": {"pattern": f"^(?:{self.key})$"},
+            "additionalProperties": self.value.described(),
+            "maxProperties": self.most,
+        }
+
+
+class Json(Shape, frozen=True, kw_only=True):
+    """Any value; texts in it may be templates."""
+
+    kind: Literal["any", "map", "list"] = "any"
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The value."""
+        if self.kind not in ("any", node.kind):
+            return _wrong(node, path, problems, f"must be a {self.kind}")
+        self._check_keys(node, path, problems)
+        return node.plain()
+
+    def _check_keys(self, node: Node, path: Path, problems: Problems) -> None:
+        for i, item in enumerate(node.items):
+            self._check_keys(item, (*path, i), problems)
+        for key, (mark, below) in node.entries.items():
+            if OPEN in key:
+                problems.add((*path, key), "a key is not an expression; only values are", mark)
+            self._check_keys(below, (*path, key), problems)
+
+    def schema(self) -> dict[str, Any]:
+        """Anything of its kind."""
+        types = {"map": "object", "list": "array"}
+        return {} if self.kind == "any" else {"type": types[self.kind]}
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a record."""
+
+    name: str
+    shape: Shape
+    required: bool = False
+
+
+class Record(Shape, frozen=True, kw_only=True):
+    """A map with known keys."""
+
+    what: str
+    fields: tuple[Field, ...]
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """The values of the keys that are given."""
+        if node.kind != "map":
+            return _wrong(node, path, problems, f"must be a map: {self.what}")
+        return read_fields(self.what, self.fields, node, path, problems)
+
+    def schema(self) -> dict[str, Any]:
+        """An object without other keys."""
+        return fields_schema(self.fields)
+
+
+def read_fields(
+    what: str, fields: tuple[Field, ...], node: Node, path: Path, problems: Problems
+) -> dict[str, Any]:
+    """The values of a map's known keys; others are refused with a guess at what was meant."""
+    known = {field.name: field for field in fields}
+    made = {}
+    for key, (mark, below) in node.entries.items():
+        if key not in known:
+            guess = close_to(key, list(known)) or f"; there are {', '.join(known)}"
+            problems.add((*path, key), f"{what} has no {key!r}{guess}", mark)
+            continue
+        value = known[key].shape.read(below, (*path, key), problems)
+        if value is not MISSING:
+            made[key] = value
+    for field in fields:
+        if field.required and field.name not in node.entries:
+            problems.add(path, f"{what} needs {field.name!r}", node.mark)
+    return made
+
+
+def fields_schema(fields: tuple[Field, ...]) -> dict[str, Any]:
+    """An object with these keys and no others."""
+    required = [field.name for field in fields if field.required]
+    return {
+        "type": "object",
+        "properties": {field.name: field.shape.described() for field in fields},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+class Either(Shape, frozen=True, kw_only=True):
+    """One of two shapes, told apart by whether it is a list."""
+
+    listed: ListOf
+    single: Shape
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """What the shape that fits reads."""
+        return (self.listed if node.kind == "list" else self.single).read(node, path, problems)
+
+    def schema(self) -> dict[str, Any]:
+        """Any of the two."""
+        return {"anyOf": [self.listed.described(), self.single.described()]}
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """What Variants read."""
+
+    kind: str
+    path: Path
+    values: dict[str, Any]
+
+
+class Variants(Shape, frozen=True, kw_only=True):
+    """A map that has exactly one of several keys, which says what else it may have."""
+
+    what: str
+    common: tuple[Field, ...]
+    kinds: dict[str, tuple[Field, ...]]
+    """Key -> the fields of that kind, the key itself first."""
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """Its kind and the values of its keys."""
+        if node.kind != "map":
+            return _wrong(node, path, problems, f"must be a map: {self.what}")
+        kinds = [key for key in node.entries if key in self.kinds]
+        if len(kinds) != 1:
+            every = ", ".join(self.kinds)
+            said = (
+                f"has {' and '.join(kinds)}; it has exactly one of {every}"
+                if kinds
+                else f"needs one of {every}"
+            )
+            guesses = [close_to(key, [*self.kinds]) for key in node.entries if key not in self._names()]
+            guess = "" if kinds else next((guess for guess in guesses if guess), "")
+            problems.add(path, f"{self.what} {said}{guess}", node.mark)
+            return MISSING
+        fields = (*self.common, *self.kinds[kinds[0]])
+        made = read_fields(f"{self.what} with {kinds[0]!r}", fields, node, path, problems)
+        return Variant(kinds[0], path, made)
+
+    def _names(self) -> set[str]:
+        return {field.name for fields in (self.common, *self.kinds.values()) for field in fields}
+
+    def schema(self) -> dict[str, Any]:
+        """One object per kind."""
+        return {"oneOf": [fields_schema((*self.common, *fields)) for fields in self.kinds.values()]}
