@@ -6,12 +6,13 @@ Laws:
    back by its cap is passed over, without a lock, for the next one.
 2. A capped tenant's claims take its lock before they count its live leases; nobody else does. Locks are taken
    for one window only, in order, so that claims do not wait for each other in a circle.
-3. Runs locked by others are left out, never waited for; a step is looked at again under its run's lock.
+3. Runs locked by others are left out, never waited for: where all that was chosen is locked, more is asked for, a
+   bounded number of times. A step is looked at again under its run's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Set
 from typing import Any
 
 import msgspec
@@ -36,6 +37,10 @@ WINDOWS_MAX = 16
 """Windows without anything to take that one claim passes over; the next one goes on behind them."""
 
 
+LOOKS = (0, 32, 256, 2048)
+"""How many candidates more each look asks for, after all that the look before it chose were locked by others."""
+
+
 class Claim(msgspec.Struct, gc=False, frozen=True):
     """What a claimer wants."""
 
@@ -58,7 +63,7 @@ class Claimed(msgspec.Struct, gc=False):
     leases: list[Lease]
     outcome: Any
     more: bool
-    """Whether there was work that was not taken because somebody held its run."""
+    """Whether there was work that was not taken because somebody held its run, or was quicker."""
 
 
 def claim(
@@ -86,10 +91,19 @@ def claim(
     if capped:
         yield Query("lock_tenants", [(t,) for t in capped])
         usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
-    chosen, blocked = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
-    if not chosen:
-        return Claimed([], outcome, False)
-    runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
+    locked: set[int] = set()
+    for extra in LOOKS:
+        chosen, blocked = yield from _choose(claim, dispatch.shares, lanes, caps, usage, locked, extra)
+        if not chosen:
+            if not locked:
+                return Claimed([], outcome, False)
+            continue  # the steps of a locked run may be many: the next look goes further
+        runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
+        if runs:
+            break
+        locked.update(c.run_id for c in chosen)
+    else:
+        return Claimed([], outcome, True)
     snaps = {run.id: _snapshot(run, cache) for run in runs}
     now: int = (yield Query("now"))[0].now_us
     mine = [c for c in chosen if c.run_id in snaps]
@@ -99,7 +113,7 @@ def claim(
     leases = [lease for lease in leases if lease.run_id in saved.ids]
     lane_of = {c.run_id: (c.tenant, c.workspace) for c in chosen}
     dispatch.shares.served(lanes, caps, [lane_of[lease.run_id] for lease in leases], blocked)
-    return Claimed(leases, outcome, len(mine) < len(chosen))
+    return Claimed(leases, outcome, len(leases) < len(chosen))
 
 
 def _window(queues: list[tuple[str]], dispatch: Dispatch) -> Generator[Query | Save, Any, list[LaneKey]]:
@@ -125,10 +139,16 @@ def _any(
 
 
 def _choose(
-    claim: Claim, shares: Shares, lanes: list[LaneKey], caps: dict[LaneKey, Cap], usage: dict[LaneKey, int]
+    claim: Claim,
+    shares: Shares,
+    lanes: list[LaneKey],
+    caps: dict[LaneKey, Cap],
+    usage: dict[LaneKey, int],
+    locked: Set[int] = frozenset(),
+    extra: int = 0,
 ) -> Generator[Query | Save, Any, tuple[list[Candidate], set[LaneKey]]]:
     """Candidates that may be taken, and the lanes that are held back. Lanes whose turn it is and that have none
-    make room for the others."""
+    make room for the others. Runs known to be `locked` are left out, and `extra` candidates looked at instead."""
     tenant_room, workflow_room = headroom(caps, usage)
     full: dict[str, list[str]] = {}
     for (tenant, workflow), room in workflow_room.items():
@@ -140,9 +160,9 @@ def _choose(
         turn = {lane: n for lane, n in quotas.items() if n > 0}
         if not turn:
             return [], blocked
-        plain = [(q, t, w, n) for (t, w), n in turn.items() if t not in full for q in claim.queues]
+        plain = [(q, t, w, n + extra) for (t, w), n in turn.items() if t not in full for q in claim.queues]
         held = [
-            (q, t, w, n, encode(full[t]).decode())
+            (q, t, w, n + extra, encode(full[t]).decode())
             for (t, w), n in turn.items()
             if t in full
             for q in claim.queues
@@ -153,6 +173,8 @@ def _choose(
         if len(claim.queues) > 1:  # a lane's steps are in order within each queue only
             candidates.sort(key=lambda c: (-c.priority, c.ready_at or 0, c.run_id, c.idx))
         blocked |= turn.keys() - {(c.tenant, c.workspace) for c in candidates}
+        if locked:
+            candidates = [c for c in candidates if c.run_id not in locked]
         chosen = _within(candidates, claim.limit, quotas, tenant_room, workflow_room)
         if chosen:
             return chosen, blocked
