@@ -13,20 +13,23 @@ import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from tenure import ids
+from tenure.artifacts import Artifacts, is_reference, place_for
 from tenure.clock import us
-from tenure.embedded.plan import PlanLike, make_plan, payload
+from tenure.config import choose_database
+from tenure.embedded.flows import Ends, Flows
+from tenure.embedded.plan import PlanLike, json_object, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
 from tenure.kernel import again
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.schedules import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
 from tenure.orchestrator.views import (
     FOREVER_US,
@@ -39,7 +42,10 @@ from tenure.orchestrator.views import (
     decoded,
 )
 from tenure.orchestrator.why import Why, why
+from tenure.sdk import codec
 from tenure.store.connect import open_store
+from tenure.worker import LocalStation
+from tenure.worker import Worker as FlowWorker
 
 if TYPE_CHECKING:
     from tenure.embedded.worker import Worker
@@ -50,12 +56,12 @@ RESULT_POLL_SECONDS_MAX = 0.25
 RETENTION_PAGE = 200
 
 
-class Engine:
+class Engine(Flows):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         tenant: str = "default",
         workspace: str = "default",
@@ -65,7 +71,7 @@ class Engine:
         sweep_seconds: float = SWEEP_SECONDS,
         only_reads: bool = False,
     ) -> None:
-        self.url = url
+        self.url = _address(url)
         self.tenant = tenant
         self.workspace = workspace
         self.actor = actor
@@ -79,6 +85,10 @@ class Engine:
         self._orchestrator: Orchestrator | None = None
         self.workers: set[Worker] = set()
         """Workers of this process: told at once when a run of theirs is canceled."""
+        self.local: list[FlowWorker] = []
+        self.artifacts = Artifacts(place_for(self.url))
+        self.ends = Ends()
+        self._station: LocalStation | None = None
 
     async def __aenter__(self) -> Self:
         store = open_store(self.url, only_reads=self._only_reads)
@@ -92,6 +102,7 @@ class Engine:
                 self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
+                    await stack.enter_async_context(Scheduler(self._orchestrator))
             self._store = store
             self._stack = stack.pop_all()
         return self
@@ -117,11 +128,18 @@ class Engine:
         return self._orchestrator
 
     @property
+    def station(self) -> LocalStation:
+        """Where workers of this process get their work."""
+        if self._station is None:
+            self._station = LocalStation(self.url, self.orchestrator, self.artifacts, self.ends.told)
+        return self._station
+
+    @property
     def views(self) -> Views:
         """The read side, for this engine's tenant."""
         return Views(self.store, self.tenant)
 
-    def _context(
+    def context(
         self, actor: str | None = None, initiator: c.Initiator = "user", cause: str = ""
     ) -> c.Context:
         return c.Context(actor or self.actor, initiator, cause or f"req:{secrets.token_hex(8)}")
@@ -154,7 +172,7 @@ class Engine:
         With a `key`, the same request again answers the same run.
         """
         command = c.CreateRun(
-            context=self._context(actor),
+            context=self.context(actor),
             run_id=self.orchestrator.new_id(),
             tenant=self.tenant,
             workspace=self.workspace,
@@ -172,11 +190,11 @@ class Engine:
             not_before=None if not_before is None else us(not_before.timestamp()),
             timeout_seconds=timeout,
             wall_clock=wall_clock,
-            labels=_json_object(labels),
-            metadata=_json_object(metadata),
+            labels=json_object(labels),
+            metadata=json_object(metadata),
         )
         if key is not None:
-            command = msgspec.structs.replace(command, request_hash=_request_hash(command))
+            command = msgspec.structs.replace(command, request_hash=request_hash(command))
         created = await self.orchestrator.create(command)
         return ids.run_text(created.run_id)
 
@@ -228,29 +246,67 @@ class Engine:
 
         A run that has not ended by then is COMMAND_DEADLINE.
         """
-        number, views = ids.run_int(run_id), self.views
+        return decoded(await self.output(run_id, wait=wait))
+
+    async def output(self, run_id: str, *, wait: float | None = 0.0) -> bytes | None:
+        """The output's bytes; a run that was restarted is followed to its last."""
+        followed = False
+        while True:
+            body = await self._output(ids.run_int(run_id), wait, owed=followed)
+            followed = True
+            if body is None or not body.startswith(codec.RESERVED):
+                return body
+            if is_reference(body):
+                return await self.artifacts.get(body)
+            run_id = codec.restarted_as(body)
+
+    async def _status(self, number: int, owed: bool) -> Run | None:
+        """The run's row; None for one that is owed by another and not made yet."""
+        try:
+            return await self.views.row(number)
+        except TenureError as refused:
+            if owed and refused.code == "RUN_NOT_FOUND":
+                return None
+            raise
+
+    async def _output(self, number: int, wait: float | None, *, owed: bool) -> bytes | None:
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
         pause = RESULT_POLL_SECONDS_MIN
-        while (run := await views.row(number)).status not in CLOSED_RUN:
-            if deadline is not None and loop.time() >= deadline:
-                raise TenureError("COMMAND_DEADLINE", f"{run_id} is still {run.status}", status=run.status)
-            left = pause if deadline is None else min(pause, deadline - loop.time())
-            await asyncio.sleep(max(left, 0.0))
-            pause = min(pause * 1.5, RESULT_POLL_SECONDS_MAX)
+        told = self.ends.wait(number)
+        try:
+            run = None
+            while not told.done():
+                run = await self._status(number, owed)
+                if run is not None and run.status in CLOSED_RUN:
+                    break
+                left = None if deadline is None else deadline - loop.time()
+                if left is not None and left <= 0:
+                    status = "owed" if run is None else run.status
+                    raise TenureError(
+                        "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
+                    )
+                await asyncio.wait((told,), timeout=pause if left is None else min(pause, left))
+                pause = min(pause * 1.5, RESULT_POLL_SECONDS_MAX)
+            if told.done():
+                return told.result()
+        finally:
+            self.ends.forget(number, told)
+            told.cancel()
+        assert run is not None
         if run.status == "succeeded":
-            return await self._value(run, run.output_ref)
+            return await self._body(run, run.output_ref)
         raise await self._failure(run)
 
-    async def _value(self, run: Run, ref: int | None) -> Any:
+    async def _body(self, run: Run, ref: int | None) -> bytes | None:
         rows = [] if ref is None else await self.store.read("payload", run.id, ref)
-        return decoded(rows[0].body) if rows else None
+        return rows[0].body if rows else None
 
     async def _failure(self, run: Run) -> TenureError:
         """How a run that did not succeed is raised; a code of the user's own is kept beside ours."""
         reason = run.reason or "STEP_FAILED"
         code = "RUN_CANCELED" if run.status == "canceled" else reason if reason in CODES else "STEP_FAILED"
-        error = await self._value(run, run.error_ref)
+        error = decoded(await self._body(run, run.error_ref))
         said = f": {error}" if error is not None else ""
         message = f"{ids.run_text(run.id)} {run.status} ({reason}){said}"
         return TenureError(code, message, status=run.status, reason=reason, error=error)
@@ -261,7 +317,7 @@ class Engine:
         return {
             "run_id": ids.run_int(run_id),
             "tenant": self.tenant,
-            "context": self._context(actor, initiator),
+            "context": self.context(actor, initiator),
         }
 
     async def _send(self, command: c.RunCommand) -> dict[str, Any]:
@@ -282,7 +338,8 @@ class Engine:
 
     def _hurry(self, run_id: str) -> None:
         """Workers of this process need not wait for their next heartbeat to learn of a cancel."""
-        for worker in self.workers:
+        hurried: list[Worker | FlowWorker] = [*self.workers, *self.local]
+        for worker in hurried:
             worker.hurry(ids.run_int(run_id))
 
     async def pause(self, run_id: str, *, actor: str | None = None) -> None:
@@ -374,14 +431,14 @@ class Engine:
             await self._send(c.EndWait(**self._to(run_id, actor)))
             return run_id
         old = await self._finished(run)
-        return await self._create_again(again.resume(old, self.orchestrator.new_id(), self._context(actor)))
+        return await self._create_again(again.resume(old, self.orchestrator.new_id(), self.context(actor)))
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """A fresh run of the same plan, linked to the finished one; its id."""
         old = first = await self._finished(await self.views.row(ids.run_int(run_id)))
         while first.spec.resumed_from is not None:
             first = await self._finished(await self.views.row(first.spec.resumed_from))
-        command = again.rerun(old, first, self.orchestrator.new_id(), self._context(actor))
+        command = again.rerun(old, first, self.orchestrator.new_id(), self.context(actor))
         return await self._create_again(command)
 
     async def _create_again(self, command: c.CreateRun) -> str:
@@ -421,7 +478,7 @@ class Engine:
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
             due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
             for command in (c.Seal, c.DeleteRun):
-                context = self._context(initiator="policy", cause="retention")
+                context = self.context(initiator="policy", cause="retention")
                 orders = [command(run_id=run.id, tenant=self.tenant, context=context) for run in due]
                 await asyncio.gather(*(self.orchestrator.send(order) for order in orders))
             deleted += len(due)
@@ -429,11 +486,7 @@ class Engine:
         return deleted
 
 
-def _json_object(value: Mapping[str, Any] | None) -> str:
-    return (payload(dict(value or {})) or b"{}").decode()
-
-
-def _request_hash(command: c.CreateRun) -> bytes:
-    """What makes two requests the same one: everything asked for, not when and by whom."""
-    asked = msgspec.structs.replace(command, context=c.SYSTEM, run_id=0)
-    return sha256(msgspec.msgpack.encode(asked)).digest()
+def _address(url: str | None) -> str:
+    """The database to use: see `tenure.config`."""
+    chosen = choose_database(url)
+    return chosen.address if chosen.kind == "postgres" else f"sqlite:{chosen.address}"

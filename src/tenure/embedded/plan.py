@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import SYSTEM, CreateRun, StepSpec
 
 PlanLike = Sequence[StepSpec | Mapping[str, Any]]
 CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med", "high")}
@@ -30,6 +31,17 @@ def payload(value: Any) -> bytes | None:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
+
+
+def json_object(value: Mapping[str, Any] | None) -> str:
+    """Labels or metadata as they are stored."""
+    return (payload(dict(value or {})) or b"{}").decode()
+
+
+def request_hash(command: CreateRun) -> bytes:
+    """What makes two requests the same one: everything asked for, not when and by whom."""
+    asked = msgspec.structs.replace(command, context=SYSTEM, run_id=0)
+    return sha256(msgspec.msgpack.encode(asked)).digest()
 
 
 def make_plan(steps: PlanLike) -> tuple[StepSpec, ...]:

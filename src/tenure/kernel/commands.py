@@ -240,6 +240,8 @@ class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
 
     output: bytes | None = None
     cost: str | None = None
+    restart: StartChild | None = None
+    """Of a body: go on as this new run. Whoever waits for this one waits for that one then."""
 
 
 class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -275,6 +277,7 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     input: bytes | None = None
     plan: tuple[StepSpec, ...] = (BODY,)
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
+    timeout_seconds: float | None = None
 
 
 class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -395,3 +398,5 @@ class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):
 
     child_id: int
     outcome: str
+    successor: int | None = None
+    """The run it went on as: the wait goes on for that one."""

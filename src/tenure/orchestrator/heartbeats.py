@@ -38,7 +38,7 @@ def beat(beats: list[Heartbeat]) -> Transaction[dict[LeaseKey, Reply]]:
         step, attempt = step_of.get(key[:2]), attempt_of.get(key)
         if step is None or attempt is None or step.attempt != b.n or attempt.lease != "active":
             continue
-        if attempt.state not in QUIET or attempt.expires_at <= now or b.seq <= attempt.seq:
+        if attempt.state not in QUIET or attempt.expires_at <= now or 0 < b.seq <= attempt.seq:
             continue
         expires[key] = extended(step, attempt, now)
         rows.append((*key, b.seq, expires[key], b.progress or attempt.progress))

@@ -14,14 +14,14 @@ from typing import Any
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.decide import checkpoints, closing, facts, leases, plans, ticks, waits
+from tenure.kernel.decide import checkpoints, closing, facts, leases, plans, runs, ticks, waits
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
 
 _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.RecordCheckpoint: checkpoints.checkpoint,
-    c.Complete: leases.complete,
+    c.Complete: runs.complete,
     c.ClaimStep: leases.claim,
     c.CreateRun: plans.create,
     c.PlanReady: plans.plan_ready,

@@ -274,7 +274,10 @@ def end_run(d: Draft) -> None:
     if run.linked:
         spec = d.spec()
         if spec.parent_id is not None:
-            d.owe("child_finished", spec.parent_id, {"child_id": run.id, "outcome": run.status})
+            told = {"child_id": run.id, "outcome": run.status}
+            if "restarted_as" in d.notes:
+                told["successor"] = d.notes["restarted_as"]
+            d.owe("child_finished", spec.parent_id, told)
         if run.concurrency_key is not None:
             d.owe("key_freed", None, {"tenant": run.tenant, "key": run.concurrency_key})
 

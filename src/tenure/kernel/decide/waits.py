@@ -19,20 +19,16 @@ Laws:
 from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel import profiles
 from tenure.kernel.commands import (
-    SYSTEM,
     ChildFinished,
-    CreateRun,
     DecideApproval,
     DeliverEvent,
     EndWait,
     OpenWait,
     ReviseApproval,
     Suspend,
-    Trigger,
 )
-from tenure.kernel.decide.checks import check_answer, check_command, check_wait, is_hex
+from tenure.kernel.decide.checks import check_answer, check_wait, is_hex
 from tenure.kernel.decide.closing import (
     GOOD,
     approval_of,
@@ -45,8 +41,8 @@ from tenure.kernel.decide.closing import (
 )
 from tenure.kernel.decide.leases import Reply, answer, hold, suspend
 from tenure.kernel.decide.opening import add_approval, add_child_wait, add_external, add_timer
-from tenure.kernel.decide.plans import check_plan
-from tenure.kernel.draft import Decision, Draft, check_size
+from tenure.kernel.decide.runs import owe_run
+from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL
 from tenure.kernel.model import CLOSED_RUN, Child, Inbox, Step, Wait
 from tenure.kernel.snapshot import Need
@@ -118,31 +114,10 @@ def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
             "a child's id is its own: this one is in use here",
             (Detail("child.run_id", "is this run's, or that of a child under another label"),),
         )
-    check_plan(child.plan, profiles.get(child.profile or run.profile), {}, 0)
-    for body in (child.input, *(part.input for part in child.plan)):
-        check_size(body)
     wait = add_child_wait(d, c.idx, child.run_id, label=c.label, fatal=c.fatal)
     run.children_open += 1
     d.add(Child(run.id, child.run_id, step.idx, child.on_close, wait.no))
-    request = CreateRun(
-        context=SYSTEM,
-        run_id=child.run_id,
-        tenant=run.tenant,
-        workspace=run.workspace,
-        workflow=child.workflow,
-        code_version=child.code_version,
-        profile=child.profile or run.profile,
-        plan=child.plan,
-        input=child.input,
-        trigger=Trigger(type="child"),
-        source="child",
-        over_rate="delay",
-        requester=d.spec().requester,
-        parent_id=run.id,
-        parent_no=wait.no,
-    )
-    check_command(request)
-    d.owe("create", child.run_id, request)
+    owe_run(d, child, parent_id=run.id, parent_no=wait.no)
     return wait
 
 
@@ -311,16 +286,33 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
 def child_finished(d: Draft, c: ChildFinished) -> Decision:
     """A child has ended; told at least once, counted once."""
     child = d.snap.find_child(c.child_id)
-    if child is None or child.state != "open":
+    if child is None:
+        # The successor of a child has ended before we were told that there is one: it is told again.
+        raise TenureError("CHILD_NOT_KNOWN", f"no child {c.child_id} is known here yet")
+    if child.state != "open":
         return Decision({"again": True})
     child = d.edit(child)
     child.state = "finished"
     child.outcome = c.outcome
+    if c.successor is not None:
+        return _child_restarted(d, child, c.successor)
     d.edit_run().children_open -= 1
     if d.run.status not in CLOSED_RUN:
         wait = d.snap.find_wait(child.wait_no)
         if wait is not None and wait.state == "open":
             settle_wait(d, wait, "finished" if c.outcome == "succeeded" else "child_failed")
+    return finish(d, {"again": False}, "child_finished")
+
+
+def _child_restarted(d: Draft, child: Child, successor: int) -> Decision:
+    """A child goes on as another run: it takes the first one's place in everything."""
+    child.outcome = "restarted"
+    d.add(Child(d.run.id, successor, child.idx, child.on_close, child.wait_no))
+    wait = d.snap.find_wait(child.wait_no)
+    if wait is not None and wait.state == "open":
+        d.edit(wait).name = str(successor)
+    if child.on_close != "leave" and (d.run.status in CLOSED_RUN or d.run.cancel_at is not None):
+        d.owe("cancel", successor, {"reason": "PARENT_CLOSED"})
     return finish(d, {"again": False}, "child_finished")
 
 

@@ -1,0 +1,121 @@
+"""Payloads too large for the database, kept by digest in files or a bucket.
+
+Laws:
+1. What is stored in the database instead is a reference: digest, size and the run it belongs to.
+2. An artifact is written before the reference that names it is committed, and never changed; writing it again is
+   harmless. What is read back is checked against its digest.
+3. A payload of the user's that looks like a reference is put among the artifacts too, so that none can be forged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.limits import ARTIFACT_BYTES_MAX
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+PREFIX = b'{"$tenure.artifact":'
+ENVIRONMENT = "TENURE_ARTIFACTS"
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands for an artifact in the database."""
+
+    digest: str = msgspec.field(name="$tenure.artifact")
+    size: int
+    run: str
+
+
+def is_reference(body: bytes) -> bool:
+    """Whether a stored payload is a reference."""
+    return body.startswith(PREFIX)
+
+
+def place_for(url: str) -> str | None:
+    """Where the artifacts of a database lie: TENURE_ARTIFACTS, else beside an SQLite file."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return named
+    if url.startswith(("postgresql:", "postgres:")):
+        return None
+    file = Path(url.removeprefix("sqlite:")).absolute()
+    return f"{file}.artifacts"
+
+
+class Artifacts:
+    """A place for artifacts: a folder, or `s3://bucket/prefix` with the usual AWS_* environment."""
+
+    def __init__(self, place: str | None) -> None:
+        self._place = place
+        self._opened: Any = None
+
+    def _open(self) -> Any:
+        if self._opened is None:
+            if self._place is None:
+                raise TenureError(
+                    "PAYLOAD_TOO_LARGE",
+                    f"the payload is over the inline limit and there is no place for artifacts: set {ENVIRONMENT}"
+                    " to a shared folder or s3://bucket/prefix",
+                )
+            if "://" in self._place:
+                self._opened = from_url(self._place)
+            else:
+                folder = Path(self._place)
+                folder.mkdir(parents=True, exist_ok=True)
+                self._opened = from_url(folder.absolute().as_uri())
+        return self._opened
+
+    async def put(self, body: bytes, run: str) -> bytes:
+        """Keep a payload; the reference to store instead."""
+        if len(body) > ARTIFACT_BYTES_MAX:
+            raise TenureError(
+                "PAYLOAD_TOO_LARGE",
+                f"the payload has {len(body)} bytes; an artifact has at most {ARTIFACT_BYTES_MAX}",
+            )
+        digest = sha256(body).hexdigest()
+        store = await asyncio.to_thread(self._open)
+        try:
+            await obstore.put_async(store, _path(run, digest), body, mode="create")
+        except AlreadyExistsError:
+            pass
+        except (BaseError, OSError) as fault:
+            raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
+        return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
+
+    async def get(self, reference: bytes) -> bytes:
+        """The payload behind a reference."""
+        try:
+            named = msgspec.json.decode(reference, type=Reference)
+        except msgspec.DecodeError as fault:
+            raise TenureError("INVALID_INPUT", f"this is no reference to an artifact: {fault}") from fault
+        digest = named.digest.removeprefix("sha256:")
+        ids.run_int(named.run)  # a path is made from it
+        if not _DIGEST.fullmatch(digest):
+            raise TenureError("INVALID_INPUT", f"{named.digest!r} is no digest")
+        store = await asyncio.to_thread(self._open)
+        try:
+            found = await obstore.get_async(store, _path(named.run, digest))
+            body = bytes(await found.bytes_async())
+        except (BaseError, OSError) as fault:
+            raise TenureError(
+                "STORE_UNAVAILABLE", f"artifact {named.digest} cannot be read: {fault}"
+            ) from fault
+        if sha256(body).hexdigest() != digest:
+            raise TenureError("STORE_UNAVAILABLE", f"artifact {named.digest} is not what it was")
+        return body
+
+
+def _path(run: str, digest: str) -> str:
+    return f"{run}/sha256/{digest}"

@@ -1,0 +1,238 @@
+"""Starting workflows and waiting for what they come to.
+
+Laws:
+1. A run that is started where a worker of this process has room for it is that worker's at once: it is made and leased in
+   one commit.
+2. Who waits here for a run that ends here is told by its worker; anybody else looks at the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+
+from tenure import ids
+from tenure.declared import Declared
+from tenure.embedded.plan import json_object, payload, request_hash
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.sdk import codec
+from tenure.sdk.definitions import Registry, Tool, Workflow, registry
+from tenure.worker import Worker
+
+if TYPE_CHECKING:
+    from tenure.embedded.engine import Engine
+
+R = TypeVar("R")
+
+
+class Run(Generic[R]):
+    """A run that was started, or is looked at."""
+
+    def __init__(self, engine: Engine, run_id: str, workflow: Workflow[..., Any] | None = None) -> None:
+        self._engine = engine
+        self._workflow = workflow
+        self.id = run_id
+
+    async def result(self, *, wait: float | None = None) -> R:
+        """What the workflow returned, or what it failed with raised; waits for it, at most `wait` seconds."""
+        body = await self._engine.output(self.id, wait=wait)
+        if self._workflow is not None:
+            return cast("R", self._workflow.codec.decode(body))
+        return cast("R", None if body is None else msgspec.json.decode(body))
+
+    async def status(self) -> str:
+        """The run's status."""
+        return (await self._engine.get(self.id)).status
+
+    async def cancel(self) -> str:
+        """Request its cancellation."""
+        return await self._engine.cancel(self.id)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+
+class Flows:
+    """What an engine does with workflows; see the laws above."""
+
+    def worker(
+        self,
+        *definitions: Workflow[..., Any] | Tool | Registry,
+        slots: int = 100,
+        queues: tuple[str, ...] | None = None,
+        commands: bool = False,
+        name: str | None = None,
+    ) -> Worker:
+        """A worker in this process: `async with engine.worker(): …`. Without definitions it serves everything that
+        decorators have collected."""
+        engine = cast("Engine", self)
+        made = Worker(engine.station, *definitions, slots=slots, queues=queues, commands=commands, name=name)
+        engine.local.append(made)
+        return made
+
+    async def start(self, workflow: Workflow[..., Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a workflow with these arguments and go on. `submit` has all the options."""
+        return await self._create(workflow, workflow.parameters.bind(args, kwargs))
+
+    async def submit(
+        self,
+        workflow: Workflow[..., Any] | Declared | str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002 - the word users know it by
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        concurrency_key: str | None = None,
+        supersede: bool = False,
+        not_before: datetime | None = None,
+        timeout: float | None = None,
+        wall_clock: bool = False,
+        trigger: c.Trigger | None = None,
+        source: str = "api",
+        actor: str | None = None,
+        profile: str | None = None,
+        version: str | None = None,
+    ) -> Run[Any]:
+        """Start a workflow with an input by names, and any of the options. With a `key`, the same request again
+        answers the same run."""
+        engine = cast("Engine", self)
+        options: dict[str, Any] = {
+            "labels": json_object(labels),
+            "metadata": json_object(metadata),
+            "priority": priority,
+            "concurrency_key": concurrency_key,
+            "concurrency_mode": "supersede" if supersede else "queue",
+            "not_before": None if not_before is None else round(not_before.timestamp() * 1e6),
+            "wall_clock": wall_clock,
+            "trigger": trigger or c.Trigger(),
+            "source": source,
+            "idempotency_key": key,
+        }
+        if timeout is not None:
+            options["timeout_seconds"] = timeout
+        if isinstance(workflow, Declared):
+            return await self._create_declared(workflow, input or {}, options, actor, profile)
+        if isinstance(workflow, str):
+            found = registry.workflows.get(workflow)
+            if found is None:
+                raise TenureError(
+                    "INVALID_INPUT",
+                    f"there is no workflow {workflow!r} here; import the module that defines it",
+                )
+            workflow = found
+        body = payload(dict(input or {})) or b"{}"
+        workflow.parameters.check(body)
+        del engine
+        return await self._create(workflow, body, options, actor, profile, version)
+
+    async def _create(
+        self,
+        workflow: Workflow[..., Any],
+        body: bytes,
+        options: dict[str, Any] | None = None,
+        actor: str | None = None,
+        profile: str | None = None,
+        version: str | None = None,
+    ) -> Run[Any]:
+        engine = cast("Engine", self)
+        queue = workflow.capability
+        fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **(options or {})}
+        run_id = engine.orchestrator.new_id()
+        keyed = fields.get("idempotency_key") is not None
+        worker = by = None
+        if not keyed:
+            for worker in engine.local:
+                by = worker.reserve(queue)
+                if by is not None:
+                    break
+        if len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED):
+            body = await engine.artifacts.put(body, ids.run_text(run_id))
+        command = c.CreateRun(
+            context=engine.context(actor),
+            run_id=run_id,
+            tenant=engine.tenant,
+            workspace=engine.workspace,
+            workflow=workflow.name,
+            code_version=version or workflow.version,
+            profile=profile or workflow.profile.name,
+            plan=(c.StepSpec(name="main", kind="body", queue=queue),),
+            input=body,
+            eager=by,
+            **fields,
+        )
+        if keyed:
+            command = msgspec.structs.replace(command, request_hash=request_hash(command))
+        lease = None
+        try:
+            created = await engine.orchestrator.create(command)
+            lease = created.lease
+        finally:
+            if by is not None and worker is not None:
+                if lease is not None:
+                    lease.input = body
+                worker.take(lease)
+        return Run(engine, ids.run_text(created.run_id), workflow)
+
+    async def _create_declared(
+        self,
+        workflow: Declared,
+        inputs: Mapping[str, Any],
+        options: dict[str, Any],
+        actor: str | None,
+        profile: str | None,
+    ) -> Run[Any]:
+        engine = cast("Engine", self)
+        bound = workflow.bind(inputs)
+        command = c.CreateRun(
+            context=engine.context(actor),
+            run_id=engine.orchestrator.new_id(),
+            tenant=engine.tenant,
+            workspace=engine.workspace,
+            workflow=workflow.name,
+            code_version=workflow.version,
+            profile=profile or workflow.profile,
+            plan=workflow.plan(bound),
+            input=payload(bound),
+            **{"timeout_seconds": workflow.timeout_seconds, **options},
+        )
+        if command.idempotency_key is not None:
+            command = msgspec.structs.replace(command, request_hash=request_hash(command))
+        created = await engine.orchestrator.create(command)
+        return Run(engine, ids.run_text(created.run_id))
+
+    def run(self, run_id: str, workflow: Workflow[..., Any] | None = None) -> Run[Any]:
+        """A handle on a run that exists."""
+        return Run(cast("Engine", self), run_id, workflow)
+
+
+class Ends:
+    """Who waits in this process for a run to end."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[asyncio.Future[bytes | None]]] = {}
+
+    def told(self, run_id: int, output: bytes | None) -> None:
+        """A run has succeeded here."""
+        for waiter in self._waiting.pop(run_id, ()):
+            if not waiter.done():
+                waiter.set_result(output)
+
+    def wait(self, run_id: int) -> asyncio.Future[bytes | None]:
+        """Told when the run succeeds in this process."""
+        waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, []).append(waiter)
+        return waiter
+
+    def forget(self, run_id: int, waiter: asyncio.Future[bytes | None]) -> None:
+        """Nobody waits there any more."""
+        left = self._waiting.get(run_id)
+        if left is not None and waiter in left:
+            left.remove(waiter)
+            if not left:
+                del self._waiting[run_id]

@@ -1,0 +1,73 @@
+"""Runs that a run sets off: children, and what it goes on as.
+
+Law: a run that could not be made (no such profile, a plan that is none, too large) is refused when it is asked for:
+later nobody could be told.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.errors import TenureError
+from tenure.kernel import profiles
+from tenure.kernel.commands import SYSTEM, Complete, CreateRun, StartChild, Trigger
+from tenure.kernel.decide import leases
+from tenure.kernel.decide.checks import check_command
+from tenure.kernel.decide.plans import check_plan
+from tenure.kernel.draft import Decision, Draft, check_size
+from tenure.kernel.model import Run, RunSpec
+
+
+def _trigger(run: Run, spec: RunSpec) -> Trigger:
+    return msgspec.convert({"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}, Trigger)
+
+
+def owe_run(
+    d: Draft, asked: StartChild, *, parent_id: int | None, parent_no: int | None, again: bool = False
+) -> None:
+    """Owe the making of another run of the same tenant and workspace, on behalf of whoever asked for this one."""
+    run, spec = d.run, d.spec()
+    check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
+    for body in (asked.input, *(part.input for part in asked.plan)):
+        check_size(body)
+    request = CreateRun(
+        context=SYSTEM,
+        run_id=asked.run_id,
+        tenant=run.tenant,
+        workspace=run.workspace,
+        workflow=asked.workflow,
+        code_version=asked.code_version,
+        profile=asked.profile or run.profile,
+        plan=asked.plan,
+        input=asked.input,
+        trigger=_trigger(run, spec) if again else Trigger("child"),
+        source="child",
+        over_rate="delay",
+        timeout_seconds=asked.timeout_seconds,
+        requester=spec.requester,
+        priority=spec.priority if again else 0,
+        concurrency_key=run.concurrency_key if again else None,
+        concurrency_mode="supersede" if again and spec.concurrency_mode == "supersede" else "queue",
+        labels=spec.labels if again else "{}",
+        metadata=spec.metadata if again else "{}",
+        parent_id=parent_id,
+        parent_no=parent_no,
+    )
+    check_command(request)
+    d.owe("create", asked.run_id, request)
+
+
+def complete(d: Draft, c: Complete) -> Decision:
+    """A step succeeded; with `restart` its run ends here and goes on as another one, which takes its place: at its
+    parent's, and behind its key."""
+    if c.restart is not None and d.step(c.idx).state != "canceling":
+        run, spec = d.run, d.spec()
+        if run.steps_total != 1 or c.restart.run_id == run.id:
+            raise TenureError(
+                "INVALID_INPUT", "only a run of one body goes on as another run, with an id of its own"
+            )
+        if any(child.on_close == "wait" for child in (d.snap.open_children() if run.children_open else ())):
+            raise TenureError("INVALID_INPUT", "a run with children that it must wait for cannot restart yet")
+        owe_run(d, c.restart, parent_id=spec.parent_id, parent_no=spec.parent_no, again=True)
+        d.notes["restarted_as"] = c.restart.run_id
+    return leases.complete(d, c)

@@ -1,0 +1,183 @@
+"""Values of the user's as bytes and back, by the types their functions declare.
+
+Laws:
+1. Payloads are JSON. What a step returns to its workflow is what was stored, read back: a first run and a
+   replay see the same value.
+2. The digest of arguments is the same in every process: sets and dictionaries are ordered, and an argument that
+   has no value of its own (a client, a connection) counts as its type's name.
+3. What cannot be encoded or does not fit its type is refused with the place and what was expected.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from hashlib import blake2b
+from types import NoneType
+from typing import Any, get_type_hints
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.limits import PAYLOAD_BYTES_MAX
+
+_SIMPLE = (str, int, bool, NoneType)
+"""What JSON gives back exactly as it was, whatever was declared."""
+_DIGEST_BYTES = 8
+INLINE_BYTES_MAX = PAYLOAD_BYTES_MAX
+RESERVED = b'{"$tenure'
+"""How a stored payload begins that is a reference of ours; a user's that begins so is put among the artifacts."""
+
+
+def _nameless(value: Any) -> str:
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+_encoder = msgspec.json.Encoder()
+_digester = msgspec.msgpack.Encoder(enc_hook=_nameless, order="deterministic")
+_NOTHING = _digester.encode(((), {}))
+NO_ARGUMENTS = blake2b(_NOTHING, digest_size=_DIGEST_BYTES).digest()
+
+
+def encode(value: Any, what: str) -> bytes | None:
+    """A value as a payload; None is no payload."""
+    if value is None:
+        return None
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as fault:
+        raise TenureError("INVALID_INPUT", f"{what} must be JSON or a msgspec type: {fault}") from fault
+
+
+def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """What a call was made with, in a few bytes."""
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    try:
+        body = _digester.encode((args, kwargs))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        body = repr([_nameless(a) for a in (*args, *kwargs.values())]).encode()
+    return blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+class Codec:
+    """Encodes and decodes the values of one declared type."""
+
+    __slots__ = ("_decode", "_what")
+
+    def __init__(self, declared: Any, what: str) -> None:
+        self._what = what
+        self._decode: Callable[[bytes], Any] = msgspec.json.decode
+        if declared not in (Any, None, NoneType, inspect.Signature.empty):
+            try:
+                self._decode = msgspec.json.Decoder(declared).decode
+            except TypeError as fault:
+                raise TypeError(f"{what} has a type that cannot be stored: {fault}") from fault
+
+    def encode(self, value: Any) -> bytes | None:
+        """A value as a payload."""
+        return encode(value, self._what)
+
+    def decode(self, body: bytes | None) -> Any:
+        """A payload as a value."""
+        if body is None:
+            return None
+        try:
+            return self._decode(body)
+        except msgspec.DecodeError as fault:
+            problem, _, where = str(fault).partition(" - at ")
+            place = where.strip("`").removeprefix("$").lstrip(".")
+            said = f"{self._what}: {problem}" + (f" at {place}" if place else "")
+            raise TenureError("INVALID_INPUT", said, (Detail(place or self._what, problem),)) from fault
+
+    def echo(self, value: Any, body: bytes | None) -> Any:
+        """The value as it would be read back; see law 1."""
+        return value if type(value) in _SIMPLE else self.decode(body)
+
+
+class Parameters:
+    """The inputs of a workflow or tool: a JSON object with a field per parameter, checked and converted."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._signature = inspect.signature(function)
+        self._name = name
+        hints = _hints(function)
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(f"{name}: inputs are named, so {parameter} cannot be one")
+            kind = hints.get(parameter.name, Any)
+            if parameter.default is parameter.empty:
+                fields.append((parameter.name, kind))
+            else:
+                fields.append((parameter.name, kind, _default(parameter.default)))
+        self.names = tuple(self._signature.parameters)
+        self._positional = tuple(
+            p.name for p in self._signature.parameters.values() if p.kind is p.POSITIONAL_ONLY
+        )
+        self._struct: type[msgspec.Struct] = msgspec.defstruct(
+            "Input", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        self._codec = Codec(self._struct, f"input of {name}")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The inputs as a JSON Schema."""
+        try:
+            return msgspec.json.schema(self._struct)
+        except TypeError:
+            return {"type": "object", "properties": {name: {} for name in self.names}}
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """A call's arguments as an input; defaults stay out, so that a later version may change them."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as fault:
+            raise TenureError("INVALID_INPUT", f"{self._name}: {fault}") from fault
+        body = encode(bound.arguments, f"input of {self._name}") or b"{}"
+        self._codec.decode(body)  # what the worker could not take is refused here
+        return body
+
+    def check(self, body: bytes | None) -> None:
+        """Refuse an input that does not fit."""
+        self._codec.decode(body or b"{}")
+
+    def call(self, function: Callable[..., Any], body: bytes | None) -> Any:
+        """Call the function with an input."""
+        given = self._codec.decode(body or b"{}")
+        values = {name: getattr(given, name) for name in self.names}
+        positional = [values.pop(name) for name in self._positional]
+        return function(*positional, **values)
+
+
+def _default(value: Any) -> Any:
+    """A default that is safe to share: mutable ones are made anew each time."""
+    if isinstance(value, list | dict | set | bytearray):
+        return msgspec.field(default_factory=lambda: copy(value))
+    return value
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:  # a name only a type checker sees: that parameter takes anything
+        return {}
+
+
+def returns(function: Callable[..., Any]) -> Any:
+    """What a function says it returns."""
+    return _hints(function).get("return", Any)
+
+
+RESTARTED = "$tenure.restarted"
+
+
+def restarted(run_id: str) -> bytes:
+    """The output of a run that went on as another one."""
+    return _encoder.encode({RESTARTED: run_id})
+
+
+def restarted_as(body: bytes) -> str:
+    """Which run a restarted one went on as."""
+    return str(msgspec.json.decode(body)[RESTARTED])

@@ -1,0 +1,92 @@
+"""The line between a workflow's body and whoever holds its lease: a worker beside the database, or a remote one.
+
+Law: the body says what happened in the order in which it happened, and is told what was committed. What it does not
+say it does not know: clocks, threads and other runs are behind this line too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tenure.kernel.commands import ApprovalSpec, RecordCheckpoint, StartChild, WaitSpec
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.sdk.definitions import Step
+from tenure.store.port import Waited
+
+
+class Line(Protocol):
+    """See the law above."""
+
+    lease: Lease
+    stop: threading.Event
+    """Set when the work should stop, for code in threads."""
+    progress: str
+
+    def head(self) -> dict[str, Any]:
+        """The address of the next message: run, step, fence, a fresh sequence number, who speaks."""
+        ...
+
+    def record(self, checkpoint: RecordCheckpoint) -> asyncio.Future[Reply]:
+        """Record a checkpoint; the answer is there when it is durable."""
+        ...
+
+    async def open_wait(
+        self,
+        label: str,
+        *,
+        approval: ApprovalSpec | None = None,
+        proposal: ApprovalSpec | None = None,
+        question: bytes | None = None,
+        event: WaitSpec | None = None,
+        until: int | None = None,
+        child: StartChild | None = None,
+    ) -> Reply:
+        """Open a wait, or find it opened."""
+        ...
+
+    async def suspend(self, waits: tuple[int, ...]) -> Reply:
+        """Let go of the lease until one of these settles."""
+        ...
+
+    async def waited(self) -> list[Waited]:
+        """All waits of this step with their answers."""
+        ...
+
+    def now_us(self) -> int:
+        """The store's time, as well as it is known here."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+    def new_run_id(self) -> int:
+        """An id for a child."""
+        ...
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """Run plain code of a step where it blocks nobody."""
+        ...
+
+    async def in_process(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a step's function in a process of its own; cancelling this kills it."""
+        ...
+
+    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
+        """Keep a line beside the run's history."""
+        ...
+
+    def abandon(self, work: asyncio.Future[Any]) -> None:
+        """Work that does not let itself be stopped: its slot is taken until it ends, its result is dropped."""
+        ...
+
+    async def put_aside(self, body: bytes) -> bytes:
+        """Put a payload that is too large for the database among the artifacts; what to store instead."""
+        ...
+
+    async def fetch(self, body: bytes | None) -> bytes | None:
+        """A stored payload as it was."""
+        ...

@@ -1,0 +1,78 @@
+"""Keys of durable calls: (scope path, name, n-th call of that name in that scope).
+
+Laws:
+1. A key is given when a call is made, not when it is awaited: `asyncio.gather(build(1), build(2))` has the same keys
+   in every replay.
+2. Every branch of a gather and every task is a scope of its own, so that what runs side by side cannot
+   change each other's keys. A task that is not ours is given its scope at its first durable call.
+3. A key that was recorded and is not asked for again, where another is asked for in its place, is a misfit: the
+   code has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tenure.sdk import here
+
+if TYPE_CHECKING:
+    from tenure.sdk.body import Body
+    from tenure.sdk.definitions import Step
+
+
+class Scope:
+    """A sequence of durable calls in a workflow."""
+
+    frame = None
+
+    __slots__ = ("_counts", "_tasks", "body", "path", "plain", "task")
+
+    def __init__(self, body: Body, path: str, task: asyncio.Task[Any] | None, *, plain: bool = False) -> None:
+        self.body = body
+        self.path = path
+        self.task = task
+        self.plain = plain
+        """Whether its code runs in a thread and gets results instead of awaitables."""
+        self._counts: dict[str, int] = {}
+        self._tasks: dict[asyncio.Task[Any], Scope] = {}
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the task that runs now; see law 2."""
+        if self.plain:
+            return self
+        task = asyncio.current_task()
+        if self.task is task or task is None:
+            return self
+        known = self._tasks.get(task)
+        if known is None:
+            known = self._tasks[task] = self.branch("task", task)
+            self.body.strand_begins()
+            task.add_done_callback(self._task_ended)
+            here.enter(known)  # in the task's own context
+        return known
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        self.body.strand_ends()
+
+    def key(self, name: str) -> str:
+        """The key of the next call of this name."""
+        n = self._counts.get(name, 0) + 1
+        self._counts[name] = n
+        key = self.path + name if n == 1 else f"{self.path}{name}#{n}"
+        if self.body.past:
+            self.body.past.ask(key)
+        return key
+
+    def branch(self, name: str, task: asyncio.Task[Any] | None = None) -> Scope:
+        """A scope beneath this one."""
+        n = self._counts.get(name, 0) + 1
+        self._counts[name] = n
+        return Scope(self.body, f"{self.path}{name}[{n}]/", task, plain=self.plain)
+
+    def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A durable call of a step: awaited, or done at once in plain code."""
+        calling = self.body.call(self.key(step.name), step, args, kwargs)
+        return self.body.bridge(calling) if self.plain else calling

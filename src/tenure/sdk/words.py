@@ -1,0 +1,423 @@
+"""The vocabulary of workflows: what code may say besides calling steps.
+
+Laws:
+1. A word's key is given when it is called. In an async workflow every word is awaited; in a plain one it answers
+   at once, as a plain step does.
+2. A wait that is short enough is waited for in memory; every other one lets the run go until it is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as _random
+import uuid as _uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from tenure import ids
+from tenure.durations import seconds
+from tenure.errors import TenureError
+from tenure.kernel.commands import ApprovalSpec, StartChild, StepSpec, WaitSpec
+from tenure.sdk import codec, here
+from tenure.sdk.body import SHORT_SECONDS, Body, refusal
+from tenure.sdk.definitions import Duration, Step, Workflow, registry
+from tenure.sdk.faults import ChildFailed, WaitExpired
+from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.scope import Scope
+from tenure.store.port import Waited
+
+T = TypeVar("T")
+Tier = Literal["low", "med", "high"]
+
+
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A person's answer."""
+
+    approved: bool
+    approver: str | None = None
+    reason: str | None = None
+    at: datetime | None = None
+
+
+def _say(scope: Scope, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """See law 1. (The types are those of async workflows.)"""
+    return cast("Coroutine[Any, Any, T]", scope.body.bridge(work)) if scope.plain else work
+
+
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC)
+
+
+# ----------------------------------------------------------------------------------------------- people
+
+
+def approve(
+    action: str,
+    *,
+    tier: Tier = "low",
+    people: int = 1,
+    within: Duration | None = None,
+    show: Any = None,
+) -> Coroutine[Any, Any, Decision]:
+    """Ask people, and wait for their answer. `show` is what they are shown beside the question.
+
+    Raises ApprovalRejected or ApprovalExpired; uncaught, these fail the run.
+    """
+    scope = here.scope("approve")
+    spec = ApprovalSpec(action, tier, people, None if within is None else seconds(within))
+    return _say(scope, _approve(scope.body, scope.key("approve"), spec, show))
+
+
+async def _approve(body: Body, key: str, spec: ApprovalSpec, show: Any) -> Decision:
+    question = await body.aside(codec.encode(show, "what is shown"))
+    row = await body.wait(key, check=True, approval=spec, question=question)
+    refused = refusal(row, spec.action)
+    if refused is not None:
+        raise refused
+    return _decision(row)
+
+
+def _decision(row: Waited) -> Decision:
+    reason = None if row.reason is None else msgspec.json.decode(row.reason)
+    return Decision(row.outcome == "approved", row.decided_by, reason, _moment(row.settled_at))
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A proposal that was made. The run goes on; people decide about it when they do."""
+
+    run_id: str
+    no: int
+
+
+def propose(
+    action: str,
+    content: Any = None,
+    *,
+    tier: Tier = "low",
+    people: int = 1,
+    within: Duration | None = None,
+) -> Coroutine[Any, Any, Proposal]:
+    """Propose something without waiting for the answer. It can be decided after the run has succeeded, too."""
+    scope = here.scope("propose")
+    spec = ApprovalSpec(action, tier, people, None if within is None else seconds(within))
+    return _say(scope, _propose(scope.body, scope.key("propose"), spec, content))
+
+
+async def _propose(body: Body, key: str, spec: ApprovalSpec, content: Any) -> Proposal:
+    question = await body.aside(codec.encode(content, "a proposal"))
+    return Proposal(body.run_id, await body.open(key, proposal=spec, question=question))
+
+
+# ------------------------------------------------------------------------------------- events and time
+
+
+def wait(
+    event: str,
+    *,
+    within: Duration | None = None,
+    source: str = "",
+    type: Any = Any,  # noqa: A002 - reads best
+) -> Coroutine[Any, Any, Any]:
+    """Wait for an event, and answer what it brought. One that came before is taken at once.
+
+    `type` is what it is converted to. Raises WaitExpired.
+    """
+    scope = here.scope("wait")
+    spec = WaitSpec(event, source, None if within is None else seconds(within))
+    return _say(scope, _wait(scope.body, scope.key(f"wait:{_plain(event)}"), spec, type))
+
+
+def _plain(event: str) -> str:
+    """An event's name as part of a key."""
+    return "".join("_" if c in "/#[]!" else c for c in event)
+
+
+async def _wait(body: Body, key: str, spec: WaitSpec, declared: Any) -> Any:
+    row = await body.wait(key, check=True, event=spec)
+    if row.outcome == "expired":
+        raise WaitExpired(spec.event)
+    return codec.Codec(declared, f"event {spec.event!r}").decode(await body.fetched(row.result))
+
+
+def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
+    """Let time pass: seconds, or a text such as `1h30m`. A long sleep holds neither memory nor a worker."""
+    scope = here.scope("sleep")
+    return _say(scope, _sleep(scope.body, scope.key("sleep"), seconds(duration)))
+
+
+async def _sleep(body: Body, key: str, length: float) -> None:
+    if length < SHORT_SECONDS:
+        until = await body.recall(key, lambda: body.line.now_us() + round(length * 1e6))
+        left = (until - body.line.now_us()) / 1e6
+        if left > 0:
+            await body.busy(body.line.sleep(left))
+        return
+    await body.wait(key, check=True, until=body.line.now_us() + round(length * 1e6))
+
+
+def now() -> Coroutine[Any, Any, datetime]:
+    """The time by the store's clock; recorded, so that a replay sees the same."""
+    scope = here.scope("now")
+    return _say(scope, _now(scope.body, scope.key("now")))
+
+
+async def _now(body: Body, key: str) -> datetime:
+    us: int = await body.recall(key, body.line.now_us)
+    return datetime.fromtimestamp(us / 1e6, UTC)
+
+
+def uuid() -> Coroutine[Any, Any, _uuid.UUID]:
+    """A random UUID; recorded."""
+    scope = here.scope("uuid")
+    return _say(scope, _make_uuid(scope.body, scope.key("uuid")))
+
+
+async def _make_uuid(body: Body, key: str) -> _uuid.UUID:
+    return _uuid.UUID(await body.recall(key, lambda: str(_uuid.uuid4())))
+
+
+def random() -> Coroutine[Any, Any, float]:
+    """A random number from 0 to 1; recorded."""
+    scope = here.scope("random")
+    return _say(scope, scope.body.recall(scope.key("random"), _random.random))
+
+
+# -------------------------------------------------------------------------------------- side by side
+
+
+def gather(
+    *work: Awaitable[T], limit: int | None = None, return_exceptions: bool = False
+) -> Coroutine[Any, Any, list[Any]]:
+    """Do several things at once, `limit` at a time, and answer their results in order.
+
+    Waits among them are waited for together: the run is let go when nothing else is left. The first failure stops
+    the others, unless `return_exceptions`.
+    """
+    scope = here.scope("gather")
+    if scope.plain:
+        raise TenureError(
+            "INVALID_INPUT", "tenure.gather is for async workflows; in a plain one use tenure.map"
+        )
+    branches = [scope.branch("gather") for _ in work]
+    return _gather(scope.body, [_awaited(each) for each in work], branches, limit, return_exceptions)
+
+
+def map(  # noqa: A001 - what it is
+    function: Callable[..., Any],
+    items: Iterable[Any],
+    *,
+    limit: int | None = None,
+    return_exceptions: bool = False,
+) -> Coroutine[Any, Any, list[Any]]:
+    """Call a step (or an async function of the workflow) once per item, `limit` at a time."""
+    scope = here.scope("map")
+    things = list(items)
+    branches = [scope.branch("map") for _ in things]
+    work = [_mapped(function, each, branch) for each, branch in zip(things, branches, strict=True)]
+    return _say(scope, _gather(scope.body, work, branches, limit, return_exceptions))
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def _mapped(function: Callable[..., Any], item: Any, branch: Scope) -> Any:
+    if isinstance(function, Step):
+        return await branch.body.call(branch.key(function.name), function, (item,), {})
+    return await function(item)
+
+
+async def _gather(
+    body: Body,
+    work: list[Coroutine[Any, Any, Any]],
+    branches: list[Scope],
+    limit: int | None,
+    return_exceptions: bool,
+) -> list[Any]:
+    if limit is not None and limit < 1:
+        raise TenureError("INVALID_INPUT", f"a limit is at least 1, not {limit}")
+    room = asyncio.Semaphore(limit) if limit is not None else None
+
+    async def branch(scope: Scope, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        scope.task = asyncio.current_task()
+        here.enter(scope)  # in this task's own context
+        if room is None:
+            body.strand_begins()
+            try:
+                return await coroutine
+            finally:
+                body.strand_ends()
+        async with room:
+            body.strand_begins()
+            try:
+                return await coroutine
+            finally:
+                body.strand_ends()
+
+    tasks = [asyncio.ensure_future(branch(s, c)) for s, c in zip(branches, work, strict=True)]
+    # Branches begin a moment later: until then this strand still counts, so that nothing is let go too early.
+    await asyncio.sleep(0)
+    body.strand_ends()
+    try:
+        if not tasks:
+            return []
+        when = asyncio.ALL_COMPLETED if return_exceptions else asyncio.FIRST_EXCEPTION
+        await asyncio.wait(tasks, return_when=when)
+    finally:
+        body.strand_begins()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    body.check()
+    if return_exceptions:
+        return [task.exception() or task.result() for task in tasks]
+    for task in tasks:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            raise fault
+    return [task.result() for task in tasks]
+
+
+# ------------------------------------------------------------------------------------------- children
+
+
+class Child(Generic[T]):
+    """A run that this one started."""
+
+    def __init__(
+        self, body: Body, scope: Scope, no: int, run_id: str, workflow: Workflow[..., Any] | None
+    ) -> None:
+        self._body = body
+        self._scope = scope
+        self._no = no
+        self._workflow = workflow
+        self.run_id = run_id
+
+    def result(self) -> Coroutine[Any, Any, T]:
+        """Wait for its end; its output, or ChildFailed."""
+        return _say(self._scope, self._result())
+
+    async def _result(self) -> Any:
+        row = await self._body.wait_for(self._no)
+        if row.child_outcome != "succeeded":
+            error = None if row.child_error is None else row.child_error.decode(errors="replace")
+            raise ChildFailed(self.run_id, row.child_outcome or "ended", row.child_code or "?", error)
+        body = await self._body.fetched(row.child_output)
+        if self._workflow is not None:
+            return self._workflow.codec.decode(body)
+        return None if body is None else msgspec.json.decode(body)
+
+
+def start(
+    workflow: Workflow[..., Any] | str,
+    *args: Any,
+    on_close: Literal["cancel", "leave", "wait"] = "cancel",
+    **kwargs: Any,
+) -> Coroutine[Any, Any, Child[Any]]:
+    """Start a run of another workflow and go on; `await child.result()` waits for it.
+
+    `on_close` says what happens to it when this run ends first: it is canceled, left alone, or waited for.
+    """
+    scope = here.scope("start")
+    name = workflow if isinstance(workflow, str) else workflow.name
+    known = registry.workflows.get(workflow) if isinstance(workflow, str) else workflow
+    if known is None:
+        raise TenureError(
+            "INVALID_INPUT", f"there is no workflow {name!r} here; import the module that defines it"
+        )
+    return _say(scope, _start(scope, scope.key(f"start:{name}"), known, args, kwargs, on_close))
+
+
+async def _start(
+    scope: Scope,
+    key: str,
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    on_close: Literal["cancel", "leave", "wait"],
+) -> Child[Any]:
+    body = scope.body
+    child = StartChild(
+        run_id=body.line.new_run_id(),
+        workflow=workflow.name,
+        code_version=workflow.version,
+        profile=workflow.profile.name,
+        input=await body.aside(workflow.parameters.bind(args, kwargs)),
+        plan=(StepSpec(name="main", kind="body", queue=workflow.capability),),
+        on_close=on_close,
+    )
+    no = await body.open(key, child=child)
+    known = body.past.waits.get(key)
+    run_id = child.run_id if known is None else int(known.name)
+    return Child(body, scope, no, ids.run_text(run_id), workflow)
+
+
+# ------------------------------------------------------------------------------- versions and restarts
+
+
+def patched(name: str) -> Coroutine[Any, Any, bool]:
+    """Whether a run takes the new way: true for runs that come here for the first time, false for those that had
+    passed here before the change. `if await tenure.patched("use-v2"): …`"""
+    scope = here.scope("patched")
+    return _say(scope, _patched(scope, f"patched:{_plain(name)}"))
+
+
+async def _patched(scope: Scope, name: str) -> bool:
+    body = scope.body
+    key = scope.path + name
+    if key in body.past.checkpoints or key in body.patches:
+        body.past.ask(key)
+        return True
+    if body.past.is_before(scope.path):
+        return False
+    body.patches.add(key)
+    body.record(key, output=b"true")
+    return True
+
+
+def restart(*args: Any, **kwargs: Any) -> Any:
+    """End this run and go on as a new one of the same workflow with these arguments: for work without an end, and
+    before the limit on checkpoints. Whoever waits for this run is given the new one's result."""
+    scope = here.scope("restart")
+    body = scope.body
+    body.restart(body.workflow.parameters.bind(args, kwargs))
+
+
+# ------------------------------------------------------------------------------------------ inside steps
+
+
+def current() -> Frame:
+    """The step that runs now: its run, its try, its idempotency key, `progress()`, `canceled`."""
+    frame = here.frame()
+    if frame is None:
+        raise TenureError("INVALID_INPUT", "tenure.current() is used inside a step")
+    return frame
+
+
+def log(text: str, *, level: Literal["debug", "info", "warning", "error"] = "info", **fields: Any) -> None:
+    """A line beside the run's history: from a step, or from the workflow itself (then a replay may repeat it)."""
+    frame = here.frame()
+    if frame is not None:
+        frame.log(level, text, fields)
+        return
+    scope = here.scope("log")
+    scope.body.line.log("", level, text, fields)
+
+
+def report_cost(
+    provider: str,
+    model: str,
+    *,
+    tokens_in: int = 0,
+    tokens_out: int = 0,
+    money: float | str | None = None,
+    currency: str = "USD",
+) -> None:
+    """Tell what a call to a provider cost; kept with the step that made it. Used inside a step."""
+    frame = current()
+    micros = 0 if money is None else round(float(money) * 1_000_000)
+    if tokens_in < 0 or tokens_out < 0 or micros < 0:
+        raise TenureError("INVALID_INPUT", "costs are not negative")
+    frame.costs.append(Cost(provider, model, tokens_in, tokens_out, micros, currency))

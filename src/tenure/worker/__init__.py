@@ -1,0 +1,8 @@
+"""Workers: take leases, run workflows, tools and commands under them, and say how it went."""
+
+from __future__ import annotations
+
+from tenure.worker.station import LocalStation, Station
+from tenure.worker.worker import Worker
+
+__all__ = ["LocalStation", "Station", "Worker"]

@@ -1,0 +1,166 @@
+"""A lease in a worker's hands: its conversation with the station, and what its code needs from outside.
+
+Laws:
+1. One sequence for everything said under a lease, in the order in which it is said.
+2. Work that does not let itself be stopped keeps the lease's slot until it ends; what it comes to is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenure import ids
+from tenure.kernel import commands as c
+from tenure.kernel.beside import LogLine
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.store.port import Waited
+from tenure.worker.isolated import run_isolated
+
+if TYPE_CHECKING:
+    from tenure.sdk.definitions import Step
+    from tenure.worker.station import Station
+
+LOG_TEXT_CHARS_MAX = 4_000
+
+
+class Held:
+    """See the laws above. It is the `Line` of the workflow under its lease."""
+
+    __slots__ = (
+        "_context",
+        "_pool",
+        "_seq",
+        "_station",
+        "abandoned",
+        "cancel",
+        "lease",
+        "lost",
+        "progress",
+        "run_id",
+        "stop",
+        "work",
+    )
+
+    def __init__(self, lease: Lease, worker: str, station: Station, pool: ThreadPoolExecutor) -> None:
+        self.lease = lease
+        self.run_id = ids.run_text(lease.run_id)
+        self._station = station
+        self._pool = pool
+        self._context = c.Context(f"worker:{worker}", "system", lease.idempotency_key)
+        self._seq = 0
+        self.stop = threading.Event()
+        self.work: asyncio.Task[Any] | None = None
+        self.cancel = False
+        """Whether its cancellation was requested."""
+        self.lost = False
+        """Whether it is no longer ours."""
+        self.progress = ""
+        self.abandoned: list[asyncio.Future[Any]] = []
+
+    def head(self) -> dict[str, Any]:
+        """The address of the next message."""
+        self._seq += 1
+        lease = self.lease
+        return {
+            "run_id": lease.run_id,
+            "idx": lease.idx,
+            "n": lease.n,
+            "seq": self._seq,
+            "tenant": lease.tenant,
+            "context": self._context,
+        }
+
+    # ---------------------------------------------------------------------------------- conversation
+
+    def say(self, message: c.LeaseMessage) -> asyncio.Future[Reply]:
+        """Send a message."""
+        return self._station.say(message)
+
+    def record(self, checkpoint: c.RecordCheckpoint) -> asyncio.Future[Reply]:
+        """Record a checkpoint; the answer is there when it is durable."""
+        return self._station.say(checkpoint)
+
+    async def open_wait(self, label: str, **what: Any) -> Reply:
+        """Open a wait, or find it opened."""
+        return await self._station.say(c.OpenWait(**self.head(), label=label, **what))
+
+    async def suspend(self, waits: tuple[int, ...]) -> Reply:
+        """Let go of the lease until one of these settles."""
+        return await self._station.say(c.Suspend(**self.head(), waits=waits))
+
+    async def waited(self) -> list[Waited]:
+        """All waits of this step with their answers."""
+        return await self._station.waited(self.lease)
+
+    # --------------------------------------------------------------------------------------- outside
+
+    def now_us(self) -> int:
+        """The store's time, as well as it is known here."""
+        return self._station.now_us()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
+    def new_run_id(self) -> int:
+        """An id for a child."""
+        return self._station.new_run_id()
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """Run plain code where it blocks nobody; it sees the same context."""
+        context = contextvars.copy_context()
+        work = asyncio.get_running_loop().run_in_executor(self._pool, context.run, function)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self.stop.set()
+            if not work.done():
+                self.abandon(work)
+            raise
+
+    async def in_process(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a step's function in a process of its own; cancelling this kills it."""
+        return await run_isolated(step, args, kwargs)
+
+    def abandon(self, work: asyncio.Future[Any]) -> None:
+        """Work that does not let itself be stopped; see law 2."""
+        work.add_done_callback(_looked_at)
+        self.abandoned.append(work)
+
+    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
+        """Keep a line beside the run's history."""
+        try:
+            encoded = msgspec.json.encode(fields, enc_hook=repr).decode() if fields else "{}"
+        except (TypeError, ValueError, RecursionError):
+            encoded = "{}"
+        self._station.log(
+            LogLine(
+                self.lease.run_id,
+                at=self.now_us(),
+                step=step or self.lease.name,
+                level=level,
+                text=text[:LOG_TEXT_CHARS_MAX],
+                fields=encoded,
+            )
+        )
+
+    async def put_aside(self, body: bytes) -> bytes:
+        """Put a large payload among the artifacts; what to store instead."""
+        return await self._station.artifacts.put(body, self.run_id)
+
+    async def fetch(self, body: bytes | None) -> bytes | None:
+        """A stored payload as it was."""
+        return None if body is None else await self._station.artifacts.get(body)
+
+
+def _looked_at(work: asyncio.Future[Any]) -> None:
+    """Nobody wants its outcome; asyncio need not complain."""
+    if not work.cancelled():
+        work.exception()

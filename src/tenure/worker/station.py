@@ -1,0 +1,214 @@
+"""Where a worker gets its work and takes its messages: a database beside it, or a server.
+
+Law: a worker knows nothing else of the system. Whatever a station offers works the same over both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import structlog
+
+from tenure.artifacts import Artifacts
+from tenure.clock import HostClock
+from tenure.errors import TenureError
+from tenure.kernel.beside import LogLine
+from tenure.kernel.commands import Heartbeat, LeaseMessage
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.kernel.model import Run
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.heartbeats import LeaseKey
+from tenure.orchestrator.resuming import resume_view
+from tenure.sdk.past import Past
+from tenure.store.port import Store, Waited
+from tenure.worker.heart import Heart
+
+log = structlog.get_logger(__name__)
+
+_HOST = HostClock()
+LOG_PAUSE_SECONDS = 0.2
+LOG_LINES_WAITING_MAX = 10_000
+
+
+class Station(Protocol):
+    """See the law above."""
+
+    artifacts: Artifacts
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
+        """Take up to `limit` steps; wait for some when there are none."""
+        ...
+
+    def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
+        """Send a message of a lease; messages of one lease are carried out in the order in which they are said."""
+        ...
+
+    def heart(self, heard: Any) -> Heart:
+        """Something that beats for leases without needing the worker's loop."""
+        ...
+
+    async def past(self, lease: Lease) -> Past:
+        """What the step of a lease has recorded before."""
+        ...
+
+    async def waited(self, lease: Lease) -> list[Waited]:
+        """The waits of a lease's step, with their answers."""
+        ...
+
+    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
+        """The run's input, its finished steps' outputs by name, and facts of the run: for declared steps."""
+        ...
+
+    def now_us(self) -> int:
+        """The store's time, as well as it is known here."""
+        ...
+
+    def new_run_id(self) -> int:
+        """An id for a new run."""
+        ...
+
+    def ended(self, run_id: int, output: bytes | None, /) -> None:
+        """A run has succeeded with this output: for whoever waits for it in this process."""
+        ...
+
+    def log(self, line: LogLine) -> None:
+        """Keep a line of a run's log, some time soon."""
+        ...
+
+    async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
+        """Say that a worker is here."""
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Say that a worker stops in peace."""
+        ...
+
+
+class LocalStation:
+    """A station beside the database."""
+
+    def __init__(
+        self,
+        url: str,
+        orchestrator: Orchestrator,
+        artifacts: Artifacts,
+        ended: Callable[[int, bytes | None], None],
+    ) -> None:
+        self.url = url
+        self.orchestrator = orchestrator
+        self.artifacts = artifacts
+        self.ended = ended
+        self._lines: list[LogLine] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def store(self) -> Store:
+        """The database."""
+        return self.orchestrator.store
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
+        """Take up to `limit` steps."""
+        return await self.orchestrator.claim(worker, queues=queues, limit=limit, wait_seconds=wait_seconds)
+
+    def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
+        """Send a message of a lease; one that finds the queue full waits for room."""
+        try:
+            return self.orchestrator.submit(message)
+        except TenureError as refused:
+            if refused.code != "QUEUE_FULL":
+                raise
+            return asyncio.ensure_future(self.orchestrator.send(message))
+
+    def heart(self, heard: Any) -> Heart:
+        """Heartbeats in a thread of their own, over a connection of their own."""
+        return Heart(self.url, heard)
+
+    async def past(self, lease: Lease) -> Past:
+        """What the step of a lease has recorded before."""
+        view = await resume_view(self.store, lease)
+        return Past(view.checkpoints, view.waits)
+
+    async def waited(self, lease: Lease) -> list[Waited]:
+        """The waits of a lease's step, with their answers."""
+        rows: list[Waited] = await self.store.read("resume_waits", lease.run_id, lease.idx)
+        return rows
+
+    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
+        """The run's input, its finished steps' outputs by name, and facts of the run."""
+        read = self.store.read
+        specs, steps, payloads, runs = await asyncio.gather(
+            read("get_spec", lease.run_id),
+            read("steps_of", lease.run_id),
+            read("payloads_of", lease.run_id),
+            read("get_run", lease.run_id),
+        )
+        bodies = {row.ref: row.body for row in payloads}
+        run: Run = runs[0]
+        facts = {
+            "workflow": run.workflow,
+            "version": run.code_version,
+            "tenant": run.tenant,
+            "repo": run.repo,
+            "trigger": {"type": specs[0].trigger_type, "ref": specs[0].trigger_ref},
+        }
+        ended = {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
+        return bodies.get(specs[0].input_ref), ended, facts
+
+    def now_us(self) -> int:
+        """The store's time, as well as it is known here."""
+        return self.store.estimate_us() or _HOST.now_us()
+
+    def new_run_id(self) -> int:
+        """An id for a new run."""
+        return self.orchestrator.new_id()
+
+    def log(self, line: LogLine) -> None:
+        """Keep a line of a run's log: collected, and written in one go beside the runs."""
+        if len(self._lines) >= LOG_LINES_WAITING_MAX:
+            return  # the database cannot keep up: work goes on, lines are lost
+        self._lines.append(line)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        while self._lines:
+            await asyncio.sleep(LOG_PAUSE_SECONDS)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the lines that wait."""
+        lines, self._lines = self._lines, []
+        if lines:
+            try:
+                await self.store.put_log_lines(lines)
+            except TenureError as refused:
+                log.warning("log_lines_lost", lines=len(lines), error=refused.code)
+
+    async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
+        """Say that a worker is here."""
+        await self.store.put_worker(worker, queues, slots, "")
+
+    async def leave(self, worker: str) -> None:
+        """Say that a worker stops in peace."""
+        if self._writing is not None:
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writing
+        await self.flush()
+        with suppress(TenureError):
+            await self.store.drop_worker(worker)
+
+
+def beat_of(lease: Lease, progress: str) -> Heartbeat:
+    """A heartbeat without a number: it only extends."""
+    return Heartbeat(
+        run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=0, tenant=lease.tenant, progress=progress
+    )
+
+
+def key_of(lease: Lease) -> LeaseKey:
+    """What a lease is known by."""
+    return lease.run_id, lease.idx, lease.n

@@ -1,0 +1,384 @@
+"""A worker: claims what it can do, does it, and says how it went.
+
+Laws:
+1. It claims only what it can do: its queues say which workflows (by version), tools and commands those are.
+2. Slots bound what it does at once. Work that does not let itself be stopped keeps its slot until it ends.
+3. A lease that is no longer ours is dropped without a word; its work is stopped.
+4. Nothing that code does takes the worker down: whatever it raises ends its own step.
+5. `stop` claims nothing more, lets work finish for a grace, then gives back what is left, uncharged. `kill` says
+   nothing, like a crash: leases expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import structlog
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel import capability
+from tenure.kernel import commands as c
+from tenure.kernel.decide.leases import Lease, Reply
+from tenure.orchestrator.chance import SystemChance
+from tenure.orchestrator.heartbeats import LeaseKey
+from tenure.sdk import codec
+from tenure.sdk.body import LOST, MESSAGE_CHARS_MAX, Body, failure_of
+from tenure.sdk.definitions import Registry, Tool, Workflow, registry
+from tenure.sdk.faults import Failure, LeaseLost, Misfit, Restart, Suspended
+from tenure.sdk.past import Past
+from tenure.worker.declared import Declared
+from tenure.worker.held import Held
+from tenure.worker.station import Station, beat_of, key_of
+
+if TYPE_CHECKING:
+    from tenure.worker.heart import Heart
+
+log = structlog.get_logger(__name__)
+
+CLAIM_WAIT_SECONDS = 1.0
+CLAIM_PAUSE_SECONDS = 0.2
+LAST_WORD_SECONDS = 20.0
+LAST_WORD_PAUSE_SECONDS = 0.05
+REGISTER_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+LEASE_SECONDS_FALLBACK = 3.0
+"""Heartbeats a lease has in it: what is known of its length from the interval it asks for."""
+
+
+class Worker:
+    """See the laws above. An async context manager, or `start` and `stop`."""
+
+    def __init__(
+        self,
+        station: Station,
+        *definitions: Workflow[..., Any] | Tool | Registry,
+        slots: int = 100,
+        queues: Iterable[str] | None = None,
+        commands: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if slots < 1:
+            raise TenureError("INVALID_INPUT", f"a worker has at least one slot, not {slots}")
+        self.station = station
+        self.slots = slots
+        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.registry = _collected(definitions)
+        self.queues = _queues(self.registry, None if queues is None else tuple(queues), commands)
+        self.counts = dict.fromkeys(
+            ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
+        )
+        self._serves = frozenset(self.queues)
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="tenure-step")
+        self._chance = SystemChance()
+        self._held: dict[LeaseKey, Held] = {}
+        self._tasks: dict[asyncio.Task[None], Held] = {}
+        self._stuck = 0
+        self._reserved = 0
+        self._room = asyncio.Event()
+        self._heart: Heart | None = None
+        self._claiming: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._killed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    # ------------------------------------------------------------------------------------- life cycle
+
+    async def start(self) -> None:
+        """Begin to claim."""
+        if not self.queues:
+            raise TenureError("INVALID_INPUT", "a worker needs something it can do: a workflow or a tool")
+        await self.station.register(self.name, self.queues, self.slots)
+        self._heart = self.station.heart(self._heard)
+        self._heart.start()
+        loop = asyncio.get_running_loop()
+        self._claiming = loop.create_task(self._claim(), name=f"tenure-{self.name}")
+        self._registering = loop.create_task(self._register(), name=f"tenure-{self.name}-register")
+
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Claim nothing more, let work finish for a grace, give back the rest, and end."""
+        if self._killed:
+            return
+        self._stopping = True
+        for task in (self._claiming, self._registering):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        if self._tasks and grace > 0:
+            await asyncio.wait(self._tasks, timeout=grace)
+        for held in self._held.values():
+            _stop(held)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._heart is not None:
+            self._heart.stop()
+            await self._heart.stopped()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await self.station.leave(self.name)
+
+    def kill(self) -> None:
+        """Drop everything without a word, as a crash would."""
+        self._killed = self._stopping = True
+        for task in (self._claiming, self._registering):
+            if task is not None:
+                task.cancel()
+        if self._heart is not None:
+            self._heart.stop()
+        for task, held in list(self._tasks.items()):
+            held.lost = True
+            _stop(held)
+            task.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def free(self) -> int:
+        """Slots nobody has."""
+        return self.slots - len(self._held) - self._stuck - self._reserved
+
+    @property
+    def busy(self) -> list[tuple[str, str]]:
+        """The (run, step) pairs it works on now."""
+        return [(held.run_id, held.lease.name) for held in self._held.values()]
+
+    def hurry(self, run_id: int) -> None:
+        """There may be news of a run: ask at once."""
+        if self._heart is not None:
+            self._heart.hurry(run_id)
+
+    # ----------------------------------------------------------------------------------------- claims
+
+    def reserve(self, queue: str) -> c.ClaimBy | None:
+        """Keep a slot for a run that is being made here, so that it need not be claimed; see `take`."""
+        if self._stopping or queue not in self._serves or self.free <= 0:
+            return None
+        self._reserved += 1
+        return c.ClaimBy(self.name)
+
+    def take(self, lease: Lease | None) -> None:
+        """What became of a reservation: a lease, or None."""
+        self._reserved -= 1
+        if lease is not None:
+            self._begin(lease)
+
+    async def _claim(self) -> None:
+        while not self._stopping:
+            free = self.free
+            if free <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                leases = await self.station.claim(self.name, self.queues, min(free, 500), CLAIM_WAIT_SECONDS)
+            except TenureError as refused:
+                log.warning("claim_failed", worker=self.name, error=refused.code, message=refused.message)
+                await asyncio.sleep(CLAIM_PAUSE_SECONDS)
+                continue
+            for lease in leases:
+                self._begin(lease)
+
+    async def _register(self) -> None:
+        while True:
+            await asyncio.sleep(REGISTER_SECONDS)
+            try:
+                await self.station.register(self.name, self.queues, self.slots)
+            except TenureError as refused:
+                log.warning("register_failed", worker=self.name, error=refused.code)
+
+    def _begin(self, lease: Lease) -> None:
+        self.counts["claimed"] += 1
+        held = Held(lease, self.name, self.station, self._pool)
+        self._held[key_of(lease)] = held
+        assert self._heart is not None
+        every = lease.heartbeat_seconds
+        self._heart.hold(beat_of(lease, ""), every, every * LEASE_SECONDS_FALLBACK)
+        task = asyncio.get_running_loop().create_task(self._hold(held), name=f"tenure-{held.run_id}")
+        self._tasks[task] = held
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        held = self._tasks.pop(task)
+        key = key_of(held.lease)
+        self._held.pop(key, None)
+        if self._heart is not None:
+            self._heart.let_go(key)
+        for work in held.abandoned:
+            if not work.done():
+                self._stuck += 1
+                work.add_done_callback(self._unstuck)
+        self._room.set()
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("lease_task_failed", worker=self.name, run=held.run_id, error=repr(fault))
+
+    def _unstuck(self, _work: asyncio.Future[Any]) -> None:
+        self._stuck -= 1
+        self._room.set()
+
+    def _heard(self, replies: dict[LeaseKey, Reply], lost: list[LeaseKey]) -> None:
+        """What the heart was told, in the worker's loop."""
+        for key, reply in replies.items():
+            held = self._held.get(key)
+            if held is not None and reply.cancel and not held.cancel:
+                held.cancel = True
+                _stop(held)
+        for key in lost:
+            held = self._held.get(key)
+            if held is not None:
+                held.lost = True
+                _stop(held)
+
+    # --------------------------------------------------------------------------------------- one lease
+
+    async def _hold(self, held: Held) -> None:
+        """Work under one lease until its last word."""
+        lease = held.lease
+        if self._stopping:
+            await self._last(held, c.Release(**held.head()), "released")
+            return
+        loop = asyncio.get_running_loop()
+        doing = self._body(held) if lease.kind == "body" else self._declared(held)
+        held.work = loop.create_task(doing)
+        try:
+            await asyncio.wait((held.work,))
+        except asyncio.CancelledError:
+            held.work.cancel()
+            raise
+        if held.lost:
+            self.counts["lost"] += 1
+            held.work.cancelled() or held.work.exception()
+            return
+        await self._conclude(held, held.work)
+
+    async def _body(self, held: Held) -> bytes | None:
+        lease = held.lease
+        workflow = self.registry.workflows.get(lease.workflow)
+        if workflow is None or lease.code_version not in (workflow.version, *workflow.accepts):
+            raise Misfit(f"{self.name} has no workflow {lease.workflow!r} of version {lease.code_version!r}")
+        past = await self.station.past(lease) if lease.n > 1 or lease.checkpoints else Past()
+        body = Body(workflow, held, past, self._chance)
+        return await body.run(await body.fetched(lease.input))
+
+    async def _declared(self, held: Held) -> bytes | None:
+        return await Declared(self.registry.tools, self.station, held).run()
+
+    async def _conclude(self, held: Held, work: asyncio.Task[bytes | None]) -> None:
+        """The last word of a lease, by how its work ended."""
+        if work.cancelled():
+            if held.cancel:
+                await self._last(held, c.CancelAck(**held.head()), "canceled")
+            else:
+                await self._last(held, c.Release(**held.head()), "released")
+            return
+        fault = work.exception()
+        if fault is None:
+            output = work.result()
+            try:
+                done = await self._last(held, c.Complete(**held.head(), output=output), "succeeded")
+            except TenureError as refused:
+                await self._fail(held, refused)
+            else:
+                if done and held.lease.kind == "body":
+                    self.station.ended(held.lease.run_id, output)
+        elif isinstance(fault, Suspended):
+            self.counts["suspended"] += 1
+        elif isinstance(fault, LeaseLost):
+            self.counts["lost"] += 1
+        elif isinstance(fault, Misfit):
+            await self._last(held, c.Park(**held.head(), why=_shown(fault.why)), "parked")
+        elif isinstance(fault, Restart):
+            await self._last(held, self._restarted(held, fault), "succeeded")
+        elif held.cancel:
+            await self._last(held, c.CancelAck(**held.head()), "canceled")
+        else:
+            await self._fail(held, fault)
+
+    def _restarted(self, held: Held, restart: Restart) -> c.Complete:
+        lease = held.lease
+        workflow = self.registry.workflows[lease.workflow]
+        child = c.StartChild(
+            run_id=self.station.new_run_id(),
+            workflow=workflow.name,
+            code_version=workflow.version,
+            profile=workflow.profile.name,
+            input=restart.input,
+            plan=(c.StepSpec(name="main", kind="body", queue=workflow.capability),),
+        )
+        return c.Complete(**held.head(), output=codec.restarted(ids.run_text(child.run_id)), restart=child)
+
+    async def _fail(self, held: Held, fault: BaseException) -> None:
+        code, message, retryable = failure_of(fault)
+        if held.lease.kind == "body" and not isinstance(fault, Failure):
+            retryable = False  # the same code would do the same again; its steps have had their tries
+        text = message[:MESSAGE_CHARS_MAX].encode() or b"-"
+        last = c.Fail(**held.head(), code=code, message=text, retryable=retryable)
+        await self._last(held, last, "failed")
+
+    async def _last(self, held: Held, message: c.LeaseMessage, outcome: str) -> bool:
+        """Send a last word, again while that may help; whether it counted. A refusal of its content is raised."""
+        deadline = time.monotonic() + LAST_WORD_SECONDS
+        while True:
+            try:
+                reply = await held.say(message)
+            except TenureError as refused:
+                if refused.code in LOST:
+                    self.counts["lost"] += 1
+                    return False
+                if not refused.retryable:
+                    raise
+                if held.lost or time.monotonic() > deadline:
+                    self.counts["lost"] += 1
+                    return False
+                await asyncio.sleep(LAST_WORD_PAUSE_SECONDS)
+                continue
+            if reply.state == "suspended":
+                outcome = "suspended"  # it waits for its children to end
+            self.counts["canceled" if reply.late else outcome] += 1
+            return not reply.late and reply.state != "suspended"
+
+
+def _stop(held: Held) -> None:
+    """Interrupt async code; tell code in threads."""
+    held.stop.set()
+    if held.work is not None:
+        held.work.cancel()
+
+
+def _shown(why: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in why)[:900]
+
+
+def _collected(definitions: tuple[Workflow[..., Any] | Tool | Registry, ...]) -> Registry:
+    """What a worker is given, or everything the decorators have collected."""
+    if not definitions:
+        return registry
+    mine = Registry()
+    for definition in definitions:
+        for each in definition if isinstance(definition, Registry) else (definition,):
+            mine.add(each)
+    return mine
+
+
+def _queues(known: Registry, only: tuple[str, ...] | None, commands: bool) -> tuple[str, ...]:
+    """Everything a worker can do on its queues, as the queue texts it claims from; see law 1. Without a choice of
+    queues: each workflow's own, and `default` for tools."""
+    flows = (flow for flow in known.workflows.values() if only is None or flow.queue in only)
+    serves = [queue for flow in flows for queue in flow.serves]
+    queues = only or ("default",)
+    whats = [capability.tool(name) for name in known.tools] + ([capability.RUN] if commands else [])
+    serves += [capability.capability(queue, what) for queue in queues for what in whats]
+    return tuple(dict.fromkeys(serves))
