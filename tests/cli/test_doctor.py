@@ -55,7 +55,11 @@ def damage(path: Path, statement: str) -> None:
 def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path: Path) -> None:
     first = tenure("migrate", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert first.stdout.splitlines() == ["applied 0001_kernel.sql", "tenure.db is up to date now."]
+    assert first.stdout.splitlines() == [
+        "applied 0001_kernel.sql",
+        "applied 0002_beside.sql",
+        "tenure.db is up to date now.",
+    ]
     again = tenure("migrate", cwd=tmp_path)
     assert again.stdout.splitlines() == ["tenure.db is up to date already."]
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)

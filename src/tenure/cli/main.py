@@ -14,7 +14,7 @@ from importlib import metadata
 import structlog
 import typer
 
-from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs, simulate
+from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs, schedule, simulate
 from tenure.cli.console import show_error
 from tenure.errors import TenureError
 
@@ -24,6 +24,7 @@ MODULES = (
     doctor,
     runs,
     approvals,
+    schedule,
     demo,
     simulate,
 )
@@ -38,6 +39,8 @@ app = typer.Typer(
     tenure demo -- a few hundred runs, a killed worker, and the proof that all went well
 
     tenure runs --help -- start, watch and steer runs by hand
+
+    tenure schedule --help -- start runs by the clock
 
     tenure lifecycle list -- which lifecycles a run can have
 

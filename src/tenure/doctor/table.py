@@ -91,7 +91,7 @@ _LINES = (
     Invariant("I32", "the same key means the same request hash", "later", "idempotency responses"),
     Invariant("I33", "the cached response is the first one byte for byte", "later", "idempotency responses"),
     Invariant("I34", "nothing is recorded for a request whose signature failed", "later", "webhooks"),
-    Invariant("I35", "at most one run per (schedule, slot)", "later", "schedules"),
+    Invariant("I35", "at most one run per (schedule, slot)", "global"),
     Invariant("I36", "every external call has an INTENT committed before it", "later", "receipts"),
     Invariant("I37", "at most one SUCCEEDED receipt per key", "later", "receipts"),
     Invariant(

@@ -1,4 +1,4 @@
-"""What only all runs together show: I31, I46, and rows that belong to no run (I50)."""
+"""What only all runs together show: I31, I35, I46, and rows that belong to no run (I50)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class WholeView(msgspec.Struct, kw_only=True):
     starts: Sequence[Start] = ()
     same_key: Sequence[tuple[int, str]] = ()
     """Runs whose idempotency key another run has too, with the key."""
+    same_slot: Sequence[tuple[int, str]] = ()
+    """Runs of a schedule's slot that another run was started for too, with the slot."""
     key_holders_twice: Sequence[int] = ()
     """Runs that share a concurrency key although both have begun."""
     orphans: Sequence[int] = ()
@@ -63,6 +65,12 @@ def one_run_per_key(view: WholeView) -> Iterator[Finding]:
     """I31: no two runs of a tenant have the same idempotency key from the same source."""
     for run_id, key in view.same_key:
         yield f"run {run_id}", f"shares the idempotency key {key!r} with another run"
+
+
+def one_run_per_slot(view: WholeView) -> Iterator[Finding]:
+    """I35: a schedule has started at most one run for a slot."""
+    for run_id, slot in view.same_slot:
+        yield f"run {run_id}", f"was started for the slot {slot!r}, and so was another run"
 
 
 def leases_within_caps(view: WholeView) -> Iterator[Finding]:
@@ -124,6 +132,7 @@ def rows_have_their_run(view: WholeView) -> Iterator[Finding]:
 
 WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
     ("I31", one_run_per_key),
+    ("I35", one_run_per_slot),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
     ("I46", one_holder_per_key),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tenure.embedded.engine import Engine
 from tenure.embedded.plan import read_plan
+from tenure.embedded.schedules import Schedules, ScheduleView
 from tenure.embedded.worker import Job, ToolError, Worker
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
 from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunView, StepView
@@ -29,6 +30,8 @@ __all__ = [
     "Job",
     "RunLine",
     "RunView",
+    "ScheduleView",
+    "Schedules",
     "StepSpec",
     "StepView",
     "ToolError",

@@ -11,9 +11,13 @@ from datetime import datetime
 import msgspec
 
 from tenure import ids
+from tenure.clock import us
 from tenure.kernel.admission import headroom
+from tenure.kernel.beside import SeenWorker
+from tenure.kernel.capability import split
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Run, RunSpec, Step, Wait
+from tenure.limits import WORKER_SILENT_SECONDS
 from tenure.orchestrator.views import moment
 from tenure.store.port import LiveKey, Store, Usage
 
@@ -22,8 +26,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The reason, as a word for programs and a sentence for people."""
 
     reason: str
-    """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, approval, event, time,
-    child, backoff."""
+    """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, turn, approval, event,
+    time, child, backoff."""
     text: str
     step: str | None = None
     until: datetime | None = None
@@ -126,8 +130,36 @@ async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
     if workflows.get((run.tenant, run.workflow), 1) <= 0:
         text = f"Step {step.name!r} is ready; workflow {run.workflow!r} has as many steps at work as its cap allows."
         return Why(reason="cap", text=text, step=step.name)
-    text = f"Step {step.name!r} is ready and waits for a worker that serves the queue {step.queue!r}."
+    return await _unclaimed(store, step)
+
+
+async def _unclaimed(store: Store, step: Step) -> Why:
+    """Ready, allowed, and not taken: is nobody there for it, or is it not its turn yet?"""
+    now = (await store.read("now"))[0].now_us
+    seen: list[SeenWorker] = await store.read("workers_seen_since", now - us(WORKER_SILENT_SECONDS))
+    able = [worker for worker in seen if step.queue in msgspec.json.decode(worker.queues, type=list[str])]
+    if able:
+        who = f"worker {able[0].name} serves" if len(able) == 1 else f"{len(able)} workers serve"
+        text = f"Step {step.name!r} is ready and waits for its turn: {who} the queue {step.queue!r}."
+        return Why(reason="turn", text=text, step=step.name)
+    text = f"Step {step.name!r} is ready and waits for a worker that serves the queue {step.queue!r}: {_start(step)}"
     return Why(reason="worker", text=text, step=step.name)
+
+
+def _start(step: Step) -> str:
+    """What to start, so that the step is taken."""
+    queue, what = split(step.queue)
+    kind, _, name = what.partition(":")
+    if kind == "flow":
+        flow, _, version = name.rpartition("@")
+        need = f"that has version {version} of workflow {flow!r}"
+    elif kind == "tool":
+        need = f"that has the tool {name!r}"
+    elif kind == "run":
+        need = "that may run commands"
+    else:
+        need = "for it"
+    return f"none is there now; start one {need}, on the queue {queue!r}."
 
 
 async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:

@@ -17,7 +17,7 @@ import msgspec
 
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
 from tenure.doctor.whole import Leases, Start
-from tenure.kernel.model import Run
+from tenure.kernel.model import Run, RunSpec
 
 T = TypeVar("T")
 
@@ -154,6 +154,7 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys) -> WholeView:
         usage=[Leases(row.tenant, row.workflow, row.leases) for row in usage],
         starts=starts,
         same_key=keys.twice,
+        same_slot=keys.same_slot,
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
@@ -166,6 +167,7 @@ class _Keys:
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self.twice: list[tuple[int, str]] = []
+        self.same_slot: list[tuple[int, str]] = []
 
     def see(self, bundle: Bundle) -> None:
         spec = bundle.spec
@@ -175,6 +177,17 @@ class _Keys:
         short = blake2b(key, digest_size=16).digest()
         if short in self._seen:
             self.twice.append((bundle.run.id, spec.idempotency_key))
+        self._seen.add(short)
+        self._see_slot(bundle.run.id, spec)
+
+    def _see_slot(self, run_id: int, spec: RunSpec) -> None:
+        """I35 by what the run says it was started for, whatever its key is. (A rerun repeats those words.)"""
+        if spec.source != "scheduler" or spec.rerun_of is not None or spec.resumed_from is not None:
+            return
+        slot = msgspec.json.encode((spec.tenant, "slot", spec.trigger_ref, None))
+        short = blake2b(slot, digest_size=16).digest()
+        if short in self._seen:
+            self.same_slot.append((run_id, spec.trigger_ref or ""))
         self._seen.add(short)
 
 

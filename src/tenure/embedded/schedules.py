@@ -1,0 +1,310 @@
+"""Schedules, as people make and change them.
+
+    async with Engine("app.db") as engine:
+        nightly = Schedules(engine)
+        await nightly.create("report", "report", "30 2 * * *", zone="Europe/Berlin", catch_up="last")
+
+Laws:
+1. What is wrong with a schedule is told when it is made or changed, never in the night it should have run.
+2. A change is made to the text it was decided on: whoever comes second is told SCHEDULE_CHANGED.
+3. After every change the next slot lies ahead: slots that passed while it was paused are nobody's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenure import ids
+from tenure.embedded.plan import PlanLike, make_plan, payload
+from tenure.errors import Detail, TenureError
+from tenure.kernel import profiles
+from tenure.kernel.beside import CATCH_UP, Schedule
+from tenure.kernel.commands import Context, StepSpec
+from tenure.kernel.cron import parse
+from tenure.kernel.decide.plans import check_plan
+from tenure.limits import CATCH_UP_RUNS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, SLOTS_SHOWN_MAX
+from tenure.orchestrator.schedules import request
+from tenure.orchestrator.views import decoded, moment
+
+if TYPE_CHECKING:
+    from tenure.embedded.engine import Engine
+
+PAGE = 200
+CATCH_UP_RUNS = 10
+"""What `all` makes up for where nothing else is said."""
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is shown."""
+
+    name: str
+    workflow: str
+    cron: str
+    zone: str
+    paused: bool
+    next_at: datetime | None
+    """None while it is paused, and when it has no slot any more."""
+    last_slot: datetime | None
+    catch_up: str
+    catch_up_max: int
+    pass_slot: bool
+    code_version: str
+    profile: str
+    workspace: str
+    queue: str
+    plan: list[Any] | None
+    input: Any
+    owner: str
+    labels: dict[str, str]
+    created_at: datetime
+    updated_at: datetime
+    revision: int
+
+
+_Views = list[ScheduleView]
+_Times = list[datetime]
+_Rows = list[Schedule]  # inside the class, `list` is a method
+
+
+class Schedules:
+    """The schedules of an engine's tenant."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def create(
+        self,
+        name: str,
+        workflow: str,
+        cron: str,
+        *,
+        zone: str = "UTC",
+        input: Any = None,  # noqa: A002 - the word users know it by
+        plan: PlanLike | None = None,
+        queue: str = "default",
+        code_version: str = "1",
+        profile: str = "agent-runs",
+        catch_up: str = "skip",
+        catch_up_max: int = CATCH_UP_RUNS,
+        pass_slot: bool = False,
+        labels: Mapping[str, str] | None = None,
+        paused: bool = False,
+        owner: str | None = None,
+    ) -> ScheduleView:
+        """Make a schedule: runs of `workflow` at the slots of `cron` in a time zone.
+
+        Without a plan they are code-first, their body on `queue`. `catch_up` says what becomes of slots that pass
+        while no scheduler runs: `skip`, `last`, or `all` (the newest `catch_up_max`). With `pass_slot`, the
+        input (an object) gets the slot's moment under `slot`.
+        """
+        engine = self._engine
+        made = Schedule(
+            tenant=engine.tenant,
+            name=name,
+            workspace=engine.workspace,
+            workflow=workflow,
+            code_version=code_version,
+            profile=profile,
+            queue=queue,
+            plan=_plan_text(plan),
+            input=payload(input),
+            cron=_cron_text(cron),
+            zone=zone,
+            catch_up=catch_up,
+            catch_up_max=catch_up_max,
+            pass_slot=pass_slot,
+            owner=owner or engine.actor,
+            labels=_labels_text(labels),
+            paused=paused,
+        )
+        put = await self._put(made)
+        if put is None:
+            raise TenureError("SCHEDULE_EXISTS", f"there is a schedule {name!r} already")
+        return _view(put)
+
+    async def edit(self, name: str, **changes: Any) -> ScheduleView:
+        """Change some of what `create` was given, by the same words; the rest stays."""
+        old = await self._row(name)
+        if unknown := sorted(changes.keys() - _CHANGING.keys()):
+            raise _invalid([Detail(unknown[0], "cannot be changed")])
+        values = {word: _CHANGING[word](value) for word, value in changes.items()}
+        return await self._change(old, **values)
+
+    async def list(self) -> _Views:
+        """All schedules, by name."""
+        found: _Views = []
+        while rows := await self._read("schedules_of", found[-1].name if found else "", PAGE):
+            found += [_view(row) for row in rows]
+            if len(rows) < PAGE:
+                break
+        return found
+
+    async def show(self, name: str) -> ScheduleView:
+        """One schedule."""
+        return _view(await self._row(name))
+
+    async def pause(self, name: str) -> ScheduleView:
+        """Start nothing until it is unpaused."""
+        old = await self._row(name)
+        return _view(old) if old.paused else await self._change(old, paused=True)
+
+    async def unpause(self, name: str) -> ScheduleView:
+        """Go on with the next slot from now; what passed meanwhile is not caught up."""
+        old = await self._row(name)
+        return await self._change(old, paused=False) if old.paused else _view(old)
+
+    async def trigger(self, name: str, *, actor: str | None = None) -> str:
+        """Start a run now, beside the slots and also while it is paused; its id."""
+        engine = self._engine
+        now: int = (await engine.store.read("now"))[0].now_us
+        mark = secrets.token_hex(6)
+        asked = request(
+            await self._row(name),
+            engine.orchestrator.new_id(),
+            now,
+            suffix=f":{mark}",
+            context=Context(actor or engine.actor, "user", f"trigger:{mark}"),
+        )
+        return ids.run_text((await engine.orchestrator.create(asked)).run_id)
+
+    async def delete(self, name: str) -> None:
+        """Delete a schedule; its runs stay."""
+        self._engine.orchestrator  # noqa: B018 - refuses where the engine was opened to read only
+        if not await self._engine.store.drop_schedule(self._engine.tenant, name):
+            raise _missing(name)
+
+    async def next(self, name: str, count: int = 5) -> _Times:
+        """The next times it is due, as if it were not paused."""
+        row = await self._row(name)
+        now: int = (await self._engine.store.read("now"))[0].now_us
+        return [moment(at) for at in parse(row.cron, row.zone).next(now, min(count, SLOTS_SHOWN_MAX))]
+
+    # --------------------------------------------------------------------------------------------- inside
+
+    async def _read(self, query: str, *scalars: Any) -> _Rows:
+        rows: _Rows = await self._engine.store.read(query, self._engine.tenant, *scalars)
+        return rows
+
+    async def _row(self, name: str) -> Schedule:
+        rows = await self._read("schedule_named", name)
+        if not rows:
+            raise _missing(name)
+        return rows[0]
+
+    async def _change(self, old: Schedule, **values: Any) -> ScheduleView:
+        changed = msgspec.structs.replace(old, revision=old.revision + 1, **values)
+        put = await self._put(changed)
+        if put is None:
+            raise TenureError("SCHEDULE_CHANGED", f"schedule {old.name!r} is not what it was a moment ago")
+        return _view(put)
+
+    async def _put(self, schedule: Schedule) -> Schedule | None:
+        """Check a schedule, find its next slot (law 3) and write it."""
+        self._engine.orchestrator  # noqa: B018 - refuses where the engine was opened to read only
+        if problems := _problems(schedule):
+            raise _invalid(problems)
+        cron = parse(schedule.cron, schedule.zone)
+        now: int = (await self._engine.store.read("now"))[0].now_us
+        schedule.next_at = None if schedule.paused else cron.after(max(now, schedule.last_slot or 0))
+        return await self._engine.store.put_schedule(schedule)
+
+
+def _problems(s: Schedule) -> list[Detail]:
+    """What is wrong with a schedule, apart from its cron expression and its zone."""
+    found = [
+        Detail(word, f"is printable and has 1 to {NAME_CHARS_MAX} characters")
+        for word in ("name", "workflow", "code_version", "queue", "owner", "workspace")
+        if not 0 < len(getattr(s, word)) <= NAME_CHARS_MAX or not getattr(s, word).isprintable()
+    ]
+    if s.catch_up not in CATCH_UP:
+        found.append(Detail("catch_up", f"{s.catch_up!r} is not one of {', '.join(CATCH_UP)}"))
+    if not 1 <= s.catch_up_max <= CATCH_UP_RUNS_MAX:
+        found.append(Detail("catch_up_max", f"{s.catch_up_max} is not from 1 to {CATCH_UP_RUNS_MAX}"))
+    if s.input is not None and len(s.input) > PAYLOAD_BYTES_MAX:
+        found.append(Detail("input", f"has {len(s.input)} bytes; at most {PAYLOAD_BYTES_MAX}"))
+    if s.pass_slot and s.input is not None and not isinstance(decoded(s.input), dict):
+        found.append(Detail("input", "must be an object to get the slot's moment under `slot`"))
+    if s.profile not in profiles.names():
+        found.append(Detail("profile", f"there is no profile {s.profile!r}"))
+    elif s.plan is not None:
+        check_plan(msgspec.json.decode(s.plan, type=tuple[StepSpec, ...]), profiles.get(s.profile), {}, 0)
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _labels_text(labels: Mapping[str, str] | None) -> str:
+    return (payload(dict(labels or {})) or b"{}").decode()
+
+
+def _cron_text(cron: str) -> str:
+    return " ".join(cron.split())
+
+
+def _plan_text(plan: PlanLike | None) -> str | None:
+    return None if plan is None else msgspec.json.encode(make_plan(plan)).decode()
+
+
+_CHANGING: dict[str, Callable[[Any], Any]] = {
+    "plan": _plan_text,
+    "input": payload,
+    "cron": _cron_text,
+    "labels": _labels_text,
+    **dict.fromkeys(
+        (
+            "workflow",
+            "zone",
+            "queue",
+            "code_version",
+            "profile",
+            "catch_up",
+            "catch_up_max",
+            "pass_slot",
+            "owner",
+        ),
+        _same,
+    ),
+}
+"""What `edit` may change, and how it is written down."""
+
+
+def _missing(name: str) -> TenureError:
+    return TenureError("SCHEDULE_NOT_FOUND", f"there is no schedule {name!r}")
+
+
+def _invalid(problems: list[Detail]) -> TenureError:
+    first = problems[0]
+    return TenureError("SCHEDULE_INVALID", f"{first.path}: {first.problem}", tuple(problems))
+
+
+def _view(s: Schedule) -> ScheduleView:
+    return ScheduleView(
+        name=s.name,
+        workflow=s.workflow,
+        cron=s.cron,
+        zone=s.zone,
+        paused=s.paused,
+        next_at=None if s.next_at is None else moment(s.next_at),
+        last_slot=None if s.last_slot is None else moment(s.last_slot),
+        catch_up=s.catch_up,
+        catch_up_max=s.catch_up_max,
+        pass_slot=s.pass_slot,
+        code_version=s.code_version,
+        profile=s.profile,
+        workspace=s.workspace,
+        queue=s.queue,
+        plan=None if s.plan is None else msgspec.json.decode(s.plan),
+        input=None if s.input is None else decoded(s.input),
+        owner=s.owner,
+        labels=msgspec.json.decode(s.labels),
+        created_at=moment(s.created_at),
+        updated_at=moment(s.updated_at),
+        revision=s.revision,
+    )
