@@ -131,7 +131,9 @@ class Engine(Flows):
     def station(self) -> LocalStation:
         """Where workers of this process get their work."""
         if self._station is None:
-            self._station = LocalStation(self.url, self.orchestrator, self.artifacts, self.ends.told)
+            self._station = LocalStation(
+                self.url, self.orchestrator, self.artifacts, self.ends.succeeded, self.ends.ended
+            )
         return self._station
 
     @property
@@ -272,27 +274,27 @@ class Engine(Flows):
     async def _output(self, number: int, wait: float | None, *, owed: bool) -> bytes | None:
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
-        pause = RESULT_POLL_SECONDS_MIN
-        told = self.ends.wait(number)
-        try:
-            run = None
-            while not told.done():
-                run = await self._status(number, owed)
-                if run is not None and run.status in CLOSED_RUN:
-                    break
-                left = None if deadline is None else deadline - loop.time()
-                if left is not None and left <= 0:
+        here = any(worker.holds(number) for worker in self.local)
+        pause = RESULT_POLL_SECONDS_MAX if here else RESULT_POLL_SECONDS_MIN
+        run: Run | None = None
+        with self.ends.waiting(number) as ending:
+            while not ending.succeeded:
+                if not here:  # else its worker tells
+                    run = await self._status(number, owed)
+                    if run is not None and run.status in CLOSED_RUN:
+                        break
+                here = False
+                left = pause if deadline is None else min(pause, deadline - loop.time())
+                if left <= 0:
+                    run = run or await self._status(number, owed)
                     status = "owed" if run is None else run.status
                     raise TenureError(
                         "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
                     )
-                await asyncio.wait((told,), timeout=pause if left is None else min(pause, left))
+                await ending.news(left)
                 pause = min(pause * 1.5, RESULT_POLL_SECONDS_MAX)
-            if told.done():
-                return told.result()
-        finally:
-            self.ends.forget(number, told)
-            told.cancel()
+            if ending.succeeded:
+                return ending.output
         assert run is not None
         if run.status == "succeeded":
             return await self._body(run, run.output_ref)

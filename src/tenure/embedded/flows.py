@@ -9,7 +9,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -211,28 +212,58 @@ class Flows:
         return Run(cast("Engine", self), run_id, workflow)
 
 
-class Ends:
-    """Who waits in this process for a run to end."""
+class Ending:
+    """What is known in this process of a run that somebody here waits for."""
+
+    __slots__ = ("_news", "output", "succeeded", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[asyncio.Future[bytes | None]]] = {}
+        self.waiting = 0
+        self.succeeded = False
+        self.output: bytes | None = None
+        self._news = asyncio.Event()
 
-    def told(self, run_id: int, output: bytes | None) -> None:
+    def tell(self) -> None:
+        """There may be something to see."""
+        self._news.set()
+
+    async def news(self, seconds: float) -> None:
+        """Wait for news, or for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        self._news.clear()
+
+
+class Ends:
+    """The runs somebody in this process waits for."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[int, Ending] = {}
+
+    def succeeded(self, run_id: int, output: bytes | None) -> None:
         """A run has succeeded here."""
-        for waiter in self._waiting.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(output)
+        ending = self._awaited.get(run_id)
+        if ending is not None:
+            ending.succeeded, ending.output = True, output
+            ending.tell()
 
-    def wait(self, run_id: int) -> asyncio.Future[bytes | None]:
-        """Told when the run succeeds in this process."""
-        waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(run_id, []).append(waiter)
-        return waiter
+    def ended(self, run_id: int) -> None:
+        """Nothing more is done about a run here."""
+        ending = self._awaited.get(run_id)
+        if ending is not None:
+            ending.tell()
 
-    def forget(self, run_id: int, waiter: asyncio.Future[bytes | None]) -> None:
-        """Nobody waits there any more."""
-        left = self._waiting.get(run_id)
-        if left is not None and waiter in left:
-            left.remove(waiter)
-            if not left:
-                del self._waiting[run_id]
+    @contextmanager
+    def waiting(self, run_id: int) -> Iterator[Ending]:
+        """Wait for a run's end."""
+        ending = self._awaited.setdefault(run_id, Ending())
+        ending.waiting += 1
+        try:
+            yield ending
+        finally:
+            ending.waiting -= 1
+            if not ending.waiting:
+                del self._awaited[run_id]

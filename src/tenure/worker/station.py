@@ -70,8 +70,12 @@ class Station(Protocol):
         """An id for a new run."""
         ...
 
-    def ended(self, run_id: int, output: bytes | None, /) -> None:
+    def succeeded(self, run_id: int, output: bytes | None) -> None:
         """A run has succeeded with this output: for whoever waits for it in this process."""
+        ...
+
+    def ended(self, run_id: int) -> None:
+        """Nothing more is done about a run here: whoever waits for it should look."""
         ...
 
     def log(self, line: LogLine) -> None:
@@ -95,11 +99,13 @@ class LocalStation:
         url: str,
         orchestrator: Orchestrator,
         artifacts: Artifacts,
-        ended: Callable[[int, bytes | None], None],
+        succeeded: Callable[[int, bytes | None], None],
+        ended: Callable[[int], None],
     ) -> None:
         self.url = url
         self.orchestrator = orchestrator
         self.artifacts = artifacts
+        self.succeeded = succeeded
         self.ended = ended
         self._lines: list[LogLine] = []
         self._writing: asyncio.Task[None] | None = None

@@ -81,6 +81,8 @@ class Worker:
         self._chance = SystemChance()
         self._held: dict[LeaseKey, Held] = {}
         self._tasks: dict[asyncio.Task[None], Held] = {}
+        self._runs: dict[int, int] = {}
+        """How many leases of a run it holds."""
         self._stuck = 0
         self._reserved = 0
         self._room = asyncio.Event()
@@ -156,6 +158,10 @@ class Worker:
         """The (run, step) pairs it works on now."""
         return [(held.run_id, held.lease.name) for held in self._held.values()]
 
+    def holds(self, run_id: int) -> bool:
+        """Whether it works on a run now."""
+        return run_id in self._runs
+
     def hurry(self, run_id: int) -> None:
         """There may be news of a run: ask at once."""
         if self._heart is not None:
@@ -204,6 +210,7 @@ class Worker:
         self.counts["claimed"] += 1
         held = Held(lease, self.name, self.station, self._pool)
         self._held[key_of(lease)] = held
+        self._runs[lease.run_id] = self._runs.get(lease.run_id, 0) + 1
         assert self._heart is not None
         every = lease.heartbeat_seconds
         self._heart.hold(beat_of(lease, ""), every, every * LEASE_SECONDS_FALLBACK)
@@ -215,6 +222,10 @@ class Worker:
         held = self._tasks.pop(task)
         key = key_of(held.lease)
         self._held.pop(key, None)
+        self._runs[key[0]] -= 1
+        if not self._runs[key[0]]:
+            del self._runs[key[0]]
+            self.station.ended(key[0])
         if self._heart is not None:
             self._heart.let_go(key)
         for work in held.abandoned:
@@ -293,7 +304,7 @@ class Worker:
                 await self._fail(held, refused)
             else:
                 if done and held.lease.kind == "body":
-                    self.station.ended(held.lease.run_id, output)
+                    self.station.succeeded(held.lease.run_id, output)
         elif isinstance(fault, Suspended):
             self.counts["suspended"] += 1
         elif isinstance(fault, LeaseLost):
