@@ -27,6 +27,7 @@ from tenure.embedded.plan import payload
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.orchestrator.presence import Presence
 from tenure.orchestrator.views import decoded
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Worker:
         self.claimed = self.succeeded = self.failed = self.canceled = self.released = self.lost = 0
         self._held: dict[asyncio.Task[None], _Held] = {}
         self._claiming: asyncio.Task[None] | None = None
+        self._presence: Presence | None = None
         self._stopping = False
         self._dead = False
 
@@ -150,6 +152,8 @@ class Worker:
 
     def start(self) -> None:
         """Begin to claim."""
+        self._presence = Presence(self.engine.store, self.name, self.queues, self.slots)
+        self._presence.start()
         self._claiming = asyncio.get_running_loop().create_task(self._claim(), name=f"tenure-{self.name}")
         self.engine.workers.add(self)
 
@@ -162,12 +166,16 @@ class Worker:
         for held in self._held.values():
             held.stop_work()
         await asyncio.gather(*self._held, return_exceptions=True)
+        if self._presence is not None and not self._dead:
+            await self._presence.stop()
 
     def kill(self) -> list[tuple[str, str]]:
         """Drop everything without a word, as a crash would; the (run, step) pairs it held."""
         self._dead = self._stopping = True
         self.engine.workers.discard(self)
         lost = [(held.job.run_id, held.job.step) for held in self._held.values()]
+        if self._presence is not None:
+            self._presence.kill()
         if self._claiming is not None:
             self._claiming.cancel()
         for task, held in self._held.items():
