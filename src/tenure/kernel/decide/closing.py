@@ -17,6 +17,7 @@ from collections.abc import Collection
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import CancelStep, RequestCancel
+from tenure.kernel.decide.backoff import follow_deadline
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
@@ -227,6 +228,7 @@ def finish(d: Draft, result: object, kind: str) -> Decision:
             failed = d.step(d.notes["failed_step"]) if "failed_step" in d.notes else None
             close_open_steps(d, behind=failed)
         d.settle_status()
+        follow_deadline(d)
         run = d.run
     if run.status in CLOSED_RUN and run.finished_at is None:
         end_run(d)

@@ -18,10 +18,8 @@ from __future__ import annotations
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel import retry
 from tenure.kernel.commands import (
     AckLease,
-    BackoffSpec,
     CancelAck,
     ClaimBy,
     ClaimStep,
@@ -34,6 +32,7 @@ from tenure.kernel.commands import (
     RevokeLease,
     Uploading,
 )
+from tenure.kernel.decide.backoff import delay_us
 from tenure.kernel.decide.closing import close_waits, end_step, finish
 from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.draft import Decision, Draft
@@ -340,14 +339,9 @@ def after_failure(d: Draft, step: Step, code: str, error_ref: int | None, *, aga
         end_step(d, step, code, error_ref=error_ref)
         return
     deadline = d.run.deadline_at
-    timing = d.rules.timing
-    backoff, jitter = timing.backoff, timing.jitter
-    if step.spec and step.kind == "work":
-        own = msgspec.json.decode(step.spec, type=BackoffSpec)
-        backoff, jitter = retry.Backoff("list", seconds=own.seconds), own.jitter
     # A deadline that stands still while a person is asked is no end to wait for.
     cap = None if deadline is None or d.run.steps_approval else deadline - d.now
-    delay = retry.delay_us(backoff, max(1, step.charged), jitter, d.chance, cap)
+    delay = delay_us(d, step, cap)
     if delay <= 0:
         make_ready(d, d.move(step, "due"))
     else:

@@ -1,0 +1,50 @@
+"""How long a failed step waits before it is tried again.
+
+Laws:
+1. No backoff reaches past the run's deadline (`kernel/retry.py`, law 2), but a deadline that stands still while a
+   person is asked is no end to wait for.
+2. So when the deadline stops, what was cut to it is made whole again, counted from the failure; when it goes on, what
+   now reaches past it is cut.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.kernel import retry
+from tenure.kernel.commands import BackoffSpec
+from tenure.kernel.draft import Draft
+from tenure.kernel.model import Step
+
+
+def delay_us(d: Draft, step: Step, cap: int | None) -> int:
+    """The delay after a step's newest failure, by its own backoff or its profile's, at most the cap."""
+    timing = d.rules.timing
+    backoff, jitter = timing.backoff, timing.jitter
+    if step.spec and step.kind == "work":
+        own = msgspec.json.decode(step.spec, type=BackoffSpec)
+        backoff, jitter = retry.Backoff("list", seconds=own.seconds), own.jitter
+    return retry.delay_us(backoff, max(1, step.charged), jitter, d.chance, cap)
+
+
+def follow_deadline(d: Draft) -> None:
+    """Law 2, where this decision has stopped the run's deadline or let it go on."""
+    run, before = d.run, d.snap.run
+    if before is None or not run.steps_retry or run.deadline_at is None:
+        return
+    if (before.human_since is None) == (run.human_since is None):
+        return
+    waiting = [
+        s for s in d.open_steps() if s.state == "retry_wait" and (s.eligible_at or 0) >= run.deadline_at
+    ]
+    if run.human_since is not None:
+        d.want_attempts(waiting)
+    for step in waiting:
+        moment = run.deadline_at
+        if run.human_since is not None:
+            ended = d.attempt_of(step).ended_at
+            assert ended is not None, "a step backs off after its attempt has ended"
+            moment = max(moment, ended + delay_us(d, step, None))
+        if step.eligible_at != moment:
+            step = d.edit(step)
+            step.eligible_at = step.wake_at = moment
