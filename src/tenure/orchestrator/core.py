@@ -396,6 +396,11 @@ class Orchestrator:
         else:
             future.set_exception(error)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, being committed or on its way to another run."""
+        return not self._tasks and not any(lane.items or lane.wake.is_set() for lane in self._lanes)
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something beside; stopped with the orchestrator."""
         assert self._loop is not None

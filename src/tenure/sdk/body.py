@@ -6,7 +6,7 @@ Laws:
 2. Each failed try is recorded with its count and the next moment. A pause under SHORT_SECONDS is waited for here; a
    longer one suspends the run.
 3. The run suspends when every strand waits and no step is at work. A strand that does something we cannot see (an await of
-   its own) is given QUIET_SECONDS.
+   its own) is given its line's `quiet_seconds`.
 4. A body that has been told to end (suspended, misfit, lease lost) does nothing durable any more, whatever it catches.
 """
 
@@ -49,7 +49,6 @@ from tenure.sdk.scope import Scope
 from tenure.store.port import Recorded, Waited
 
 SHORT_SECONDS = 5.0
-QUIET_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 MESSAGE_CHARS_MAX = 4_000
@@ -97,6 +96,9 @@ class Body:
         self._over: Signal | None = None
         self._strands = 1
         self._busy = 0
+        self._resting = 0
+        self.at_work: dict[str, Frame] = {}
+        """The steps that are being tried now, by key."""
         self._waiting: dict[int, asyncio.Future[Waited]] = {}
         self._quiet: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -115,6 +117,7 @@ class Body:
         function = self.workflow.function
         scope = Scope(self, "", task, plain=not self.workflow.is_async)
         token = here.enter(scope)
+        self.line.body = self
         try:
             if scope.plain:
                 value = await self._in_body_thread(lambda: self.workflow.parameters.call(function, input_))
@@ -126,6 +129,7 @@ class Body:
             raise
         finally:
             here.leave(token)
+            self.line.body = None
             self._close()
         if self._over is not None:
             raise self._over
@@ -270,6 +274,7 @@ class Body:
             failed: Exception | None = None
             value = output = None
             self._busy += 1
+            self.at_work[key] = frame
             try:
                 value = await self._attempt(step, frame, args, kwargs)
                 output = step.codec.encode(value)
@@ -279,6 +284,7 @@ class Body:
                 failed = fault
             finally:
                 self._busy -= 1
+                del self.at_work[key]
                 if self._waiting:
                     self._poke()
             if self._over is not None:
@@ -340,7 +346,7 @@ class Body:
         stoppable = step.is_async or step.isolate is not None
         work = self._loop.create_task(self._work(step, frame, args, kwargs))
         try:
-            async with asyncio.timeout(limit):
+            async with self.line.timeout(limit):
                 return await asyncio.shield(work)
         except TimeoutError:
             if work.done():
@@ -427,12 +433,14 @@ class Body:
         await self.wait(label, until=until)
 
     async def busy(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Something that keeps the run from being let go."""
+        """Something that keeps the run from being let go: time that passes."""
         self._busy += 1
+        self._resting += 1
         try:
             await work
         finally:
             self._busy -= 1
+            self._resting -= 1
             self._poke()
 
     # ------------------------------------------------------------------------------------------ waits
@@ -506,6 +514,10 @@ class Body:
     async def _answer(self, no: int) -> Waited:
         return next(row for row in await self.line.waited() if row.no == no)
 
+    def is_resting(self, at_work: int) -> bool:
+        """Whether every strand only lets time pass, but for so many that are in their steps."""
+        return self._letting_go is None and self._strands <= self._busy == self._resting + at_work
+
     def strand_begins(self) -> None:
         """A strand of the code can go on."""
         self._strands += 1
@@ -528,7 +540,7 @@ class Body:
         elif self._strands <= 0:
             self._let_go()
         else:
-            self._quiet = self._loop.call_later(QUIET_SECONDS, self._let_go)
+            self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
 
     async def _look_again(self) -> None:
         """While a step keeps the run from suspending, waits may settle all the same."""

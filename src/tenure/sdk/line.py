@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure.kernel.commands import ApprovalSpec, RecordCheckpoint, StartChild, WaitSpec
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.sdk.definitions import Step
 from tenure.store.port import Waited
+
+if TYPE_CHECKING:
+    from tenure.sdk.body import Body
 
 
 class Line(Protocol):
@@ -24,6 +28,8 @@ class Line(Protocol):
     stop: threading.Event
     """Set when the work should stop, for code in threads."""
     progress: str
+    body: Body | None
+    """The workflow that runs over this line now."""
 
     def head(self) -> dict[str, Any]:
         """The address of the next message: run, step, fence, a fresh sequence number, who speaks."""
@@ -61,6 +67,15 @@ class Line(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
+        ...
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
+        """TimeoutError for what takes longer; None is no limit."""
+        ...
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long a strand may do something we cannot see."""
         ...
 
     def new_run_id(self) -> int:

@@ -12,6 +12,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tenure.store.port import Waited
 from tenure.worker.isolated import run_isolated
 
 if TYPE_CHECKING:
+    from tenure.sdk.body import Body
     from tenure.sdk.definitions import Step
     from tenure.worker.station import Station
 
@@ -39,6 +41,7 @@ class Held:
         "_seq",
         "_station",
         "abandoned",
+        "body",
         "cancel",
         "lease",
         "lost",
@@ -63,6 +66,8 @@ class Held:
         """Whether it is no longer ours."""
         self.progress = ""
         self.abandoned: list[asyncio.Future[Any]] = []
+        self.body: Body | None = None
+        """The workflow that runs under it now."""
 
     def head(self) -> dict[str, Any]:
         """The address of the next message."""
@@ -107,7 +112,16 @@ class Held:
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        await asyncio.sleep(seconds)
+        await self._station.pace.sleep(seconds)
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
+        """TimeoutError for what takes longer."""
+        return self._station.pace.timeout(seconds)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long a strand may do something we cannot see."""
+        return self._station.pace.quiet_seconds
 
     def new_run_id(self) -> int:
         """An id for a child."""

@@ -25,6 +25,7 @@ from tenure.orchestrator.resuming import resume_view
 from tenure.sdk.past import Past
 from tenure.store.port import Store, Waited
 from tenure.worker.heart import Heart
+from tenure.worker.pace import HOST_PACE, Pace
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ class Station(Protocol):
     """See the law above."""
 
     artifacts: Artifacts
+    pace: Pace
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
         """Take up to `limit` steps; wait for some when there are none."""
@@ -93,6 +95,8 @@ class Station(Protocol):
 
 class LocalStation:
     """A station beside the database."""
+
+    pace: Pace = HOST_PACE
 
     def __init__(
         self,
