@@ -145,7 +145,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "a field a run has not": (
         ONE + "    env: {A: '${{ run.ids }}'}\n",
-        ["5:14: steps[0].env.A: there is no run.ids; there are id, workflow, attempt; did you mean 'id'?"],
+        ["5:14: steps[0].env.A: there is no run.ids; there are id, workflow, version, tenant, repo, attempt; did you mean 'id'?"],
     ),
     "an open expression": (
         ONE + "    env: {A: 'x ${{ inputs.a'}\n",
@@ -173,6 +173,12 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "a slot in a key": (
         ONE + "    idempotency_key: k${{ slot }}\n",
         ["5:22: steps[0].idempotency_key: slot is not the same at every try; a key looks at inputs, steps, run, trigger"],
+    ),
+    "a try in a key": (
+        ONE + "    idempotency_key: k${{ run.attempt }}\n",
+        [
+            "5:22: steps[0].idempotency_key: run.attempt is not the same at every try; a key can look at run.id",
+        ],
     ),
     "a wait for nothing": (
         ONE + "  - id: b\n    wait: {within: 5m}\n",

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -130,41 +130,70 @@ async def run_command(
 ) -> CommandResult:
     """Execute a command to its end, its timeout (seconds) or its cancellation; it is gone when this returns, also
     when this task is canceled itself."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *resolved.argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment(resolved.env, os.environ),
-            cwd=resolved.cwd,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as fault:
-        return _not_started(resolved, fault)
     tails = (_Tail("stdout", on_line), _Tail("stderr", on_line))
-    readers = [
-        asyncio.create_task(_read(stream, tail))
-        for stream, tail in zip((process.stdout, process.stderr), tails, strict=True)
-        if stream is not None
-    ]
-    try:
-        why = await _wait(process, cancel, timeout, grace_seconds)
-        _signal(process, signal.SIGKILL)  # what the command left behind
-        await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
-    finally:
-        if process.returncode is None:
-            _signal(process, signal.SIGKILL)
-        for reader in readers:
-            reader.cancel()
-        faults = await asyncio.gather(*readers, return_exceptions=True)
-        if process.returncode is None:
-            await process.wait()
-        _close(process)
-    _raise_any(faults)
+    async with AsyncExitStack() as open_pipes:
+        # The pipes are ours: asyncio's own would make the end of the process wait for whoever else holds them.
+        pipes = [await open_pipes.enter_async_context(_piped(tail)) for tail in tails]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *resolved.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipes[0].inlet,
+                stderr=pipes[1].inlet,
+                env=environment(resolved.env, os.environ),
+                cwd=resolved.cwd,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as fault:
+            return _not_started(resolved, fault)
+        for pipe in pipes:
+            pipe.close_inlet()
+        swept = False
+        try:
+            why = await _wait(process, cancel, timeout, grace_seconds)
+            _signal(process, signal.SIGKILL)  # what the command left behind
+            swept = True
+            await asyncio.wait([pipe.reading for pipe in pipes], timeout=_DRAIN_SECONDS)
+        finally:
+            if not swept:
+                _signal(process, signal.SIGKILL)
+                await process.wait()
     for tail in tails:
         tail.end()
     return _result(resolved, process.returncode or 0, tails[0], tails[1], why, timeout)
+
+
+class _Pipe:
+    """A pipe that is being read."""
+
+    def __init__(self, inlet: int, reading: asyncio.Task[None]) -> None:
+        self.inlet = inlet
+        self.reading = reading
+
+    def close_inlet(self) -> None:
+        if self.inlet >= 0:
+            os.close(self.inlet)
+            self.inlet = -1
+
+
+@asynccontextmanager
+async def _piped(tail: _Tail) -> AsyncIterator[_Pipe]:
+    """A pipe into a tail. A fault of whoever takes the lines comes out at its end."""
+    outlet, inlet = os.pipe()
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(outlet, "rb", 0)
+    )
+    pipe = _Pipe(inlet, asyncio.create_task(_read(stream, tail)))
+    try:
+        yield pipe
+    finally:
+        pipe.close_inlet()
+        pipe.reading.cancel()
+        await asyncio.wait([pipe.reading])
+        transport.close()
+    if not pipe.reading.cancelled():
+        pipe.reading.result()
 
 
 def environment(given: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
@@ -174,8 +203,16 @@ def environment(given: Mapping[str, str], worker: Mapping[str, str]) -> dict[str
 
 
 async def _read(stream: asyncio.StreamReader, tail: _Tail) -> None:
+    """Read to the end, also when whoever takes the lines fails: nobody else would empty the pipe."""
+    fault: Exception | None = None
     while chunk := await stream.read(_CHUNK_BYTES):
-        tail.take(chunk)
+        try:
+            tail.take(chunk)
+        except Exception as raised:  # the listener's, whatever it is
+            fault = raised
+            tail.on_line = None
+    if fault is not None:
+        raise fault
 
 
 async def _wait(
@@ -204,20 +241,6 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
     """Signal the whole group, whose number is the command's own: it began the session."""
     with suppress(ProcessLookupError, PermissionError):  # there is nobody left; macOS says so with EPERM
         os.killpg(process.pid, number)
-
-
-def _close(process: asyncio.subprocess.Process) -> None:
-    """Let go of pipes that somebody outside of the group still holds."""
-    transport: Any = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
-
-
-def _raise_any(faults: Iterable[object]) -> None:
-    """A fault of `on_line` is its owner's."""
-    for fault in faults:
-        if isinstance(fault, BaseException) and not isinstance(fault, asyncio.CancelledError):
-            raise fault
 
 
 def _not_started(resolved: Resolved, fault: Exception) -> CommandResult:

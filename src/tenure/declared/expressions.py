@@ -29,8 +29,13 @@ from tenure.limits import (
 )
 
 ROOTS = ("inputs", "steps", "run", "trigger", "slot")
-FIELDS = {"run": ("id", "workflow", "attempt"), "trigger": ("type", "ref", "repo")}
+FIELDS = {
+    "run": ("id", "workflow", "version", "tenant", "repo", "attempt"),
+    "trigger": ("type", "ref", "repo"),
+}
 """What may be asked of a run and of what set it off."""
+TRY = ("run", "attempt")
+"""The number of the try: another one each time."""
 COMPREHENSIONS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
@@ -55,6 +60,14 @@ class Reference(msgspec.Struct, frozen=True):
 
     root: str
     parts: tuple[Step, ...] = ()
+
+    def is_known(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a scope has it before a step is claimed: of a run and its trigger, only what is named there."""
+        if self.root not in scope:
+            return False
+        if self.root not in FIELDS:
+            return True
+        return bool(self.parts) and (self.root, self.parts[0]) != TRY and self.parts[0] in scope[self.root]
 
     def __str__(self) -> str:
         """As it is written."""

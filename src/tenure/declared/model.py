@@ -98,7 +98,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
         trigger: Mapping[str, Any] | None = None,
     ) -> tuple[StepSpec, ...]:
         """The steps of a run with these inputs. What only needs what is given here is evaluated now; who knows the
-        run's id already (`run={"id": …, "workflow": …, "attempt": …}`) has keys that name it fixed as well."""
+        run's id already (`run={"id": …}`) has keys that name it fixed as well."""
         from tenure.declared.planning import plan
 
         return plan(self, inputs, run=run, trigger=trigger)

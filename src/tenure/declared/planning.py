@@ -57,7 +57,7 @@ def _work(step: Step, scope: Mapping[str, Any]) -> StepSpec:
     left: list[Place] = []
     undecided = False
     if step.condition is not None:
-        undecided = not all(r.root in scope for r in rules.condition(step.condition).refers)
+        undecided = not all(r.is_known(scope) for r in rules.condition(step.condition).refers)
         if undecided:
             job["if"] = step.condition
             left.append(("if",))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tenure.declared import expressions, templates
 from tenure.declared.document import Path, Problems, close_to
-from tenure.declared.expressions import FIELDS, ROOTS, Malformed, Reference
+from tenure.declared.expressions import FIELDS, ROOTS, TRY, Malformed, Reference
 from tenure.declared.model import GATES, Retry
 from tenure.declared.shapes import Variant
 from tenure.errors import TenureError
@@ -239,6 +239,8 @@ class Rules:
         elif root in FIELDS and parts and parts[0] not in FIELDS[root]:
             guess = close_to(str(parts[0]), list(FIELDS[root]))
             yield f"there is no {root}.{parts[0]}; there are {', '.join(FIELDS[root])}{guess}"
+        elif roots is _STABLE and root == TRY[0] and (not parts or parts[0] == TRY[1]):
+            yield f"{reference} is not the same at every try; a key can look at run.id"
 
     def _step_problems(self, parts: tuple[str | int, ...], step: Variant) -> Iterator[str]:
         known = list(self.graph.index_of)

@@ -108,12 +108,12 @@ def texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
 def close(
     value: Any, scope: Mapping[str, Any], place: Place, left: list[Place], *, lenient: bool = False
 ) -> Any:
-    """The value with every template evaluated whose roots are all in the scope; the others are put on `left`, and
+    """The value with every template evaluated that is known in the scope; the others are put on `left`, and
     so are, where it is lenient, those that have no value."""
 
     def decide(text: str, at: Place) -> Any:
         template = parse(text)
-        if all(reference.root in scope for reference in template.refers):
+        if all(reference.is_known(scope) for reference in template.refers):
             try:
                 return template.value(scope)
             except TenureError:

@@ -1,0 +1,162 @@
+"""Expressions and templates: paths, CEL, their references and their bounds."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.declared import expressions, templates
+from tenure.declared.expressions import Malformed
+from tenure.errors import TenureError
+
+SCOPE: dict[str, Any] = {
+    "inputs": {"ref": "main", "n": 3, "dry": False, "list": [1, {"a": "b"}], "none": None, "f": 1.5},
+    "steps": {"run-tests": {"output": {"ok": True, "odd key": 1}}},
+    "run": {"id": "run_1", "workflow": "w", "attempt": 1},
+    "trigger": {"ref": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${{ inputs.ref }}", "main"), ("${{inputs.n}}", 3), ("${{ inputs.list[1].a }}", "b"),
+        ("${{ inputs.dry }}", False), ("${{ inputs['ref'] }}", "main"), ('${{ inputs["list"][0] }}', 1),
+        ("${{ steps.run-tests.output.ok }}", True), ("${{ steps['run-tests'].output['odd key'] }}", 1),
+        ("${{ inputs.none }}", None), ("${{ inputs }}", SCOPE["inputs"]), ("plain", "plain"), ("", ""),
+        ("a-${{ inputs.ref }}-${{ inputs.n }}", "a-main-3"), ("${{ inputs.dry }}!", "false!"),
+        ("${{ inputs.none }}${{ inputs.list }}", 'null[1,{"a":"b"}]'), ("$${{ inputs.n }}}", "$3}"),
+        ("${{ inputs.n + 1 }}", 4), ("${{ inputs.n > 2 ? 'big' : 'small' }}", "big"),
+        ("${{ {'a': {'b': inputs.n}} }}", {"a": {"b": 3}}), ("${{ '}}' + inputs.ref }}", "}}main"),
+        ("${{ has(inputs.gone) ? inputs.gone : 'x' }}", "x"), ("${{ inputs.list.size() }}", 2),
+        ("${{ [1, 2].map(x, x * 2) }}", [2, 4]), ("${{ true }}", True), ("${{ 'inputs.secret' }}", "inputs.secret"),
+        ("$ {{ inputs.n }}", "$ {{ inputs.n }}"), ("{{ inputs.n }}", "{{ inputs.n }}"),
+    ],
+)  # fmt: skip
+def test_a_template_is_worth(text: str, value: Any) -> None:
+    found = templates.parse(text).value(SCOPE)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("inputs.gone", "inputs has no 'gone'"), ("inputs.list[7]", "inputs.list has 2 items"),
+        ("inputs.ref.x", "inputs.ref is a text and has no 'x'"), ("inputs.none.x", "inputs.none is null"),
+        ("inputs.ref[0]", "inputs.ref is a text, not a list"), ("slot", "there is no 'slot' at this moment"),
+        ("inputs.n / 0", "division by zero"), ("inputs.gone + 1", "there is no 'gone'"),
+        ("inputs.ref + 1", "string"), ("timestamp('2026-01-01T00:00:00Z')", "make it a text with string"),
+        ("b'abc'", "make it a text"), ("{1: 2}", "keys are texts"), ("double('inf')", "JSON cannot say"),
+        ("nothing(inputs.n)", "nothing"),
+    ],
+)  # fmt: skip
+def test_an_expression_without_a_value_says_why(text: str, said: str) -> None:
+    with pytest.raises(TenureError) as caught:
+        expressions.parse(text).value(SCOPE)
+    assert caught.value.code == "EXPRESSION_FAILED"
+    assert said in caught.value.message
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "refers"),
+    [
+        ("inputs.a.b[0]", ["inputs.a.b[0]"]),
+        ("steps.a.output + steps['b-c'].output.x", ["steps.a.output", "steps.b-c.output.x"]),
+        ("inputs.a.startsWith('steps.b') && run.id == ''", ["inputs.a", "run.id"]),
+        ("x.inputs", None),
+        ("[1].all(steps, steps > 0)", None),
+        ("steps[inputs.a].output", ["steps", "inputs.a"]),
+        ("inputs.l.map(i, i.steps.a)", ["inputs.l"]),
+        ('r"\\" + steps.b.output + "x"', ["steps.b.output"]),
+        ("'''a' + steps.x''' + steps.b.output", ["steps.b.output"]),
+        ("steps.a.output == .steps.b.output", None),
+        ("inputs.a // steps.b.output\n == 1", ["inputs.a"]),
+    ],
+)  # fmt: skip
+def test_what_an_expression_looks_at_is_known_before(text: str, refers: list[str] | None) -> None:
+    if refers is None:
+        with pytest.raises(Malformed):
+            expressions.parse(text)
+    else:
+        assert [str(r) for r in expressions.parse(text).refers] == refers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("'" + "x" * 3_000 + "'", "over 2048 bytes"), ("", "empty"), ("1 +", "no CEL"), ("(" * 500, "no CEL"),
+        ("foo.bar", "there is no 'foo'"), ("foo.bar == 1", "there is no 'foo'"),
+        ("inputs.a.map(x, inputs.a.map(y, inputs.a.map(z, z)))", "3 comprehensions"),
+        ("__import__('os')", "no 'os'|Undefined|there is no"), ("inputs.a; inputs.b", "no CEL"),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_expression_is_refused(text: str, said: str) -> None:
+    if text.startswith("__import__"):
+        with pytest.raises(TenureError):
+            expressions.parse(text).value(SCOPE)
+        return
+    with pytest.raises(Malformed, match=said):
+        expressions.parse(text)
+
+
+def test_a_comprehension_walks_over_so_much_and_no_more() -> None:
+    one = expressions.parse("inputs.l.all(x, x >= 0)")
+    assert one.value({"inputs": {"l": list(range(2_000))}}) is True
+    with pytest.raises(TenureError, match="2001 items"):
+        one.value({"inputs": {"l": list(range(2_001))}})
+    two = expressions.parse("inputs.l.all(x, inputs.l.all(y, x + y >= 0))")
+    assert two.value({"inputs": {"l": list(range(100))}}) is True
+    with pytest.raises(TenureError, match="101 items; with 2 nested"):
+        two.value({"inputs": {"l": list(range(101))}})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_a_value_passes_through_a_template_unchanged(value: Any) -> None:
+    scope = {"inputs": {"v": value}}
+    assert templates.parse("${{ inputs.v }}").value(scope) == value
+    assert templates.parse("<${{ inputs.v }}>").value(scope) == f"<{templates.as_text(value)}>"
+
+
+@given(json_values)
+def test_what_was_evaluated_is_never_evaluated_again(value: Any) -> None:
+    hostile = {"steps": "${{ steps.secret.output }}", "value": value}
+    left: list[templates.Place] = []
+    closed = templates.close({"a": "${{ inputs }}", "b": "${{ run.id }}"}, {"inputs": hostile}, (), left)
+    assert closed["a"] == hostile
+    assert left == [("b",)]
+    filled = templates.fill(closed, {"run": {"id": "r"}}, (), frozenset(left))
+    assert filled == {"a": hostile, "b": "r"}
+
+
+@given(st.text(alphabet="ab${}'\" .", max_size=30))
+def test_a_text_divides_into_parts_that_make_it_again(text: str) -> None:
+    try:
+        parts = list(templates.divide(text))
+    except Malformed:
+        assert templates.OPEN in text
+    else:
+        assert "".join(part if literal else "${{" + part + "}}" for literal, part in parts) == text
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_expression_or_malformed_and_then_worth_something_or_failed(text: str) -> None:
+    try:
+        parsed = expressions.parse(text)
+    except Malformed:
+        return
+    code = "EXPRESSION_FAILED"
+    try:
+        parsed.value(SCOPE)
+    except TenureError as fault:
+        code = fault.code
+    assert code == "EXPRESSION_FAILED"
