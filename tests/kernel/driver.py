@@ -124,6 +124,7 @@ class Story:
         self.stale: dict[tuple[int, int, str], Stale] = {}
         self.deleted = False
         self.snap = Whole(run_id)
+        self.snap.payloads = self.payloads
         self.snap.caps = {cap.scope: cap for cap in caps}
         if facts is not None:
             self.snap.facts = facts
@@ -269,6 +270,7 @@ class Story:
             other.snap.place[table].update(rows)
         for name in ("decisions", "payloads", "events", "outbox", "stale", "_seqs"):
             setattr(other, name, copy.copy(getattr(self, name)))
+        other.snap.payloads = other.payloads
         return other
 
     # -------------------------------------------------------------------------------------- questions

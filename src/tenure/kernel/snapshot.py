@@ -19,6 +19,7 @@ from tenure.kernel.model import (
     Checkpoint,
     Child,
     Inbox,
+    Payload,
     Row,
     Run,
     RunSpec,
@@ -74,6 +75,7 @@ class Snapshot:
         "facts",
         "inbox",
         "known",
+        "payloads",
         "place",
         "recorded",
         "run",
@@ -94,6 +96,8 @@ class Snapshot:
         self.approvals: dict[int, Approval] = {}
         self.inbox: dict[int, Inbox] = {}
         self.children: dict[int, Child] = {}
+        self.payloads: dict[int, Payload] = {}
+        """Only those that a decision asked for."""
         self.known: set[Key] = set()
         self.facts: Facts | None = None
         self.caps: dict[str, Cap] = {}
@@ -134,7 +138,9 @@ class Snapshot:
         decided on it, and the database does not know that yet."""
         key = tuple(getattr(row, name) for name in row.key[1:])
         place = self.place.get(row.table)
-        if place is None:
+        if isinstance(row, Payload):
+            self.payloads[row.ref] = row
+        elif place is None:
             self.spec = self.spec or row  # type: ignore[assignment]  # only a spec has no place of its own
         else:
             place.setdefault(key if len(key) > 1 else key[0], row)
@@ -155,7 +161,7 @@ class Snapshot:
         if len(self.steps) > self._steps_max:
             for step in [step for step in self.steps.values() if step.state in CLOSED_STEP]:
                 del self.steps[step.idx]
-                self.known.discard(("named", step.name))
+                self.known -= {("named", step.name), ("step", step.idx)}
             self.attempts = {key: row for key, row in self.attempts.items() if key[0] in self.steps}
             self._steps_max = max(STEPS_KEPT_MAX, 2 * len(self.steps))
             self._find_places()
@@ -163,6 +169,9 @@ class Snapshot:
             self.recorded.update(self.checkpoints)
             self.checkpoints.clear()
             self.known = {key for key in self.known if key[0] != "checkpoint"}
+        if self.payloads:
+            self.payloads.clear()
+            self.known = {key for key in self.known if key[0] != "payload"}
         if len(self.waits) > self._waits_max:
             self.waits = {no: wait for no, wait in self.waits.items() if wait.state == "open"}
             self.known = {key for key in self.known if key[0] not in ("all_waits", "label", "wait")}
@@ -280,6 +289,13 @@ class Snapshot:
         if child is None and ("child", child_id) not in self.known:
             raise Need(("child", child_id))
         return child
+
+    def find_payload(self, ref: int) -> Payload | None:
+        """The bytes behind a reference; None where they were erased."""
+        payload = self.payloads.get(ref)
+        if payload is None and ("payload", ref) not in self.known:
+            raise Need(("payload", ref))
+        return payload
 
     def admission(self, tenant: str, key: str | None, workflow: str) -> Facts:
         """What admission looks at; only a transaction that took the tenant's lock has it."""

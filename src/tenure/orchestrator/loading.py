@@ -30,6 +30,7 @@ _QUERY_OF: dict[str, str] = {
     "inbox_id": "load_inbox_ids",
     "open_children": "load_open_children",
     "child": "load_children",
+    "payload": "load_payloads",
 }
 """Need -> query; the query's rows are (run id, *rest of the need)."""
 

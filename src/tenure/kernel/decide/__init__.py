@@ -14,7 +14,7 @@ from typing import Any
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.decide import checkpoints, closing, facts, leases, plans, runs, ticks, waits
+from tenure.kernel.decide import adding, checkpoints, closing, facts, leases, plans, runs, ticks, waits
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
@@ -26,7 +26,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.CreateRun: plans.create,
     c.PlanReady: plans.plan_ready,
     c.PlanFailed: plans.plan_failed,
-    c.AddSteps: plans.add_steps,
+    c.AddSteps: adding.add_steps,
     c.Admit: plans.admit,
     c.AckLease: leases.ack,
     c.Heartbeat: leases.heartbeat,

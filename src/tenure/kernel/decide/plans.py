@@ -20,7 +20,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
-from tenure.kernel.commands import AddSteps, Admit, CreateRun, PlanFailed, PlanReady, StepSpec
+from tenure.kernel.commands import Admit, CreateRun, PlanFailed, PlanReady, StepSpec
 from tenure.kernel.decide.checks import request_problems, step_problems
 from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
@@ -261,26 +261,41 @@ def add_plan(
     prefix = ids.run_text(run.id)
     for spec, needs_left in zip(plan, left, strict=True):
         idx = idx_of[spec.name]
+        input_ref = d.payload(spec.input) if spec.input is not None else run_input
         steps.append(
-            d.add(_step(d, spec, idx, needs_left, behind.get(idx, []), profile, priority, run_input, prefix))
+            d.add(
+                planned_step(
+                    d.run,
+                    spec,
+                    idx,
+                    needs_left,
+                    behind.get(idx, []),
+                    profile,
+                    priority,
+                    input_ref,
+                    prefix,
+                    d.now,
+                )
+            )
         )
     run.steps_total += len(plan)
     run.steps_open += len(plan)
     return steps
 
 
-def _step(
-    d: Draft,
+def planned_step(
+    run: Run,
     spec: StepSpec,
     idx: int,
     needs_left: int,
     dependents: list[int],
     profile: Profile,
     priority: int,
-    run_input: int | None,
+    input_ref: int | None,
     prefix: str,
+    now: int,
 ) -> Step:
-    run = d.run
+    """A step as its plan wants it."""
     timing = profile.timing
     timeout = spec.timeout_seconds
     if timeout is None and spec.kind == "work":
@@ -311,9 +326,9 @@ def _step(
         us(timeout) if timeout is not None else None,
         us(lease),
         spec.idempotency_key or f"{prefix}/{spec.name}",
-        d.payload(spec.input) if spec.input is not None else run_input,
+        input_ref,
         None if gate is None else msgspec.json.encode(gate).decode(),
-        d.now,
+        now,
         needs_left=needs_left,
     )
 
@@ -354,20 +369,6 @@ def _must_plan(d: Draft) -> None:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
     if run.status != "planning":
         raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status}: it has its plan")
-
-
-def add_steps(d: Draft, c: AddSteps) -> Decision:
-    """More steps while the run is under way."""
-    run = d.run
-    if run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
-    if not run.planned or run.cancel_at is not None:
-        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status} and takes no more steps")
-    spec = d.spec()
-    for step in add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref):
-        if step.needs_left == 0 and run.admitted_at is not None:
-            open_step(d, step)
-    return finish(d, {"steps": d.run.steps_total}, "add_steps")
 
 
 # ------------------------------------------------------------------------------------------- admission

@@ -1,0 +1,101 @@
+"""More steps for a run that is under way.
+
+Laws:
+1. A repeat, after a lost answer, is known by its steps: all of them are there, in this order, as they were asked for.
+   It is answered as the first time, whatever has become of the run since, and changes nothing.
+2. Whatever else names a step that is there is PLAN_INVALID.
+
+What a repeat cannot know: whether the first one needed *more* steps from before it. Of those only the last one is
+looked at, because the others would mean to read all steps of the run.
+
+A step that is there learns who needs it (`dependents`), and its event holds the whole list. Additions that each need the
+one before them cost the same every time; n additions behind one and the same step write n lists of up to n numbers. Who
+adds that many adds them together: one AddSteps writes the list once.
+"""
+
+from __future__ import annotations
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel.commands import AddSteps, StepSpec
+from tenure.kernel.decide.checks import step_problems
+from tenure.kernel.decide.closing import dependents_of, finish
+from tenure.kernel.decide.opening import open_step
+from tenure.kernel.decide.plans import add_plan, planned_step
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.model import CLOSED_RUN, Step
+
+_ASKED = (*Step.__struct_fields__[: Step.__struct_fields__.index("dependents")],
+          "max_attempts", "timeout_us", "lease_us", "idempotency_key", "spec")  # fmt: skip
+"""What a step was asked to be: nothing of it changes."""
+
+
+def add_steps(d: Draft, c: AddSteps) -> Decision:
+    """More steps while the run is under way; see the laws above."""
+    run = d.run
+    if run.planned and c.plan and (last := _added_before(d, c.plan)) is not None:
+        return Decision({"steps": last.idx + 1})
+    if run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    if not run.planned or run.cancel_at is not None:
+        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status} and takes no more steps")
+    spec = d.spec()
+    for step in add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref):
+        if step.needs_left == 0 and run.admitted_at is not None:
+            open_step(d, step)
+    return finish(d, {"steps": d.run.steps_total}, "add_steps")
+
+
+def _added_before(d: Draft, plan: tuple[StepSpec, ...]) -> Step | None:
+    """The last of these steps, if the run has all of them just as they are asked for."""
+    first = d.snap.find_named_step(plan[0].name)
+    if first is None or first.idx + len(plan) > d.run.steps_total:
+        return None
+    d.want_steps(range(max(0, first.idx - 1), first.idx + len(plan)))
+    steps = [d.step(first.idx + i) for i in range(len(plan))]
+    same = all(_is_same(d, step, spec) for step, spec in zip(steps, plan, strict=True))
+    return steps[-1] if same and _same_needs(d, plan, steps) else None
+
+
+def _is_same(d: Draft, step: Step, spec: StepSpec) -> bool:
+    if any(step_problems("plan", spec, d.rules)):
+        return False
+    run_spec = d.spec()
+    prefix = ids.run_text(step.run_id)
+    asked = planned_step(
+        d.run, spec, step.idx, 0, [], d.rules, run_spec.priority, step.input_ref, prefix, step.created_at
+    )
+    if any(getattr(asked, name) != getattr(step, name) for name in _ASKED):
+        return False
+    if spec.input is None:
+        return step.input_ref == run_spec.input_ref
+    if step.input_ref is None or step.input_ref == run_spec.input_ref:
+        return False
+    kept = d.snap.find_payload(step.input_ref)
+    return kept is None or kept.body == spec.input  # one that was erased cannot be told from another
+
+
+def _same_needs(d: Draft, plan: tuple[StepSpec, ...], steps: list[Step]) -> bool:
+    idx_of = {step.name: step.idx for step in steps}
+    inside: set[tuple[int, int]] = {
+        (step.idx, idx) for step in steps for idx in dependents_of(step) if idx in idx_of.values()
+    }
+    last = d.step(steps[0].idx - 1) if steps[0].idx else None
+    for i, (spec, step) in enumerate(zip(plan, steps, strict=True)):
+        before = [plan[i - 1].name] if i else []
+        if not i and d.rules.strict_sequence and last is not None:
+            before = [last.name]
+        wanted = before if spec.needs is None else list(dict.fromkeys(spec.needs))
+        if last is not None and step.idx in dependents_of(last) and last.name not in wanted:
+            return False
+        for name in wanted:
+            if name in idx_of:
+                pair = (idx_of[name], step.idx)
+                if pair not in inside:
+                    return False
+                inside.remove(pair)
+                continue
+            need = d.snap.find_named_step(name)
+            if need is None or step.idx not in dependents_of(need):
+                return False
+    return not inside
