@@ -66,10 +66,14 @@ WORKFLOW_STEPS_MAX = 1_000
 WORKFLOW_PROBLEMS_MAX = 50
 """Problems told about one file; whoever has more starts with these."""
 EXPRESSION_BYTES_MAX = 2 * 1024
+COMPREHENSIONS_MAX = 8
+"""In one expression."""
 COMPREHENSIONS_NESTED_MAX = 2
 COMPREHENSION_ITEMS_MAX = 2_000
 """Items of the longest list or map an expression with a comprehension may look at: its cost is their square."""
 NESTED_COMPREHENSION_ITEMS_MAX = 100
+COMPREHENSION_CHARS_MAX = 64 * 1024 * 1024
+"""Characters that a comprehension could repeat, in the worst case."""
 COMMAND_OUTPUT_BYTES_MAX = 128 * 1024
 """What is kept of each of a command's outputs, from the end; both together fit a payload."""
 COMMAND_LINE_BYTES_MAX = 16 * 1024

@@ -96,6 +96,7 @@ async def test_a_command_that_a_signal_ends_has_failed() -> None:
 @pytest.mark.parametrize(
     ("work", "exit_code", "said"),
     [
+        (Resolved(), 126, "a command cannot be started: the step has no command"),
         (Resolved(argv=("no-such-program-here",)), 127, "no-such-program-here cannot be started: No such file"),
         (Resolved(argv=("/",)), 126, "/ cannot be started: Permission denied"),
         (Resolved(argv=("true",), cwd="/no/such/folder"), 127, "true cannot be started in /no/such/folder: No such"),

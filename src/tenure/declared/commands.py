@@ -130,6 +130,8 @@ async def run_command(
 ) -> CommandResult:
     """Execute a command to its end, its timeout (seconds) or its cancellation; it is gone when this returns, also
     when this task is canceled itself."""
+    if not resolved.argv:
+        return _not_started(resolved, ValueError("the step has no command"))
     tails = (_Tail("stdout", on_line), _Tail("stderr", on_line))
     async with AsyncExitStack() as open_pipes:
         # The pipes are ours: asyncio's own would make the end of the process wait for whoever else holds them.
@@ -249,7 +251,7 @@ def _not_started(resolved: Resolved, fault: Exception) -> CommandResult:
     return CommandResult(
         exit_code=NOT_FOUND if isinstance(fault, FileNotFoundError) else NOT_STARTED,
         code=FAILED,
-        message=f"{resolved.argv[0] if resolved.argv else 'nothing'} cannot be started{folder}: {why}",
+        message=f"{resolved.argv[0] if resolved.argv else 'a command'} cannot be started{folder}: {why}",
     )
 
 

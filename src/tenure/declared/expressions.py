@@ -12,7 +12,8 @@ Laws:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -22,7 +23,9 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.limits import (
+    COMPREHENSION_CHARS_MAX,
     COMPREHENSION_ITEMS_MAX,
+    COMPREHENSIONS_MAX,
     COMPREHENSIONS_NESTED_MAX,
     EXPRESSION_BYTES_MAX,
     NESTED_COMPREHENSION_ITEMS_MAX,
@@ -36,6 +39,35 @@ FIELDS = {
 """What may be asked of a run and of what set it off."""
 TRY = ("run", "attempt")
 """The number of the try: another one each time."""
+FUNCTIONS = frozenset(
+    [
+        "size",
+        "startsWith",
+        "endsWith",
+        "contains",
+        "matches",
+        "int",
+        "uint",
+        "double",
+        "string",
+        "bytes",
+        "dyn",
+        "type",
+        "duration",
+        "timestamp",
+        "getFullYear",
+        "getMonth",
+        "getDate",
+        "getDayOfMonth",
+        "getDayOfWeek",
+        "getDayOfYear",
+        "getHours",
+        "getMinutes",
+        "getSeconds",
+        "getMilliseconds",
+    ]
+)
+"""CEL's own. Others that a version of the package has are not part of our files."""
 COMPREHENSIONS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
@@ -83,12 +115,18 @@ class Expression(msgspec.Struct, frozen=True):
     """Where it is a plain path, that path."""
     nested: int = 0
     """How many comprehensions stand inside each other."""
+    listed: int = 0
+    """At most so many items does it list itself."""
+    joined: int = 1
+    """At most so many lists does it join."""
 
     def value(self, scope: Mapping[str, Any]) -> Any:
         """What it is worth; EXPRESSION_FAILED where it is nothing."""
         if self.path is not None:
             return _look_up(self.path, scope)
-        seen = {r.root: scope.get(r.root) for r in self.refers}
+        if gone := {r.root for r in self.refers} - scope.keys():
+            raise failed(self.source, f"there is no {min(gone)!r} at this moment")
+        seen = {r.root: scope[r.root] for r in self.refers}
         self._check_cost(seen)
         try:
             made = _program(self.source).execute(dict(seen))
@@ -100,11 +138,21 @@ class Expression(msgspec.Struct, frozen=True):
         if not self.nested:
             return
         most = COMPREHENSION_ITEMS_MAX if self.nested == 1 else NESTED_COMPREHENSION_ITEMS_MAX
-        longest = max((len(c) for c in _containers(seen)), default=0)
+        longest, size = self.listed, 0
+        for value in _all(seen):
+            if isinstance(value, str):
+                size += len(value)
+            elif isinstance(value, Mapping | list | tuple):
+                longest = max(longest, len(value))
+        longest *= self.joined
         if longest > most:
             raise failed(
                 self.source,
-                f"it would walk over {longest} items; with {self.nested} nested comprehension(s) it may look at {most}",
+                f"it may walk over {longest} items; with {self.nested} nested comprehension(s) it may look at {most}",
+            )
+        if size * longest**self.nested > COMPREHENSION_CHARS_MAX:
+            raise failed(
+                self.source, "its result could have more text than is ever kept; shorten what it looks at"
             )
 
 
@@ -160,19 +208,35 @@ def _parse_cel(source: str) -> Expression:
     for before, (_, text) in zip([("sign", ""), *tokens], tokens, strict=False):
         if text == "." and before[0] == "sign" and before[1] not in ")]}":
             raise Malformed("a name does not begin with a dot")
+    if sum(text in COMPREHENSIONS for _, text in tokens) > COMPREHENSIONS_MAX:
+        raise Malformed(f"over {COMPREHENSIONS_MAX} comprehensions in one expression")
     if shadowed := bound & set(ROOTS):
         raise Malformed(f"a comprehension's variable may not be named {min(shadowed)!r}")
     try:
-        names = _program(source).variables()
+        program = _program(source)
     except Exception as fault:  # the parser has no error of its own
         raise Malformed(f"this is no CEL: {_reason(fault)}") from fault
+    names = program.variables()
     for name in names:
         _check_root(name, bound)
+    for function in program.functions():
+        if function.isidentifier() and function not in FUNCTIONS:
+            guess = get_close_matches(function, FUNCTIONS, n=1)
+            raise Malformed(
+                f"there is no function {function!r}"
+                + (
+                    f"; did you mean {guess[0]!r}?"
+                    if guess
+                    else f"; there are {', '.join(sorted(FUNCTIONS))}"
+                )
+            )
     refers = dict.fromkeys(_references(tokens))
     missed = {name for name in names if name in ROOTS} - {r.root for r in refers}
     if missed:
         raise Malformed(f"{min(missed)!r} is used in a way that cannot be followed")
-    return Expression(source, tuple(refers), None, nested)
+    signs = [text for kind, text in tokens if kind == "sign"]
+    listed, joined = signs.count(",") + 1, signs.count("+") + 1
+    return Expression(source, tuple(refers), nested=nested, listed=listed, joined=joined)
 
 
 def _comprehensions(tokens: list[tuple[str, str]]) -> tuple[int, frozenset[str]]:
@@ -257,16 +321,15 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a map" if isinstance(value, Mapping) else type(value).__name__)
 
 
-def _containers(value: Any) -> Iterable[Any]:
-    """Every list and map within a value, without recursion: outputs may be deep."""
+def _all(value: Any) -> Iterator[Any]:
+    """A value and everything within it, without recursion: outputs may be deep."""
     left = [value]
     while left:
         here = left.pop()
+        yield here
         if isinstance(here, Mapping):
-            yield here
             left.extend(here.values())
         elif isinstance(here, list | tuple):
-            yield here
             left.extend(here)
 
 
@@ -292,5 +355,6 @@ def _reason(fault: Exception) -> str:
     said = str(fault)
     _, found, rest = said.partition("ERROR: <input>:")
     line = (rest if found else said).splitlines()[0] if said else type(fault).__name__
-    line = line.partition(" expecting {")[0]
+    for needless in (" expecting {", ". Check ", ". CEL does not"):
+        line = line.partition(needless)[0]
     return line if len(line) <= 300 else f"{line[:297]}..."

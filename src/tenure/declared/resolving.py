@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -50,7 +49,6 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _DECODER = msgspec.json.Decoder(_Job)
 
 
-@lru_cache(maxsize=32)
 def _decoded(job_input: bytes) -> tuple[_Job, frozenset[Place]]:
     try:
         job = _DECODER.decode(job_input)

@@ -22,6 +22,8 @@ from tenure.errors import TenureError
 
 OPEN, CLOSE = "${{", "}}"
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
+_REMEMBERED_CHARS_MAX = 1_000
+"""Longer templates are parsed each time, so that what is remembered stays small."""
 
 Place = tuple[str | int, ...]
 Part = str | Expression
@@ -49,9 +51,12 @@ class Template(msgspec.Struct, frozen=True):
         return "".join(p if isinstance(p, str) else as_text(p.value(scope)) for p in self.parts)
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str) -> Template:
     """A template from its text, or Malformed."""
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARS_MAX else _parse(text)
+
+
+def _parse(text: str) -> Template:
     return Template(
         tuple(
             part if literal else expressions.parse(part)
@@ -59,6 +64,9 @@ def parse(text: str) -> Template:
             if part or not literal
         )
     )
+
+
+_remembered = lru_cache(maxsize=4096)(_parse)
 
 
 def divide(text: str) -> Iterator[tuple[bool, str]]:
