@@ -6,6 +6,7 @@ missing because it was wrong is nobody's second problem.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -381,6 +382,9 @@ def merged(own: dict[str, Any] | None, default: dict[str, Any] | None) -> Retry:
     )
 
 
+_KEPT = re.compile("\ue000([0-9]+)\ue001")
+
+
 def arguments(command: str | list[str]) -> tuple[str, ...]:
     """A command's arguments. A text is divided as a shell would, each expression standing for one word (or part of
     one), so that its value never becomes two; Malformed where a quote is left open."""
@@ -400,6 +404,7 @@ def arguments(command: str | list[str]) -> tuple[str, ...]:
         words = shlex.split(text)
     except ValueError as fault:
         raise Malformed(f"the command cannot be divided into arguments: {str(fault).lower()}") from fault
-    for i, part in enumerate(kept):
-        words = [w.replace(f"\ue000{i}\ue001", f"{templates.OPEN}{part}{templates.CLOSE}") for w in words]
-    return tuple(words)
+    return tuple(
+        _KEPT.sub(lambda found: f"{templates.OPEN}{kept[int(found[1])]}{templates.CLOSE}", word)
+        for word in words
+    )
