@@ -94,9 +94,8 @@ class Orchestrator:
         self._lanes = [_Lane(i) for i in range(lanes or min(LANES, store.lanes_max))]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
-        self._queued = 0
+        self._queued = self._patient = 0
         self._room = asyncio.Condition()
-        self._patient = 0
         self._cache: dict[int, Snapshot] = {}
         self._caps: dict[str, dict[str, Cap]] = {}
         self._caps_until = -1.0
@@ -108,8 +107,7 @@ class Orchestrator:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.batches = 0
-        self.commands = 0
+        self.batches = self.commands = 0
 
     # ------------------------------------------------------------------------------------- life cycle
 
@@ -433,9 +431,9 @@ class Orchestrator:
             left = deadline - self._now()
             if leases or left <= 0 or self._stopping:
                 return leases
-            await self._wait_for_work(min(left, POLL_SECONDS))
+            await self.wait_for_work(min(left, POLL_SECONDS))
 
-    async def _wait_for_work(self, timeout_s: float) -> None:
+    async def wait_for_work(self, timeout_s: float) -> None:
         """Until work became ready here or elsewhere, or the time is over."""
         here = asyncio.ensure_future(self._work_ready.wait())
         elsewhere = asyncio.ensure_future(self.store.wait_for_work(timeout_s))

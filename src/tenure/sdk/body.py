@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -514,9 +514,12 @@ class Body:
     async def _answer(self, no: int) -> Waited:
         return next(row for row in await self.line.waited() if row.no == no)
 
-    def is_resting(self, at_work: int) -> bool:
-        """Whether every strand only lets time pass, but for so many that are in their steps."""
-        return self._letting_go is None and self._strands <= self._busy == self._resting + at_work
+    def rest(self, at_work: int) -> Literal["resting", "unseen", "working"]:
+        """`resting` where every strand only lets time pass, but for so many that are in their steps; `unseen` where
+        a strand besides does something we cannot see."""
+        if self._letting_go is not None or self._busy != self._resting + at_work:
+            return "working"
+        return "resting" if self._strands <= self._busy else "unseen"
 
     def strand_begins(self) -> None:
         """A strand of the code can go on."""
