@@ -16,7 +16,7 @@ from bench.checking import Broken
 from bench.peers.bars import COMPARISONS, Comparison, Value, compare
 from bench.peers.environments import NotMeasured
 from bench.peers.known import System, chosen, tenure_for
-from bench.peers.measuring import LONE_RUNS_PER_TURN, Taken, lone_turn, sampled
+from bench.peers.measuring import LONE_RUNS_PER_TURN, Taken, filled, lone_turn, sampled
 from bench.peers.session import Server, Session, running
 from bench.places import Place, PostgresPlace
 from bench.plan import Plan
@@ -25,6 +25,7 @@ from bench.report import Result
 ROUNDS_MAX = 3
 SAMPLE_SECONDS = 4.0
 QUICK_SECONDS = 0.2
+CHOOSING_SECONDS, CHOOSING_ROUNDS = 2.0, 2
 TURNS, QUICK_TURNS = 30, 2
 Say = Callable[[str], None]
 
@@ -93,6 +94,7 @@ class _Run:
         """System -> figure -> one for each round or turn."""
         self.settings: dict[str, dict[str, str]] = {}
         self.reasons: dict[str, str] = {}
+        self._best: dict[str, dict[str, str]] = {}
         self._server = server
         self._say = say
         self._rounds = min(plan.repeat, ROUNDS_MAX)
@@ -121,7 +123,27 @@ class _Run:
             self._say(f"{system.title}: not measured: {reason}")
 
     def _running(self, system: System) -> AbstractAsyncContextManager[Session]:
-        return running(system, self._server, Path(tempfile.gettempdir()))
+        best = self._best.get(system.name, system.candidates[0])
+        return running(system, self._server, Path(tempfile.gettempdir()), best)
+
+    async def choose(self) -> None:
+        """Each at its best: of the settings that were best somewhere, the one that is best here and now."""
+        for system in self._left():
+            if len(system.candidates) == 1:
+                continue
+            rates = [0.0] * len(system.candidates)
+            with self._reporting(system):
+                for _ in range(CHOOSING_ROUNDS):
+                    for number, candidate in enumerate(system.candidates):
+                        self._best[system.name] = candidate
+                        async with self._running(system) as session:
+                            sample = await filled(session, "throughput", system.warm, CHOOSING_SECONDS)
+                        rates[number] = max(rates[number], sample.rate)
+                self._best[system.name] = system.candidates[rates.index(max(rates))]
+                tried = ", ".join(
+                    f"{_said(one)}: {rate:,.0f}" for one, rate in zip(system.candidates, rates, strict=True)
+                )
+                self._say(f"{system.title}: {tried} {system.unit}/s")
 
     async def many(self) -> None:
         """Throughput: each alone on the machine, round after round."""
@@ -167,6 +189,8 @@ async def compare_all(
 ) -> Outcome:
     """Measure everything that was asked for; what cannot be measured is reported so."""
     run = _Run(asked, _server(places), plan, say, quick=quick)
+    if not quick:
+        await run.choose()
     await run.many()
     if any(one.figure == "lone" for one in asked.comparisons):
         await run.alone()
@@ -179,6 +203,10 @@ async def compare_all(
     titles = {report.system: report.title for report in reports}
     results = [result for one in asked.comparisons if (result := _result(one, run.taken, titles)) is not None]
     return Outcome(results, reports)
+
+
+def _said(setting: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in setting.items())
 
 
 def _server(places: Mapping[str, Place]) -> Server | None:

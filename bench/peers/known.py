@@ -30,6 +30,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     """That program's place among the installed packages."""
     options: dict[str, str] = {}
+    candidates: tuple[dict[str, str], ...] = ({},)
+    """Settings that were best somewhere: the bench tries them and takes the one that is best here."""
 
 
 STANDARD = ("dbos", "restate")
@@ -41,8 +43,20 @@ TENURE = (
 )  # fmt: skip
 
 PEERS = (
-    System(name="dbos-postgres", title="DBOS on PostgreSQL", peer="dbos", store="postgres"),
-    System(name="dbos-sqlite", title="DBOS on SQLite", peer="dbos", store="sqlite"),
+    System(
+        name="dbos-postgres",
+        title="DBOS on PostgreSQL",
+        peer="dbos",
+        store="postgres",
+        candidates=({"mode": "call", "threads": "4"}, {"mode": "start"}),
+    ),
+    System(
+        name="dbos-sqlite",
+        title="DBOS on SQLite",
+        peer="dbos",
+        store="sqlite",
+        candidates=({"threads": "4"}, {"threads": "1"}, {"threads": "8"}),
+    ),
     System(
         name="restate",
         title="Restate",
@@ -51,8 +65,19 @@ PEERS = (
         warm=400,
         npm="@restatedev/restate-server@1.7.12",
         program="@restatedev/restate-server-{platform}/bin/restate-server",
+        candidates=(
+            {"workers": "1", "in_flight": "128"},
+            {"workers": "1", "in_flight": "256"},
+            {"workers": "2", "in_flight": "256"},
+        ),
     ),
-    System(name="langgraph", title="LangGraph on PostgreSQL", peer="langgraph", store="postgres"),
+    System(
+        name="langgraph",
+        title="LangGraph on PostgreSQL",
+        peer="langgraph",
+        store="postgres",
+        candidates=({"lanes": "4"}, {"lanes": "1"}),
+    ),
     System(name="temporal", title="Temporal dev server", peer="temporal", store="own", warm=5),
     System(
         name="temporal-local",

@@ -1,4 +1,9 @@
-"""LangGraph with its PostgreSQL checkpointer: a graph of five no-op nodes in a chain, one process."""
+"""LangGraph with its PostgreSQL checkpointer: a graph of five no-op nodes in a chain, one process.
+
+`durability="sync"`: a checkpoint is written before the next node begins, as every other system here does it. What was
+tried, steps a second at load 5 to 7 on two cpus (4 threads alone at load 2: 450), by turns: 1, 2, 4, 8 threads: 145, 113,
+140, 111; the asynchronous saver with 4 and 16 tasks: 67, 67; `durability="async"`: 151. The bench tries 1 and 4 threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""PgQueuer: plain jobs on PostgreSQL, enqueued one at a time, in batches, and worked off by one process."""
+"""PgQueuer: plain jobs on PostgreSQL, enqueued one at a time, in batches, and worked off by one process.
+
+Its durable tables, which are its default; the bar is stated for batches of 100. What was tried, jobs a second at load 5
+on two cpus (batches of 100 at load 2: 12,800), by turns, the best: batches of 50, 100, 200, 500: 4,160, 11,800,
+6,680, 5,630; a pool of four connections instead of one: 11,300. CPU per 1,000 jobs 0.11, 0.08, 0.085, 0.08, 0.09 seconds.
+"""
 
 from __future__ import annotations
 

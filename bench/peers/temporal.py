@@ -1,4 +1,10 @@
-"""Temporal's development server on a file, and one worker process: a workflow of five no-op activities."""
+"""Temporal's development server on a file, and one worker process: a workflow of five no-op activities.
+
+On a file, because by default it keeps everything in memory. Local activities are recorded together when the workflow's
+task ends: they are not each durable before the next begins. The sandbox is off, which costs nothing but safety. What
+was tried, steps a second at load 7 on two cpus (at load 2: 63, local 201), by turns: 8, 32, 100 in flight: 13, 15, 15,
+local 70, 68, 48; 20 pollers instead of 5: 17. Nothing that matters.
+"""
 
 from __future__ import annotations
 
