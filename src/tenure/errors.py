@@ -83,6 +83,11 @@ CODES: dict[str, ErrorSpec] = {
     "STEP_TIMED_OUT": _spec(
         504, "The step passed its timeout.", "Give it a longer timeout, or make it faster."
     ),
+    "STEP_STALLED": _spec(
+        504,
+        "The step was alive and showed no progress for as long as it may.",
+        "Look at its last word of progress; call `tenure.current().progress(…)` more often, or give it more time.",
+    ),
     "STEP_LOST": _spec(
         500, "The step's leases were lost as often as it may be tried.", "Look at why its workers die."
     ),

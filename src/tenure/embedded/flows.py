@@ -20,6 +20,7 @@ from tenure import ids
 from tenure.declared import Declared
 from tenure.embedded.plan import json_object, payload, request_hash
 from tenure.errors import TenureError
+from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.sdk import codec
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
@@ -142,14 +143,17 @@ class Flows:
         version: str | None = None,
     ) -> Run[Any]:
         engine = cast("Engine", self)
-        queue = workflow.capability
+        plan = workflow.plan
+        if version is not None and version != workflow.version:  # for workers that have that one
+            own = capability.capability(workflow.queue, capability.flow(workflow.name, version))
+            plan = (msgspec.structs.replace(plan[0], queue=own),)
         fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **(options or {})}
         run_id = engine.orchestrator.new_id()
         keyed = fields.get("idempotency_key") is not None
         worker = by = None
         if not keyed:
             for worker in engine.local:
-                by = worker.reserve(queue)
+                by = worker.reserve(plan[0].queue)
                 if by is not None:
                     break
         if len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED):
@@ -162,7 +166,7 @@ class Flows:
             workflow=workflow.name,
             code_version=version or workflow.version,
             profile=profile or workflow.profile.name,
-            plan=(c.StepSpec(name="main", kind="body", queue=queue),),
+            plan=plan,
             input=body,
             eager=by,
             **fields,

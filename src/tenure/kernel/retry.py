@@ -112,6 +112,7 @@ def classify(rules: Iterable[Rule], default: bool, code: str) -> bool:
 
 ALWAYS: tuple[Rule, ...] = (
     Rule("STEP_TIMED_OUT", True, "another worker may be quicker; the budget of tries still ends it"),
+    Rule("STEP_STALLED", True, "another worker may get on; the budget of tries still ends it"),
     Rule("STEP_LOST", True, "the worker was lost, which says nothing about the work"),
     Rule("RUN_RESUME_FAILED", False, "trying again is what could not be done safely"),
     Rule("RUN_ORPHANED", False, "the recovery of this profile has already decided"),

@@ -26,6 +26,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import retry
 from tenure.kernel.commands import RecordCheckpoint
+from tenure.kernel.decide.checks import is_name
 from tenure.kernel.decide.leases import Reply
 from tenure.kernel.retry import Rng
 from tenure.limits import CODE_CHARS_MAX
@@ -35,6 +36,7 @@ from tenure.sdk.faults import (
     ApprovalExpired,
     ApprovalRejected,
     Failure,
+    Interrupted,
     LeaseLost,
     Misfit,
     Restart,
@@ -46,14 +48,13 @@ from tenure.sdk.frame import Cost, Frame
 from tenure.sdk.line import Line
 from tenure.sdk.past import Past
 from tenure.sdk.scope import Scope
+from tenure.sdk.trying import STOP_SECONDS, in_own_thread, left, try_once
 from tenure.store.port import Recorded, Waited
 
 SHORT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 MESSAGE_CHARS_MAX = 4_000
-STOP_SECONDS = 5.0
-"""How long code that was told to stop may take before its slot counts as taken."""
 
 _encode_meta = msgspec.json.Encoder().encode
 
@@ -71,16 +72,21 @@ class _Meta(msgspec.Struct, omit_defaults=True):
 def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
     """Code, message and whether it may be tried again (None: the profile says) of something that went wrong."""
     if isinstance(fault, Failure):
-        return fault.code[:CODE_CHARS_MAX], fault.message, fault.retryable
+        code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
+        return code, fault.message, fault.retryable
     if isinstance(fault, StepFailed):
         return fault.code, str(fault), False
     if isinstance(fault, TenureError):
         return fault.code, fault.message, fault.retryable
+    try:
+        text = str(fault)
+    except Exception:
+        text = "(it has no text)"
     if isinstance(fault, TimeoutError):
-        return "STEP_TIMED_OUT", str(fault) or "it took too long", None
+        return "STEP_TIMED_OUT", text or "it took too long", None
     where = traceback.extract_tb(fault.__traceback__)
     at = f" ({where[-1].filename.rpartition('/')[2]}:{where[-1].lineno})" if where else ""
-    return "STEP_FAILED", f"{type(fault).__name__}: {fault}{at}"[:MESSAGE_CHARS_MAX], None
+    return "STEP_FAILED", f"{type(fault).__name__}: {text}{at}"[:MESSAGE_CHARS_MAX], None
 
 
 class Body:
@@ -104,6 +110,8 @@ class Body:
         self._watch: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
         self._main: asyncio.Task[Any] | None = None
+        self._bridged: set[concurrent.futures.Future[Any]] = set()
+        """What plain code waits for in its thread."""
         self._loop = asyncio.get_running_loop()
         self.patches: set[str] = set()
         """Patches this run has taken here."""
@@ -123,9 +131,11 @@ class Body:
                 value = await self._in_body_thread(lambda: self.workflow.parameters.call(function, input_))
             else:
                 value = await self.workflow.parameters.call(function, input_)
-        except BaseException:
+        except BaseException as how:
             if self._over is not None:
                 raise self._over from None
+            if isinstance(how, SystemExit | KeyboardInterrupt):
+                raise left(how) from how
             raise
         finally:
             here.leave(token)
@@ -139,22 +149,20 @@ class Body:
 
     async def _in_body_thread(self, function: Callable[[], Any]) -> Any:
         """Plain workflow code has a thread of its own: one of the steps' could be waiting for this very one."""
-        work = asyncio.ensure_future(asyncio.to_thread(function))
+        work = in_own_thread(function)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             self.line.stop.set()
-            await self._wait_for(work, STOP_SECONDS)
+            for waited_for in tuple(self._bridged):
+                waited_for.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((work,), timeout=STOP_SECONDS)
+            if not work.done():
+                self.line.abandon(work)
+            elif not work.cancelled():
+                work.exception()
             raise
-
-    async def _wait_for(self, work: asyncio.Future[Any], at_most: float) -> None:
-        """Give work that was told to stop a moment; what does not stop keeps its slot, and its result is dropped."""
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait((work,), timeout=at_most)
-        if not work.done():
-            self.line.abandon(work)
-        elif not work.cancelled():
-            work.exception()
 
     def _close(self) -> None:
         if self._quiet is not None:
@@ -184,10 +192,13 @@ class Body:
             work.close()
             raise self._over or LeaseLost("told to stop")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._bridged.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise self._over or LeaseLost("canceled") from None
+        finally:
+            self._bridged.discard(future)
 
     # -------------------------------------------------------------------------------------- recording
 
@@ -202,10 +213,15 @@ class Body:
         try:
             await recorded
         except TenureError as refused:
-            if refused.code in LOST:
-                self.end(LeaseLost(refused.code))
-                raise self._over or LeaseLost(refused.code) from refused
-            raise
+            raise self._trouble(refused) from refused
+
+    def _trouble(self, refused: TenureError) -> BaseException:
+        """What a refusal of something durable means: the body is over, unless it is about the content alone."""
+        if refused.code in LOST:
+            self.end(LeaseLost(refused.code))
+        elif refused.retryable:
+            self.end(Interrupted(refused.code))
+        return self._over or refused
 
     def record(self, key: str, **fields: Any) -> None:
         """Record a checkpoint; durable at the next barrier."""
@@ -244,6 +260,7 @@ class Body:
         if self._over is not None:
             raise self._over
         digest = codec.digest(args, kwargs)
+        limit = step.timeout_seconds or self.workflow.profile.timing.step_timeout_seconds
         tries = 0
         if self.past:
             known = self.past.checkpoints.get(key)
@@ -276,7 +293,7 @@ class Body:
             self._busy += 1
             self.at_work[key] = frame
             try:
-                value = await self._attempt(step, frame, args, kwargs)
+                value = await try_once(self.line, step, frame, args, kwargs, limit)
                 output = step.codec.encode(value)
                 if output is not None:
                     output = await self.aside(output)
@@ -322,7 +339,11 @@ class Body:
         def log(level: str, text: str, fields: dict[str, Any]) -> None:
             line.log(key, level, text, fields)
 
-        return Frame(self.run_id, self.workflow.name, key, attempt, f"{self.run_id}/{key}", log, line.stop)
+        def tell(text: str) -> None:
+            line.progress = text
+
+        own = f"{self.run_id}/{key}"
+        return Frame(self.run_id, self.workflow.name, key, attempt, own, log, line.stop, tell)
 
     def _meta(self, step: Step[..., Any], frame: Frame, begun: int) -> str:
         spent = (time.perf_counter_ns() - begun) // 1000
@@ -331,43 +352,6 @@ class Body:
         tokens_in = sum(cost.tokens_in for cost in frame.costs)
         tokens_out = sum(cost.tokens_out for cost in frame.costs)
         return _encode_meta(_Meta(spent, step.agent, frame.costs, tokens_in, tokens_out)).decode()
-
-    async def _attempt(
-        self, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """One try of a step's function."""
-        limit = step.timeout_seconds or self.workflow.profile.timing.step_timeout_seconds
-        if limit is None and step.is_async:
-            token = here.enter(frame)
-            try:
-                return await step.function(*args, **kwargs)
-            finally:
-                here.leave(token)
-        stoppable = step.is_async or step.isolate is not None
-        work = self._loop.create_task(self._work(step, frame, args, kwargs))
-        try:
-            async with self.line.timeout(limit):
-                return await asyncio.shield(work)
-        except TimeoutError:
-            if work.done():
-                raise
-            work.cancel()
-            await self._wait_for(work, STOP_SECONDS if stoppable else 0.0)
-            raise TimeoutError(f"step {step.name!r} took more than {limit:g} s") from None
-        except asyncio.CancelledError:
-            work.cancel()
-            await self._wait_for(work, STOP_SECONDS if stoppable else 0.0)
-            raise
-
-    async def _work(
-        self, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        here.enter(frame)  # in this task's own context
-        if step.is_async:
-            return await step.function(*args, **kwargs)
-        if step.isolate is not None:
-            return await self.line.in_process(step, args, kwargs)
-        return await self.line.in_thread(lambda: step.function(*args, **kwargs))
 
     async def _tried(self, key: str, known: Recorded) -> int:
         """How often a recorded step was tried, once its next try is due; raises what it came to, if it is over."""
@@ -408,7 +392,7 @@ class Body:
             key,
             state="failed",
             error=code,
-            message=message[:MESSAGE_CHARS_MAX].encode() or None,
+            message=message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None,
             arguments=digest,
             resumable=step.resumable,
             idempotent=step.idempotent,
@@ -499,15 +483,12 @@ class Body:
                 await self._heard(recorded)
             try:
                 reply = await opening
+                assert reply.no is not None
+                return await self._answer(reply.no) if reply.state == "go_on" else reply.no
             except TenureError as refused:
-                if refused.code in LOST or refused.code == "RUN_CANCELING":
+                if refused.code == "RUN_CANCELING":
                     self.end(LeaseLost(refused.code))
-                    raise self._over or LeaseLost(refused.code) from refused
-                raise
-            assert reply.no is not None
-            if reply.state == "go_on":
-                return await self._answer(reply.no)
-            return reply.no
+                raise self._trouble(refused) from refused
         finally:
             self._busy -= 1
 
@@ -550,7 +531,8 @@ class Body:
         while self._waiting and self._busy and self._over is None:
             await self.line.sleep(LOOK_SECONDS)
             if self._waiting and self._over is None:
-                self._settle(await self.line.waited())
+                with suppress(TenureError):  # the store cannot be asked now: there is a next time
+                    self._settle(await self.line.waited())
 
     def _let_go(self) -> None:
         if self._busy == 0 and self._waiting and self._over is None and self._letting_go is None:
@@ -560,15 +542,16 @@ class Body:
         try:
             await self.barrier()
             reply = await self.line.suspend(tuple(self._waiting))
+            rows = await self.line.waited() if reply.state == "go_on" else []
         except Signal:
             return
         except TenureError as refused:
-            self.end(LeaseLost(refused.code))
+            self.end(Interrupted(refused.code) if refused.retryable else LeaseLost(refused.code))
             return
         finally:
             self._letting_go = None
         if reply.state == "go_on":
-            self._settle(await self.line.waited())
+            self._settle(rows)
         elif reply.state == "suspended":
             self.end(Suspended("suspended"))
         else:  # refused by a governed wait, or canceled: the run has moved on without us

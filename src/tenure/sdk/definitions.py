@@ -11,14 +11,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
+from tenure.kernel.commands import StepSpec
 from tenure.kernel.retry import Backoff
-from tenure.limits import NAME_CHARS_MAX, RETRIES_MAX
+from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX, RETRIES_MAX
 from tenure.sdk.codec import Codec, Parameters, returns
 from tenure.sdk.here import here
 
@@ -43,6 +44,7 @@ class Step(Generic[P, R]):
         backoff: Iterable[Duration] | None = None,
         jitter: float | None = None,
         timeout: Duration | None = None,
+        progress_within: Duration | None = None,
         idempotent: bool = True,
         resumable: bool = True,
         isolate: Literal["process"] | None = None,
@@ -58,6 +60,7 @@ class Step(Generic[P, R]):
         )
         self.jitter = jitter
         self.timeout_seconds = None if timeout is None else seconds(timeout)
+        self.progress_seconds = None if progress_within is None else seconds(progress_within)
         self.idempotent = idempotent
         self.resumable = resumable
         self.isolate = isolate
@@ -115,6 +118,7 @@ class Workflow(Generic[P, R]):
         profile: str = PROFILE,
         queue: str = "default",
         timeout: Duration | None = None,
+        lease: Duration | None = None,
     ) -> None:
         self.function = function
         self.name = check_name("workflow", name or function.__name__)
@@ -124,6 +128,14 @@ class Workflow(Generic[P, R]):
         self.profile = profiles.get(profile)
         self.queue = queue
         self.timeout_seconds = None if timeout is None else seconds(timeout)
+        self.lease_seconds = None if lease is None else seconds(lease)
+        if (
+            self.lease_seconds is not None
+            and not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX
+        ):
+            raise ValueError(
+                f"workflow {self.name!r}: a lease is {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds, not {lease}"
+            )
         self.is_async = is_async(function)
         self.parameters = Parameters(function, f"workflow {self.name!r}")
         self.codec = Codec(returns(function), f"the result of workflow {self.name!r}")
@@ -133,10 +145,15 @@ class Workflow(Generic[P, R]):
         """Call the function itself, durable nowhere: for tests of its logic. `tenure.run` runs it for real."""
         return self.function(*args, **kwargs)
 
-    @property
+    @cached_property
     def capability(self) -> str:
         """The queue text of its runs' bodies."""
         return capability.capability(self.queue, capability.flow(self.name, self.version))
+
+    @cached_property
+    def plan(self) -> tuple[StepSpec, ...]:
+        """The plan of its runs: one leased step, whose body is the function."""
+        return (StepSpec(name="main", kind="body", queue=self.capability, lease_seconds=self.lease_seconds),)
 
     @property
     def serves(self) -> tuple[str, ...]:
@@ -151,9 +168,12 @@ class Workflow(Generic[P, R]):
 class Tool:
     """A Python callable that declared workflows use by its name."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, *, progress_within: Duration | None = None
+    ) -> None:
         self.function = function
         self.name = check_name("tool", name)
+        self.progress_seconds = None if progress_within is None else seconds(progress_within)
         self.is_async = is_async(function)
         self.parameters = Parameters(function, f"tool {name!r}")
         self.codec = Codec(returns(function), f"the result of tool {name!r}")
@@ -245,6 +265,7 @@ def step(
     backoff: Iterable[Duration] | None = None,
     jitter: float | None = None,
     timeout: Duration | None = None,
+    progress_within: Duration | None = None,
     idempotent: bool = True,
     resumable: bool = True,
     isolate: Literal["process"] | None = None,
@@ -256,7 +277,8 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Its result is recorded before the next step of its run begins, and it is not run again once it is. A failure is
     tried again `retries` times (the profile's number if it is left out) after `backoff`.
 
-    `timeout` stops a try. `idempotent=False`: its start is recorded too, and a run that crashed between start
+    `timeout` stops a try; `progress_within` stops one that has not called `tenure.current().progress(…)` for so long, however
+    long it takes as a whole. `idempotent=False`: its start is recorded too, and a run that crashed between start
     and result ends RUN_RESUME_FAILED instead of doing it twice. `resumable=False`: a replay runs it again.
     `isolate="process"`: a plain function runs in a process of its own, which can be killed. `agent` names who did it in
     the history.
@@ -277,11 +299,13 @@ def workflow(
     profile: str = PROFILE,
     queue: str = "default",
     timeout: Duration | None = None,
+    lease: Duration | None = None,
 ) -> _WorkflowMaker: ...
 def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a workflow. Its parameters are its input, by name; what it returns is the run's output.
 
-    Unfinished runs stay with workers of their `version`; a later one takes those it `accepts`.
+    Unfinished runs stay with workers of their `version`; a later one takes those it `accepts`. `lease`: how long a run stays
+    with a worker that is not heard of (the profile says it if it is left out).
     """
 
     def make(f: Callable[..., Any]) -> Workflow[..., Any]:
@@ -292,11 +316,12 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     return make if function is None else make(function)
 
 
-def tool(name: str) -> Callable[[Callable[..., Any]], Tool]:
-    """Register a callable under the name by which declared workflows use it: `uses: NAME`."""
+def tool(name: str, *, progress_within: Duration | None = None) -> Callable[[Callable[..., Any]], Tool]:
+    """Register a callable under the name by which declared workflows use it: `uses: NAME`. `progress_within` is that of
+    `step`."""
 
     def make(function: Callable[..., Any]) -> Tool:
-        made = Tool(function, name)
+        made = Tool(function, name, progress_within=progress_within)
         registry.add(made)
         return made
 

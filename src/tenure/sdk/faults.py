@@ -100,3 +100,7 @@ class Restart(Signal):
 
 class LeaseLost(Signal):
     """The run is somebody else's now, or was canceled or ended: nothing said here counts any more."""
+
+
+class Interrupted(Signal):
+    """The store could not be reached in time: what was said last may not be recorded, so the run is given back."""

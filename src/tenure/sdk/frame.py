@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,7 +28,21 @@ class Frame:
 
     scope = None
 
-    __slots__ = ("_log", "_stop", "attempt", "costs", "key", "progress_text", "run_id", "step", "workflow")
+    __slots__ = (
+        "_line_stop",
+        "_log",
+        "_loop",
+        "_moved",
+        "_tell",
+        "attempt",
+        "costs",
+        "key",
+        "progress_text",
+        "run_id",
+        "step",
+        "stop",
+        "workflow",
+    )
 
     def __init__(
         self,
@@ -37,6 +53,7 @@ class Frame:
         key: str,
         log: Callable[[str, str, dict[str, Any]], None],
         stop: threading.Event,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -46,8 +63,13 @@ class Frame:
         """Stable over the tries of this step: pass it on to whatever can recognise a repeat."""
         self.costs: list[Cost] = []
         self.progress_text = ""
+        self.stop = threading.Event()
+        """Set when this try is given up; its lease may go on."""
         self._log = log
-        self._stop = stop
+        self._line_stop = stop
+        self._tell = tell
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._moved: asyncio.Event | None = None
 
     @property
     def frame(self) -> Frame:
@@ -57,11 +79,24 @@ class Frame:
     @property
     def canceled(self) -> bool:
         """Whether the step should stop: for code in threads, which nobody can interrupt."""
-        return self._stop.is_set()
+        return self.stop.is_set() or self._line_stop.is_set()
 
     def progress(self, text: str) -> None:
         """Say how far it is; told with the next heartbeat, and counted as progress where that is asked for."""
         self.progress_text = text
+        if self._tell is not None:
+            self._tell(text)
+        loop, moved = self._loop, self._moved
+        if loop is not None and moved is not None and not moved.is_set():
+            with suppress(RuntimeError):  # a thread that has outlived its loop
+                loop.call_soon_threadsafe(moved.set)
+
+    async def moved(self) -> None:
+        """Wait for the next word of progress."""
+        if self._moved is None:
+            self._loop, self._moved = asyncio.get_running_loop(), asyncio.Event()
+        await self._moved.wait()
+        self._moved.clear()
 
     def log(self, level: str, text: str, fields: dict[str, Any]) -> None:
         """A line beside the run's history."""

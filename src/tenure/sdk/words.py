@@ -20,7 +20,7 @@ import msgspec
 from tenure import ids
 from tenure.durations import seconds
 from tenure.errors import TenureError
-from tenure.kernel.commands import ApprovalSpec, StartChild, StepSpec, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
 from tenure.sdk import codec, here
 from tenure.sdk.body import SHORT_SECONDS, Body, refusal
 from tenure.sdk.definitions import Duration, Step, Workflow, registry
@@ -345,7 +345,7 @@ async def _start(
         code_version=workflow.version,
         profile=workflow.profile.name,
         input=await body.aside(workflow.parameters.bind(args, kwargs)),
-        plan=(StepSpec(name="main", kind="body", queue=workflow.capability),),
+        plan=workflow.plan,
         on_close=on_close,
     )
     no = await body.open(key, child=child)

@@ -7,8 +7,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,21 +18,28 @@ from tenure.artifacts import is_reference
 from tenure.declared import Resolved, needed_steps, resolve
 from tenure.declared.commands import run_command
 from tenure.kernel import capability
+from tenure.kernel.commands import StartChild
 from tenure.sdk import codec, here
-from tenure.sdk.definitions import Tool
-from tenure.sdk.faults import Misfit
+from tenure.sdk.definitions import Registry, Tool
+from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
 from tenure.sdk.frame import Frame
+from tenure.sdk.trying import left, plainly, within
 
 if TYPE_CHECKING:
     from tenure.worker.held import Held
     from tenure.worker.station import Station
 
 
+CHILD = "workflow:"
+"""How the tool of a step begins that starts another workflow."""
+LABEL = "child"
+
+
 class Declared:
     """One try of a declared step."""
 
-    def __init__(self, tools: Mapping[str, Tool], station: Station, held: Held) -> None:
-        self._tools = tools
+    def __init__(self, known: Registry, station: Station, held: Held) -> None:
+        self._known = known
         self._station = station
         self._held = held
 
@@ -43,31 +51,100 @@ class Declared:
         if resolved.skipped:
             return None
         if lease.tool == capability.RUN:
-            result = await run_command(resolved, on_line=self._line)
-            return await self._kept(codec.encode(result, f"the output of {lease.name!r}"))
-        tool = self._tools.get(lease.tool)
+            return await self._command(resolved)
+        if lease.tool.startswith(CHILD):
+            return await self._child(lease.tool.removeprefix(CHILD), resolved)
+        tool = self._known.tools.get(lease.tool)
         if tool is None:
             raise Misfit(f"step {lease.name!r} uses the tool {lease.tool!r}, which is not here")
         return await self._call(tool, resolved)
 
+    async def _child(self, name: str, resolved: Resolved) -> bytes | None:
+        """Start another workflow, and let go until it has ended."""
+        held = self._held
+        waits = await held.waited() if held.lease.n > 1 else []
+        known = next((row for row in waits if row.label == LABEL), None)
+        if known is None or known.state == "open":
+            no = known.no if known is not None else await self._start(name, resolved)
+            reply = await held.suspend((no,))
+            if reply.state == "suspended":
+                raise Suspended("its child runs")
+            known = next(row for row in await held.waited() if row.label == LABEL)
+        if known.child_outcome != "succeeded":
+            error = None if known.child_error is None else known.child_error.decode(errors="replace")
+            raise ChildFailed(known.name, known.child_outcome or "ended", known.child_code or "?", error)
+        return known.child_output
+
+    async def _start(self, name: str, resolved: Resolved) -> int:
+        workflow = self._known.workflows.get(name)
+        if workflow is None:
+            raise Misfit(f"step {self._held.lease.name!r} starts the workflow {name!r}, which is not here")
+        body = codec.encode(resolved.arguments, f"the input of workflow {name!r}")
+        workflow.parameters.check(body)
+        child = StartChild(
+            run_id=self._held.new_run_id(),
+            workflow=workflow.name,
+            code_version=workflow.version,
+            profile=workflow.profile.name,
+            input=await self._kept(body),
+            plan=workflow.plan,
+            timeout_seconds=workflow.timeout_seconds,
+        )
+        reply = await self._held.open_wait(LABEL, child=child)
+        assert reply.no is not None
+        return reply.no
+
+    async def _command(self, resolved: Resolved) -> bytes | None:
+        """A command; one that is told to stop has its grace, unless it is somebody else's by now."""
+        held = self._held
+        cancel = asyncio.Event()
+        running = asyncio.ensure_future(run_command(resolved, cancel=cancel, on_line=self._line))
+        try:
+            result = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancel.set()
+            if held.lost:
+                running.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((running,))
+            running.cancel()
+            raise
+        if not result.ok:
+            raise Failure(result.code or "COMMAND_FAILED", result.message)
+        return await self._kept(codec.encode(result.output(), f"the output of {held.lease.name!r}"))
+
     async def _call(self, tool: Tool, resolved: Resolved) -> bytes | None:
         held, lease = self._held, self._held.lease
+
+        def tell(text: str) -> None:
+            held.progress = text
+
         frame = Frame(
             held.run_id,
             lease.workflow,
             lease.name,
             lease.n,
-            lease.idempotency_key,
+            resolved.idempotency_key or lease.idempotency_key,
             lambda level, text, fields: held.log(lease.name, level, text, fields),
             held.stop,
+            tell,
         )
         body = codec.encode(resolved.arguments, f"the input of tool {tool.name!r}")
         here.enter(frame)  # in this lease's own task
-        if tool.is_async:
-            value = await tool.parameters.call(tool.function, body)
-        else:
-            value = await held.in_thread(lambda: tool.parameters.call(tool.function, body))
+        work = asyncio.ensure_future(self._tried(tool, body))
+        value = await within(
+            held, work, frame, f"tool {tool.name!r}", None, tool.progress_seconds, tool.is_async
+        )
         return await self._kept(tool.codec.encode(value))
+
+    async def _tried(self, tool: Tool, body: bytes | None) -> Any:
+        if not tool.is_async:
+            call = partial(tool.parameters.call, tool.function, body)
+            return await self._held.in_thread(lambda: plainly(call))
+        try:
+            return await tool.parameters.call(tool.function, body)
+        except (SystemExit, KeyboardInterrupt) as how:
+            raise left(how) from how
 
     async def _scope(self, given: bytes | None) -> dict[str, Any]:
         """What templates may look at."""
@@ -84,6 +161,7 @@ class Declared:
             "steps": steps,
             "run": run,
             "trigger": facts["trigger"],
+            "slot": facts["trigger"]["ref"] if facts["trigger"]["type"] == "scheduled" else None,
         }
 
     async def _whole(self, body: bytes | None) -> bytes | None:

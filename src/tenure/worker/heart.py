@@ -1,28 +1,31 @@
-"""Heartbeats from a thread of their own, over a connection of their own.
+"""Heartbeats from threads of their own, over a connection of their own.
 
 Laws:
 1. Neither a busy event loop nor an exhausted pool holds a heartbeat up: the heart shares nothing with the work but
-   the list of leases.
-2. A lease is beaten for well before its time; one that was not extended in time is told lost while it is still
-   ours by the monotonic clock, so that its work stops before somebody else's begins.
-3. What it hears it tells the worker's loop; it decides nothing itself.
+   the list of leases, and its connection is made before the first lease is taken.
+2. Two heartbeats that are lost cost nothing: one without an answer is given up after its interval, and sent again.
+3. A lease that could not be extended is told lost while it is still ours by the monotonic clock, so that its work
+   stops before somebody else's begins. A second thread looks after that: a store that hangs may hold up the first.
+4. What it hears it tells the worker's loop; it decides nothing itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
-from tenure.errors import TenureError
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply
+from tenure.limits import LABEL_CHARS_MAX
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.store.connect import open_store
 
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-TICK_SECONDS = 0.25
+AGAIN_SECONDS = 0.25
+"""After a heartbeat that failed."""
+TRY_SECONDS_MIN = 0.2
+OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 
 
@@ -45,11 +51,13 @@ class Pulse(msgspec.Struct, gc=False):
     due: float
     extended_at: float
     """When it was last extended, by the monotonic clock, before the message was sent."""
+    stop: threading.Event | None = None
+    """Set when it is lost: the worker's loop may be busy, code in threads is not."""
 
     @property
     def lost_at(self) -> float:
-        """From when on it must be taken for lost: a heartbeat's time before it expires."""
-        return self.extended_at + max(self.lease_seconds - self.every_seconds, self.lease_seconds / 2)
+        """From when on it must be taken for lost: half a heartbeat's time before it expires."""
+        return self.extended_at + self.lease_seconds - self.every_seconds / 2
 
 
 Heard = Callable[[dict[LeaseKey, Reply], list[LeaseKey]], None]
@@ -64,31 +72,64 @@ class Heart:
         self._heard = heard
         self._pulses: dict[LeaseKey, Pulse] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._watched = threading.Condition(self._lock)
+        self._stopping = False
+        self._next_beat = math.inf
+        """When the beating thread looks again by itself."""
+        self._next_look = math.inf
+        """When the watching thread does."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._beating: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._ends: list[asyncio.Future[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to beat."""
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="tenure-heart", daemon=True)
-        self._thread.start()
+        for target in (self._run, self._watch):
+            end: asyncio.Future[None] = self._loop.create_future()
+            self._ends.append(end)
+            threading.Thread(
+                target=self._thread, args=(target, end), name="tenure-heart", daemon=True
+            ).start()
+
+    def _thread(self, target: Callable[[], None], end: asyncio.Future[None]) -> None:
+        try:
+            target()
+        finally:
+            assert self._loop is not None
+            with suppress(RuntimeError):  # the worker's loop has ended before
+                self._loop.call_soon_threadsafe(end.set_result, None)
 
     def stop(self) -> None:
         """Stop, at once."""
-        self._stopping.set()
+        with self._lock:
+            self._stopping = True
+            self._watched.notify()
+            self._nudge()
 
     async def stopped(self) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, CLOSE_SECONDS)
+        """Wait for the threads to end."""
+        if self._ends:
+            await asyncio.wait(self._ends, timeout=CLOSE_SECONDS)
 
-    def hold(self, message: Heartbeat, every_seconds: float, lease_seconds: float) -> None:
+    def hold(
+        self,
+        message: Heartbeat,
+        every_seconds: float,
+        lease_seconds: float,
+        stop: threading.Event | None = None,
+    ) -> None:
         """Beat for a lease from now on."""
         now = time.monotonic()
-        pulse = Pulse(message, every_seconds, lease_seconds, now + every_seconds, now)
+        pulse = Pulse(message, every_seconds, lease_seconds, now + every_seconds, now, stop)
         with self._lock:
             self._pulses[message.run_id, message.idx, message.n] = pulse
+            if pulse.due < self._next_beat:
+                self._nudge()
+            if pulse.lost_at < self._next_look:
+                self._watched.notify()
 
     def hurry(self, run_id: int) -> None:
         """Beat for the leases of a run at once: there may be news."""
@@ -96,71 +137,157 @@ class Heart:
             for key, pulse in self._pulses.items():
                 if key[0] == run_id:
                     pulse.due = 0.0
+                    self._nudge()
 
     def progress(self, key: LeaseKey, text: str) -> None:
         """What the next heartbeat says."""
+        said = "".join(char if char.isprintable() else " " for char in text[:LABEL_CHARS_MAX])
         with self._lock:
             pulse = self._pulses.get(key)
             if pulse is not None:
-                pulse.message = msgspec.structs.replace(pulse.message, progress=text)
+                pulse.message = msgspec.structs.replace(pulse.message, progress=said)
 
     def let_go(self, key: LeaseKey) -> None:
         """The lease has ended."""
         with self._lock:
             self._pulses.pop(key, None)
 
-    # ---------------------------------------------------------------------------------- in the thread
+    def _nudge(self) -> None:
+        """Have the beating thread look again; under the lock."""
+        self._next_beat = -math.inf
+        if self._beating is not None and not self._beating.is_closed():
+            self._beating.call_soon_threadsafe(self._wake.set)
+
+    # --------------------------------------------------------------------------- the thread that beats
 
     def _run(self) -> None:
         asyncio.run(self._beat())
 
     async def _beat(self) -> None:
-        store: Store | None = None
-        while not self._stopping.is_set():
-            await asyncio.sleep(TICK_SECONDS)
-            now = time.monotonic()
-            with self._lock:
-                due = {key: pulse for key, pulse in self._pulses.items() if pulse.due <= now}
+        with self._lock:
+            self._beating = asyncio.get_running_loop()
+        store = await self._opened()
+        while not self._stopping:
+            due = await self._due()
             if not due:
                 continue
-            replies: dict[LeaseKey, Reply] = {}
+            sent_at = time.monotonic()
+            patience = max(min(pulse.every_seconds for pulse in due.values()), TRY_SECONDS_MIN)
             try:
-                if store is None:
-                    store = open_store(self._url)
-                    await store.open()
-                replies = await store.transact(partial(beat, [pulse.message for pulse in due.values()]))
+                async with asyncio.timeout(patience):
+                    if store is None:
+                        store = open_store(self._url)
+                        await store.open()
+                    replies = await store.transact(partial(beat, [pulse.message for pulse in due.values()]))
             except Exception as fault:
                 log.warning("heartbeats_failed", leases=len(due), error=repr(fault))
-                await self._closed(store)
+                self._drop(store)
                 store = None
-                self._conclude(due, {}, now, answered=False)
-                continue
-            self._conclude(due, replies, now, answered=True)
-        await self._closed(store)
-
-    async def _closed(self, store: Store | None) -> None:
+                self._put_off(due)
+            else:
+                self._conclude(due, replies, sent_at)
         if store is not None:
-            try:
-                await store.close()
-            except (TenureError, OSError) as fault:
-                log.warning("heart_not_closed", error=repr(fault))
+            self._drop(store)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
 
-    def _conclude(
-        self, due: dict[LeaseKey, Pulse], replies: dict[LeaseKey, Reply], sent_at: float, *, answered: bool
-    ) -> None:
-        """Put the next beats down, and tell the worker what was heard; see law 2."""
+    async def _opened(self) -> Store | None:
+        """The connection, made before it is needed; see law 1."""
+        store: Store | None = None
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                store = open_store(self._url)
+                await store.open()
+                await store.transact(partial(beat, []))
+        except Exception as fault:
+            log.warning("heart_not_connected", error=repr(fault))
+            self._drop(store)
+            return None
+        return store
+
+    async def _due(self) -> dict[LeaseKey, Pulse]:
+        """The leases to beat for now; waits while there are none."""
+        with self._lock:
+            now = time.monotonic()
+            due = {key: pulse for key, pulse in self._pulses.items() if pulse.due <= now}
+            next_beat = min((pulse.due for pulse in self._pulses.values()), default=math.inf)
+            self._next_beat = next_beat
+            self._wake.clear()
+            if due or self._stopping:
+                return due
+        try:
+            async with asyncio.timeout(None if next_beat == math.inf else next_beat - now):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        return {}
+
+    def _drop(self, store: Store | None) -> None:
+        """Let go of a store without waiting for it."""
+        if store is not None:
+            closing = asyncio.ensure_future(_closed(store))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _put_off(self, due: dict[LeaseKey, Pulse]) -> None:
         now = time.monotonic()
+        with self._lock:
+            for pulse in due.values():
+                pulse.due = now + min(AGAIN_SECONDS, pulse.every_seconds / 4)
+
+    def _conclude(self, due: dict[LeaseKey, Pulse], replies: dict[LeaseKey, Reply], sent_at: float) -> None:
+        """Put the next beats down, and tell the worker what was heard."""
         lost: list[LeaseKey] = []
         with self._lock:
             for key, pulse in due.items():
+                if self._pulses.get(key) is not pulse:
+                    continue  # it has ended meanwhile
                 if key in replies:
                     pulse.extended_at = sent_at
                     pulse.due = sent_at + pulse.every_seconds
-                elif answered or now >= pulse.lost_at:
-                    self._pulses.pop(key, None)
-                    lost.append(key)
                 else:
-                    pulse.due = now + TICK_SECONDS
+                    lost.append(key)
+            self._lose(lost)
+        if lost or any(reply.cancel for reply in replies.values()):
+            self._tell(replies, lost)
+
+    # ------------------------------------------------------------------------- the thread that watches
+
+    def _watch(self) -> None:
+        while True:
+            with self._watched:
+                if self._stopping:
+                    return
+                now = time.monotonic()
+                lost = [key for key, pulse in self._pulses.items() if pulse.lost_at <= now]
+                self._lose(lost)
+                if not lost:
+                    self._next_look = min(
+                        (pulse.lost_at for pulse in self._pulses.values()), default=math.inf
+                    )
+                    self._watched.wait(None if self._next_look == math.inf else self._next_look - now)
+                    continue
+            log.warning("leases_given_up", leases=len(lost))
+            self._tell({}, lost)
+
+    def _lose(self, keys: list[LeaseKey]) -> None:
+        """These are lost; under the lock."""
+        for key in keys:
+            pulse = self._pulses.pop(key)
+            if pulse.stop is not None:
+                pulse.stop.set()
+
+    def _tell(self, replies: dict[LeaseKey, Reply], lost: list[LeaseKey]) -> None:
         loop = self._loop
-        if loop is not None and not loop.is_closed() and (lost or any(r.cancel for r in replies.values())):
-            loop.call_soon_threadsafe(self._heard, replies, lost)
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._heard, replies, lost)
+            except RuntimeError:
+                log.info("heart_without_worker", leases=len(lost))  # its loop has ended
+
+
+async def _closed(store: Store) -> None:
+    try:
+        await store.close()
+    except Exception as fault:
+        log.warning("heart_not_closed", error=repr(fault))

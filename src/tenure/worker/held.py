@@ -11,8 +11,8 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +27,9 @@ from tenure.worker.isolated import run_isolated
 if TYPE_CHECKING:
     from tenure.sdk.body import Body
     from tenure.sdk.definitions import Step
+    from tenure.worker.heart import Heart
     from tenure.worker.station import Station
+    from tenure.worker.threads import Threads
 
 LOG_TEXT_CHARS_MAX = 4_000
 
@@ -36,38 +38,62 @@ class Held:
     """See the laws above. It is the `Line` of the workflow under its lease."""
 
     __slots__ = (
+        "_abandoned",
         "_context",
-        "_pool",
+        "_heart",
+        "_progress",
         "_seq",
         "_station",
-        "abandoned",
+        "_threads",
         "body",
         "cancel",
         "lease",
         "lost",
-        "progress",
+        "over",
         "run_id",
         "stop",
         "work",
     )
 
-    def __init__(self, lease: Lease, worker: str, station: Station, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        worker: str,
+        station: Station,
+        heart: Heart,
+        threads: Threads,
+        abandoned: Callable[[asyncio.Future[Any]], None],
+    ) -> None:
         self.lease = lease
         self.run_id = ids.run_text(lease.run_id)
         self._station = station
-        self._pool = pool
+        self._heart = heart
+        self._threads = threads
+        self._abandoned = abandoned
         self._context = c.Context(f"worker:{worker}", "system", lease.idempotency_key)
         self._seq = 0
         self.stop = threading.Event()
         self.work: asyncio.Task[Any] | None = None
+        self.over: asyncio.Future[None] | None = None
+        """Done when its work has ended, or was told to stop and has not for too long."""
         self.cancel = False
         """Whether its cancellation was requested."""
         self.lost = False
         """Whether it is no longer ours."""
-        self.progress = ""
-        self.abandoned: list[asyncio.Future[Any]] = []
+        self._progress = ""
         self.body: Body | None = None
         """The workflow that runs under it now."""
+
+    @property
+    def progress(self) -> str:
+        """How far its code says it is; told with the next heartbeat."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, text: str) -> None:
+        self._progress = text
+        lease = self.lease
+        self._heart.progress((lease.run_id, lease.idx, lease.n), text)
 
     def head(self) -> dict[str, Any]:
         """The address of the next message."""
@@ -130,12 +156,12 @@ class Held:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """Run plain code where it blocks nobody; it sees the same context."""
         context = contextvars.copy_context()
-        work = asyncio.get_running_loop().run_in_executor(self._pool, context.run, function)
+        job = self._threads.submit(partial(context.run, function))
+        work = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            self.stop.set()
-            if not work.done():
+            if not job.cancel():  # it has begun
                 self.abandon(work)
             raise
 
@@ -143,10 +169,16 @@ class Held:
         """Run a step's function in a process of its own; cancelling this kills it."""
         return await run_isolated(step, args, kwargs)
 
+    def is_over(self, _work: asyncio.Future[Any] | None = None) -> None:
+        """Nobody waits for its work any more."""
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
+
     def abandon(self, work: asyncio.Future[Any]) -> None:
         """Work that does not let itself be stopped; see law 2."""
         work.add_done_callback(_looked_at)
-        self.abandoned.append(work)
+        if not work.done():
+            self._abandoned(work)
 
     def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
         """Keep a line beside the run's history."""

@@ -2,8 +2,11 @@
 
 Laws:
 1. What goes in and comes out is JSON by the types the function declares: nothing is unpickled.
-2. The process and everything it started is killed when the step is cancelled or times out.
-3. What it prints goes to the worker's stderr; its answer has a pipe of its own.
+2. The process and everything it started is killed when the step is cancelled or times out, when the function has
+   returned, and when the worker dies, whichever way that happens.
+3. What it prints goes to the worker's stderr; words of progress, log lines and the answer have a pipe of their own.
+4. A process that ends without an answer fails its step, and nothing else. One that was killed from outside (out of memory)
+   may be tried again under every profile: that says nothing about the work.
 """
 
 from __future__ import annotations
@@ -13,16 +16,22 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from tenure.limits import ARTIFACT_BYTES_MAX
+from tenure.sdk import here
 from tenure.sdk.codec import Parameters, encode
 from tenure.sdk.definitions import Step
 from tenure.sdk.faults import Failure
+from tenure.sdk.frame import Frame
 
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
+LINE_BYTES_MAX = ARTIFACT_BYTES_MAX + 1024 * 1024
+DRAIN_SECONDS = 1.0
+"""How long the pipe is read once the whole group is gone: who left the group may hold it for good."""
 
 
 class _Call(msgspec.Struct):
@@ -30,27 +39,32 @@ class _Call(msgspec.Struct):
     name: str
     path: list[str]
     arguments: msgspec.Raw
+    run_id: str = ""
+    workflow: str = ""
+    step: str = ""
+    attempt: int = 1
+    key: str = ""
 
 
-class _Answer(msgspec.Struct, omit_defaults=True):
+class _Said(msgspec.Struct, omit_defaults=True):
+    """A line from the process: a word of progress, a log line, or the answer."""
+
+    progress: str | None = None
+    log: tuple[str, str, dict[str, Any]] | None = None
     value: msgspec.Raw = msgspec.Raw(b"null")
     code: str | None = None
     message: str = ""
     retryable: bool | None = None
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it is the last."""
+        return self.progress is None and self.log is None
+
 
 async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a step's function in a fresh process and answer what it returns."""
-    function = step.function
-    if "<locals>" in function.__qualname__:
-        raise Failure("STEP_FAILED", f"{function.__qualname__} cannot run in a process of its own: define it in a module",
-                      retryable=False)  # fmt: skip
-    module = function.__module__
-    if module == "__main__":
-        raise Failure("STEP_FAILED", "a function of __main__ cannot run in a process of its own: move it to a module",
-                      retryable=False)  # fmt: skip
-    arguments = Parameters(function, f"step {step.name!r}").bind(args, kwargs)
-    call = msgspec.json.encode(_Call(module, function.__qualname__, sys.path, msgspec.Raw(arguments)))
+    call = msgspec.json.encode(_call(step, args, kwargs))
     reading, writing = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -68,29 +82,80 @@ async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict
         raise
     finally:
         os.close(writing)
+    listening = asyncio.ensure_future(_listen(reading, here.frame()))
     try:
-        answering = asyncio.ensure_future(asyncio.to_thread(_read_all, reading))
         assert process.stdin is not None
         with suppress(ConnectionError):
-            process.stdin.write(call)
+            process.stdin.write(call + b"\n")
             await process.stdin.drain()
+        # Its stdin stays open: that it ends is how the process learns that the worker is gone.
+        await process.wait()
+        _kill(process)
+        await asyncio.wait((listening,), timeout=DRAIN_SECONDS)
+    finally:
+        _kill(process)
+        if process.returncode is None:
+            await process.wait()
+        if process.stdin is not None:
             process.stdin.close()
-        await process.wait()
-        raw = await answering
-    except asyncio.CancelledError:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        raise
-    if not raw:
-        raise Failure(
-            "STEP_FAILED",
-            f"the process of step {step.name!r} ended with {process.returncode} and said nothing",
-        )
-    answer = msgspec.json.decode(raw, type=_Answer)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    answer = None if listening.cancelled() else listening.result()
+    if answer is None:
+        code = process.returncode or 0
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        killed = True if code in (-signal.SIGKILL, -signal.SIGTERM) else None
+        raise Failure("STEP_FAILED", f"the process of step {step.name!r} {how}", retryable=killed)
     if answer.code is not None:
         raise Failure(answer.code, answer.message, retryable=answer.retryable)
     return step.codec.decode(bytes(answer.value))
+
+
+def _call(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    function = step.function
+    if "<locals>" in function.__qualname__:
+        raise Failure("STEP_FAILED", f"{function.__qualname__} cannot run in a process of its own: define it in a module",
+                      retryable=False)  # fmt: skip
+    if function.__module__ == "__main__":
+        raise Failure("STEP_FAILED", "a function of __main__ cannot run in a process of its own: move it to a module",
+                      retryable=False)  # fmt: skip
+    arguments = Parameters(function, f"step {step.name!r}").bind(args, kwargs)
+    call = _Call(function.__module__, function.__qualname__, sys.path, msgspec.Raw(arguments))
+    frame = here.frame()
+    if frame is not None:
+        call.run_id, call.workflow, call.step = frame.run_id, frame.workflow, frame.step
+        call.attempt, call.key = frame.attempt, frame.key
+    return call
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the whole group, whose number is the process's own: it began the session."""
+    with suppress(ProcessLookupError, PermissionError):  # there is nobody left; macOS says so with EPERM
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _listen(reading: int, frame: Frame | None) -> _Said | None:
+    """Hear what the process says; its answer, or None where it ends without one."""
+    reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
+    )
+    try:
+        while line := await reader.readline():
+            try:
+                said = msgspec.json.decode(line, type=_Said)
+            except msgspec.DecodeError:
+                return None  # cut off by its end
+            if said.is_answer:
+                return said
+            if frame is not None and said.progress is not None:
+                frame.progress(said.progress)
+            if frame is not None and said.log is not None:
+                frame.log(*said.log)
+    finally:
+        transport.close()
+    return None
 
 
 def _has_fileno() -> bool:
@@ -101,31 +166,56 @@ def _has_fileno() -> bool:
     return True
 
 
-def _read_all(reading: int) -> bytes:
-    with os.fdopen(reading, "rb") as pipe:
-        return pipe.read(ANSWER_BYTES_MAX)
+# ------------------------------------------------------------------------------------------ in the process
 
 
 def main() -> None:
-    """In the process: read the call, make it, write the answer."""
+    """Read the call, make it, say what came of it."""
     from tenure.sdk.body import failure_of
+    from tenure.sdk.trying import plainly
 
-    answering = int(sys.argv[1])
-    call = msgspec.json.decode(sys.stdin.buffer.read(), type=_Call)
+    saying = int(sys.argv[1])
+    os.set_inheritable(saying, False)
+    call = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Call)
+    threading.Thread(target=_end_with_the_worker, daemon=True).start()
     sys.path[:] = call.path
-    answer = _Answer()
+    lock = threading.Lock()
+
+    def say(said: _Said) -> None:
+        line = msgspec.json.encode(said, enc_hook=repr) + b"\n"
+        with lock:
+            while line:
+                line = line[os.write(saying, line) :]
+
+    here.enter(
+        Frame(
+            call.run_id, call.workflow, call.step, call.attempt, call.key,
+            lambda level, text, fields: say(_Said(log=(level, text, fields))),
+            threading.Event(),
+            lambda text: say(_Said(progress=text)),
+        )
+    )  # fmt: skip
+    answer = _Said()
     try:
         target: Any = importlib.import_module(call.module)
         for part in call.name.split("."):
             target = getattr(target, part)
         function = target.function if isinstance(target, Step) else target
-        value = Parameters(function, f"step {call.name!r}").call(function, bytes(call.arguments))
-        body = encode(value, f"the result of {call.name}")
-        answer.value = msgspec.Raw(body or b"null")
+        parameters = Parameters(function, f"step {call.name!r}")
+        value = plainly(lambda: parameters.call(function, bytes(call.arguments)))
+        answer.value = msgspec.Raw(encode(value, f"the result of {call.name}") or b"null")
     except Exception as fault:
         answer.code, answer.message, answer.retryable = failure_of(fault)
-    with os.fdopen(answering, "wb") as pipe:
-        pipe.write(msgspec.json.encode(answer))
+    say(answer)
+    sys.stdout.flush()
+    os._exit(0)  # threads that the function has left behind do not count
+
+
+def _end_with_the_worker() -> None:
+    """See law 2: nobody writes to stdin any more, so it ends when the worker does."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -120,8 +120,16 @@ class LocalStation:
         return self.orchestrator.store
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        """Take up to `limit` steps."""
-        return await self.orchestrator.claim(worker, queues=queues, limit=limit, wait_seconds=wait_seconds)
+        """Take up to `limit` steps. Whoever is interrupted while the database is asked is given what it answers: a lease
+        that nobody knows of would be a lost try."""
+        claiming = asyncio.ensure_future(self.orchestrator.claim(worker, queues=queues, limit=limit))
+        try:
+            leases = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            return await claiming
+        if not leases:
+            await self.orchestrator.wait_for_work(wait_seconds)
+        return leases
 
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message of a lease; one that finds the queue full waits for room."""
@@ -165,6 +173,16 @@ class LocalStation:
             "trigger": {"type": specs[0].trigger_type, "ref": specs[0].trigger_ref},
         }
         ended = {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
+        before = specs[0].resumed_from
+        while before is not None:  # what a resumed run need not do again was done by the one it goes on from
+            old_specs, old_steps, old_payloads = await asyncio.gather(
+                read("get_spec", before), read("steps_of", before), read("payloads_of", before)
+            )
+            old = {row.ref: row.body for row in old_payloads}
+            for step in old_steps:
+                if step.state == "succeeded":
+                    ended.setdefault(step.name, old.get(step.output_ref))
+            before = old_specs[0].resumed_from if old_specs else None
         return bodies.get(specs[0].input_ref), ended, facts
 
     def now_us(self) -> int:

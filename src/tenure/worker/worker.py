@@ -17,15 +17,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel import capability
+from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.orchestrator.chance import SystemChance
@@ -33,11 +31,13 @@ from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
 from tenure.sdk.body import LOST, MESSAGE_CHARS_MAX, Body, failure_of
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
-from tenure.sdk.faults import Failure, LeaseLost, Misfit, Restart, Suspended
+from tenure.sdk.faults import Failure, Interrupted, LeaseLost, Misfit, Restart, Suspended
 from tenure.sdk.past import Past
-from tenure.worker.declared import Declared
+from tenure.sdk.trying import STOP_SECONDS
+from tenure.worker.declared import CHILD, Declared
 from tenure.worker.held import Held
 from tenure.worker.station import Station, beat_of, key_of
+from tenure.worker.threads import Threads
 
 if TYPE_CHECKING:
     from tenure.worker.heart import Heart
@@ -45,13 +45,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CLAIM_WAIT_SECONDS = 1.0
-CLAIM_PAUSE_SECONDS = 0.2
+CLAIM_PAUSE_SECONDS_MIN = 0.2
+CLAIM_PAUSE_SECONDS_MAX = 3.0
+CLAIM_END_SECONDS = 10.0
+"""How long a claim that is under way when the worker stops may take."""
 LAST_WORD_SECONDS = 20.0
 LAST_WORD_PAUSE_SECONDS = 0.05
 REGISTER_SECONDS = 10.0
 GRACE_SECONDS = 10.0
-LEASE_SECONDS_FALLBACK = 3.0
-"""Heartbeats a lease has in it: what is known of its length from the interval it asks for."""
 
 
 class Worker:
@@ -77,7 +78,7 @@ class Worker:
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
         self._serves = frozenset(self.queues)
-        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="tenure-step")
+        self._threads = Threads(slots, "tenure-step")
         self._chance = SystemChance()
         self._held: dict[LeaseKey, Held] = {}
         self._tasks: dict[asyncio.Task[None], Held] = {}
@@ -117,21 +118,28 @@ class Worker:
         if self._killed:
             return
         self._stopping = True
-        for task in (self._claiming, self._registering):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        asking = [task for task in (self._claiming, self._registering) if task is not None]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.wait(asking, timeout=CLAIM_END_SECONDS)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         if self._tasks and grace > 0:
-            await asyncio.wait(self._tasks, timeout=grace)
-        for held in self._held.values():
-            _stop(held)
+            await asyncio.wait(tuple(self._tasks), timeout=grace)
+        for held in tuple(self._held.values()):
+            self._stop(held)
         if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(tuple(self._tasks), timeout=STOP_SECONDS + LAST_WORD_SECONDS)
+        left = tuple(self._tasks)
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         if self._heart is not None:
             self._heart.stop()
             await self._heart.stopped()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self.station.leave(self.name)
 
     def kill(self) -> None:
@@ -144,14 +152,19 @@ class Worker:
             self._heart.stop()
         for task, held in list(self._tasks.items()):
             held.lost = True
-            _stop(held)
+            self._stop(held)
             task.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     @property
     def free(self) -> int:
         """Slots nobody has."""
         return self.slots - len(self._held) - self._stuck - self._reserved
+
+    @property
+    def stuck(self) -> int:
+        """How much work it has given up that does not end."""
+        return self._stuck
 
     @property
     def busy(self) -> list[tuple[str, str]]:
@@ -183,6 +196,7 @@ class Worker:
             self._begin(lease)
 
     async def _claim(self) -> None:
+        pause = CLAIM_PAUSE_SECONDS_MIN
         while not self._stopping:
             free = self.free
             if free <= 0:
@@ -191,10 +205,12 @@ class Worker:
                 continue
             try:
                 leases = await self.station.claim(self.name, self.queues, min(free, 500), CLAIM_WAIT_SECONDS)
-            except TenureError as refused:
-                log.warning("claim_failed", worker=self.name, error=refused.code, message=refused.message)
-                await asyncio.sleep(CLAIM_PAUSE_SECONDS)
+            except Exception as fault:  # whatever it is: the next claim may go better
+                log.warning("claim_failed", worker=self.name, error=repr(fault))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, CLAIM_PAUSE_SECONDS_MAX)
                 continue
+            pause = CLAIM_PAUSE_SECONDS_MIN
             for lease in leases:
                 self._begin(lease)
 
@@ -203,17 +219,18 @@ class Worker:
             await asyncio.sleep(REGISTER_SECONDS)
             try:
                 await self.station.register(self.name, self.queues, self.slots)
-            except TenureError as refused:
-                log.warning("register_failed", worker=self.name, error=refused.code)
+            except Exception as fault:
+                log.warning("register_failed", worker=self.name, error=repr(fault))
 
     def _begin(self, lease: Lease) -> None:
+        if self._killed:
+            return
         self.counts["claimed"] += 1
-        held = Held(lease, self.name, self.station, self._pool)
+        assert self._heart is not None
+        held = Held(lease, self.name, self.station, self._heart, self._threads, self._abandoned)
         self._held[key_of(lease)] = held
         self._runs[lease.run_id] = self._runs.get(lease.run_id, 0) + 1
-        assert self._heart is not None
-        every = lease.heartbeat_seconds
-        self._heart.hold(beat_of(lease, ""), every, every * LEASE_SECONDS_FALLBACK)
+        self._heart.hold(beat_of(lease, ""), lease.heartbeat_seconds, lease.lease_seconds, held.stop)
         task = asyncio.get_running_loop().create_task(self._hold(held), name=f"tenure-{held.run_id}")
         self._tasks[task] = held
         task.add_done_callback(self._ended)
@@ -228,16 +245,19 @@ class Worker:
             self.station.ended(key[0])
         if self._heart is not None:
             self._heart.let_go(key)
-        for work in held.abandoned:
-            if not work.done():
-                self._stuck += 1
-                work.add_done_callback(self._unstuck)
         self._room.set()
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("lease_task_failed", worker=self.name, run=held.run_id, error=repr(fault))
 
+    def _abandoned(self, work: asyncio.Future[Any]) -> None:
+        """Something does not let itself be stopped; see law 2."""
+        self._stuck += 1
+        self._threads.most += 1
+        work.add_done_callback(self._unstuck)
+
     def _unstuck(self, _work: asyncio.Future[Any]) -> None:
         self._stuck -= 1
+        self._threads.most -= 1
         self._room.set()
 
     def _heard(self, replies: dict[LeaseKey, Reply], lost: list[LeaseKey]) -> None:
@@ -246,12 +266,12 @@ class Worker:
             held = self._held.get(key)
             if held is not None and reply.cancel and not held.cancel:
                 held.cancel = True
-                _stop(held)
+                self._stop(held)
         for key in lost:
             held = self._held.get(key)
             if held is not None:
                 held.lost = True
-                _stop(held)
+                self._stop(held)
 
     # --------------------------------------------------------------------------------------- one lease
 
@@ -263,38 +283,67 @@ class Worker:
             return
         loop = asyncio.get_running_loop()
         doing = self._body(held) if lease.kind == "body" else self._declared(held)
+        held.over = loop.create_future()
         held.work = loop.create_task(doing)
+        held.work.add_done_callback(held.is_over)
         try:
-            await asyncio.wait((held.work,))
+            await held.over
         except asyncio.CancelledError:
             held.work.cancel()
             raise
+        work = held.work
+        if not work.done():
+            held.abandon(work)
+            if held.body is not None:
+                held.body.end(LeaseLost("it did not stop"))
         if held.lost:
             self.counts["lost"] += 1
-            held.work.cancelled() or held.work.exception()
+            if work.done() and not work.cancelled():
+                work.exception()
+        elif not work.done() or work.cancelled():
+            await self._stopped(held)
+        else:
+            await self._conclude(held, work)
+
+    def _stop(self, held: Held) -> None:
+        """Interrupt async code, and tell code in threads. What has not ended after a while is left alone."""
+        held.stop.set()
+        if held.work is None or held.work.done():
             return
-        await self._conclude(held, held.work)
+        held.work.cancel()
+        patience = STOP_SECONDS
+        if held.cancel and not held.lost:  # it may say what it has done until the cancel's deadline
+            patience = profiles.get(held.lease.profile).timing.cancel_grace_seconds / 2
+        asyncio.get_running_loop().call_later(patience, held.is_over)
+
+    async def _stopped(self, held: Held) -> None:
+        """The last word of work that was stopped, or stopped itself."""
+        if held.cancel:
+            await self._last(held, c.CancelAck(**held.head()), "canceled")
+        elif held.stop.is_set():
+            await self._last(held, c.Release(**held.head()), "released")
+        else:
+            await self._fail(held, Failure("STEP_FAILED", "the code canceled itself"))
 
     async def _body(self, held: Held) -> bytes | None:
         lease = held.lease
         workflow = self.registry.workflows.get(lease.workflow)
         if workflow is None or lease.code_version not in (workflow.version, *workflow.accepts):
             raise Misfit(f"{self.name} has no workflow {lease.workflow!r} of version {lease.code_version!r}")
-        past = await self.station.past(lease) if lease.n > 1 or lease.checkpoints else Past()
+        try:
+            past = await self.station.past(lease) if lease.n > 1 or lease.checkpoints else Past()
+        except TenureError as refused:
+            if refused.retryable:
+                raise Interrupted(refused.code) from refused
+            raise
         body = Body(workflow, held, past, self._chance)
         return await body.run(await body.fetched(lease.input))
 
     async def _declared(self, held: Held) -> bytes | None:
-        return await Declared(self.registry.tools, self.station, held).run()
+        return await Declared(self.registry, self.station, held).run()
 
     async def _conclude(self, held: Held, work: asyncio.Task[bytes | None]) -> None:
         """The last word of a lease, by how its work ended."""
-        if work.cancelled():
-            if held.cancel:
-                await self._last(held, c.CancelAck(**held.head()), "canceled")
-            else:
-                await self._last(held, c.Release(**held.head()), "released")
-            return
         fault = work.exception()
         if fault is None:
             output = work.result()
@@ -309,6 +358,8 @@ class Worker:
             self.counts["suspended"] += 1
         elif isinstance(fault, LeaseLost):
             self.counts["lost"] += 1
+        elif isinstance(fault, Interrupted):
+            await self._last(held, c.Release(**held.head()), "released")
         elif isinstance(fault, Misfit):
             await self._last(held, c.Park(**held.head(), why=_shown(fault.why)), "parked")
         elif isinstance(fault, Restart):
@@ -327,7 +378,7 @@ class Worker:
             code_version=workflow.version,
             profile=workflow.profile.name,
             input=restart.input,
-            plan=(c.StepSpec(name="main", kind="body", queue=workflow.capability),),
+            plan=workflow.plan,
         )
         return c.Complete(**held.head(), output=codec.restarted(ids.run_text(child.run_id)), restart=child)
 
@@ -335,7 +386,7 @@ class Worker:
         code, message, retryable = failure_of(fault)
         if held.lease.kind == "body" and not isinstance(fault, Failure):
             retryable = False  # the same code would do the same again; its steps have had their tries
-        text = message[:MESSAGE_CHARS_MAX].encode() or b"-"
+        text = message[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
         last = c.Fail(**held.head(), code=code, message=text, retryable=retryable)
         await self._last(held, last, "failed")
 
@@ -362,13 +413,6 @@ class Worker:
             return not reply.late and reply.state != "suspended"
 
 
-def _stop(held: Held) -> None:
-    """Interrupt async code; tell code in threads."""
-    held.stop.set()
-    if held.work is not None:
-        held.work.cancel()
-
-
 def _shown(why: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in why)[:900]
 
@@ -391,5 +435,6 @@ def _queues(known: Registry, only: tuple[str, ...] | None, commands: bool) -> tu
     serves = [queue for flow in flows for queue in flow.serves]
     queues = only or ("default",)
     whats = [capability.tool(name) for name in known.tools] + ([capability.RUN] if commands else [])
+    whats += [capability.tool(CHILD + name) for name in known.workflows]
     serves += [capability.capability(queue, what) for queue in queues for what in whats]
     return tuple(dict.fromkeys(serves))

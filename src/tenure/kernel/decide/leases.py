@@ -57,6 +57,8 @@ class Lease(msgspec.Struct, gc=False):
     expires_at: int
     timeout_at: int | None
     heartbeat_seconds: float
+    lease_seconds: float
+    """How long it holds after a heartbeat, where no timeout ends it before."""
     input_ref: int | None
     checkpoints: int
     input: bytes | None = None
@@ -197,6 +199,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
         expires_at,
         timeout_at,
         min(d.rules.timing.heartbeat_seconds, step.lease_us / 1e6 / HEARTBEATS_PER_LEASE_MIN),
+        step.lease_us / 1e6,
         step.input_ref,
         step.checkpoints,
     )

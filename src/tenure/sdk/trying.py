@@ -1,0 +1,168 @@
+"""One try of a step's function: where it runs, how long it may, and what is left of it when it is given up.
+
+Laws:
+1. Whatever a function raises is its own failure, `SystemExit` and a cancellation of its own among them: nothing it does
+   takes down the loop it runs in.
+2. A try that is given up (its time is over, it stands still, it is canceled) is over at once for everybody else. Code that
+   lets itself be stopped is given STOP_SECONDS; what does not stop keeps a slot, and its result is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tenure.sdk import here
+from tenure.sdk.faults import Failure
+
+if TYPE_CHECKING:
+    from tenure.sdk.definitions import Step
+    from tenure.sdk.frame import Frame
+    from tenure.sdk.line import Line
+
+STOP_SECONDS = 5.0
+"""How long code that was told to stop may take before its slot counts as taken."""
+STALLED = "STEP_STALLED"
+
+
+def left(how: BaseException) -> Failure:
+    """The failure of code that wanted to end more than itself; see law 1."""
+    return Failure("STEP_FAILED", f"{type(how).__name__}: {how}".rstrip(": "))
+
+
+def plainly(function: Callable[[], Any]) -> Any:
+    """Call plain code; see law 1. (A future cannot carry StopIteration.)"""
+    try:
+        return function()
+    except (SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError) as how:
+        raise left(how) from how
+
+
+async def try_once(
+    line: Line, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
+    limit: float | None,
+) -> Any:  # fmt: skip
+    """Call a step's function once."""
+    if limit is None and step.is_async and step.progress_seconds is None:
+        token = here.enter(frame)
+        try:
+            return await step.function(*args, **kwargs)
+        except (SystemExit, KeyboardInterrupt) as how:
+            raise left(how) from how
+        except asyncio.CancelledError as how:
+            if not _is_canceled():
+                raise left(how) from how
+            raise
+        finally:
+            here.leave(token)
+    work = asyncio.ensure_future(_work(line, step, frame, args, kwargs))
+    stoppable = step.is_async or step.isolate is not None
+    return await within(line, work, frame, f"step {step.name!r}", limit, step.progress_seconds, stoppable)
+
+
+async def within(
+    line: Line,
+    work: asyncio.Future[Any],
+    frame: Frame,
+    what: str,
+    limit: float | None,
+    progress_seconds: float | None,
+    stoppable: bool,
+) -> Any:
+    """What work under way comes to, unless it takes too long or stands still; see law 2."""
+    try:
+        async with line.timeout(limit):
+            if progress_seconds is None:
+                await asyncio.wait((work,))
+            else:
+                await _moving(line, work, frame, what, progress_seconds)
+    except TimeoutError:
+        await give_up(line, work, frame, stoppable)
+        raise TimeoutError(f"{what} took more than {limit:g} s") from None
+    except (Failure, asyncio.CancelledError):
+        await give_up(line, work, frame, stoppable)
+        raise
+    if work.cancelled():
+        raise Failure("STEP_FAILED", f"{what} canceled itself")
+    return work.result()
+
+
+async def _moving(
+    line: Line, work: asyncio.Future[Any], frame: Frame, what: str, progress_seconds: float
+) -> None:
+    """Wait for work as long as it says that it gets on."""
+    while not work.done():
+        moved = asyncio.ensure_future(frame.moved())
+        try:
+            async with line.timeout(progress_seconds):
+                await asyncio.wait((work, moved), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            said = f"; its last word was {frame.progress_text!r}" if frame.progress_text else ""
+            raise Failure(STALLED, f"{what} showed no progress for {progress_seconds:g} s{said}") from None
+        finally:
+            moved.cancel()
+
+
+async def give_up(line: Line, work: asyncio.Future[Any], frame: Frame | None, stoppable: bool) -> None:
+    """Tell work to stop, and leave it alone if it does not."""
+    if frame is not None:
+        frame.stop.set()
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait((work,), timeout=STOP_SECONDS if stoppable else 0.0)
+    if not work.done():
+        line.abandon(work)
+    elif not work.cancelled():
+        work.exception()
+
+
+async def _work(
+    line: Line, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    here.enter(frame)  # in this task's own context
+    if step.isolate is not None:
+        return await line.in_process(step, args, kwargs)
+    if not step.is_async:
+        return await line.in_thread(lambda: plainly(lambda: step.function(*args, **kwargs)))
+    try:
+        return await step.function(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as how:
+        raise left(how) from how
+
+
+def _is_canceled() -> bool:
+    """Whether somebody has canceled the task that runs now, rather than its own code."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run plain workflow code in a thread of its own, which holds up nobody: neither steps that it waits for, nor the
+    end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(value: Any, fault: BaseException | None) -> None:
+        if future.done():
+            return
+        if fault is None:
+            future.set_result(value)
+        else:
+            future.set_exception(fault)
+
+    def run() -> None:
+        value, fault = None, None
+        try:
+            value = context.run(plainly, function)
+        except BaseException as raised:
+            fault = raised
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever wanted to know
+            loop.call_soon_threadsafe(tell, value, fault)
+
+    threading.Thread(target=run, name="tenure-body", daemon=True).start()
+    return future

@@ -1,0 +1,71 @@
+"""Threads for plain code.
+
+Laws:
+1. They hold up no process that wants to end: what runs in them may never return.
+2. As many as there are slots, and one more for each that is stuck: a retry does not wait for the try it replaces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+_Job = tuple["Future[Any]", Callable[[], Any]]
+
+
+class Threads:
+    """See the laws above. Used from one thread, the loop's."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self.most = most
+        self._name = name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._alive = 0
+        self._owed = 0
+        """Jobs handed in that no thread has finished."""
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run a function in a thread, as soon as there is one; until then it can be canceled."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._owed += 1
+            new = self._alive < min(self._owed, self.most)
+            self._alive += new
+        self._jobs.put((future, function))
+        if new:
+            number = self._alive
+            threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end with what they do."""
+        for _ in range(self._alive):
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(*job)
+            del job  # nothing of it is kept while the thread waits
+        with self._lock:
+            self._alive -= 1
+
+    def _do(self, future: Future[Any], function: Callable[[], Any]) -> None:
+        begun = future.set_running_or_notify_cancel()
+        value, fault = None, None
+        try:
+            if begun:
+                value = function()
+        except BaseException as raised:
+            fault = raised
+        with self._lock:
+            self._owed -= 1
+        if not begun:
+            return
+        if fault is not None:
+            future.set_exception(fault)
+        else:
+            future.set_result(value)
