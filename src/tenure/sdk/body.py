@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal
@@ -24,18 +23,12 @@ import msgspec
 
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel import retry
 from tenure.kernel.commands import RecordCheckpoint
-from tenure.kernel.decide.checks import is_name
 from tenure.kernel.decide.leases import Reply
 from tenure.kernel.retry import Rng
-from tenure.limits import CODE_CHARS_MAX
 from tenure.sdk import codec, here
 from tenure.sdk.definitions import Step, Workflow
 from tenure.sdk.faults import (
-    ApprovalExpired,
-    ApprovalRejected,
-    Failure,
     Interrupted,
     LeaseLost,
     Misfit,
@@ -44,49 +37,17 @@ from tenure.sdk.faults import (
     StepFailed,
     Suspended,
 )
-from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.frame import Frame
 from tenure.sdk.line import Line
+from tenure.sdk.outcomes import LOST, MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
 from tenure.sdk.past import Past
 from tenure.sdk.scope import Scope
-from tenure.sdk.trying import STOP_SECONDS, in_own_thread, left, try_once
+from tenure.sdk.trying import STOP_SECONDS, ended, frame_of, in_own_thread, left, try_once
 from tenure.store.port import Recorded, Waited
 
 SHORT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
-MESSAGE_CHARS_MAX = 4_000
-
-_encode_meta = msgspec.json.Encoder().encode
-
-
-class _Meta(msgspec.Struct, omit_defaults=True):
-    """What is told of a checkpoint beside its result (GWI-17)."""
-
-    us: int
-    agent: str | None = None
-    costs: list[Cost] = []
-    tokens_in: int = 0
-    tokens_out: int = 0
-
-
-def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
-    """Code, message and whether it may be tried again (None: the profile says) of something that went wrong."""
-    if isinstance(fault, Failure):
-        code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
-        return code, fault.message, fault.retryable
-    if isinstance(fault, StepFailed):
-        return fault.code, str(fault), False
-    if isinstance(fault, TenureError):
-        return fault.code, fault.message, fault.retryable
-    try:
-        text = str(fault)
-    except Exception:
-        text = "(it has no text)"
-    if isinstance(fault, TimeoutError):
-        return "STEP_TIMED_OUT", text or "it took too long", None
-    where = traceback.extract_tb(fault.__traceback__)
-    at = f" ({where[-1].filename.rpartition('/')[2]}:{where[-1].lineno})" if where else ""
-    return "STEP_FAILED", f"{type(fault).__name__}: {text}{at}"[:MESSAGE_CHARS_MAX], None
 
 
 class Body:
@@ -156,12 +117,7 @@ class Body:
             self.line.stop.set()
             for waited_for in tuple(self._bridged):
                 waited_for.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait((work,), timeout=STOP_SECONDS)
-            if not work.done():
-                self.line.abandon(work)
-            elif not work.cancelled():
-                work.exception()
+            await ended(self.line, work, STOP_SECONDS)
             raise
 
     def _close(self) -> None:
@@ -286,7 +242,7 @@ class Body:
                     tries=tries,
                 )
                 await self.barrier()
-            frame = self._frame(key, tries)
+            frame = frame_of(self.line, self.run_id, self.workflow.name, key, tries)
             begun = time.perf_counter_ns()
             failed: Exception | None = None
             value = output = None
@@ -306,7 +262,7 @@ class Body:
                     self._poke()
             if self._over is not None:
                 raise self._over
-            meta = self._meta(step, frame, begun)
+            meta = told_of(step, frame, begun)
             if failed is not None:
                 await self._failed(key, step, digest, tries, failed, meta)
                 continue
@@ -333,26 +289,6 @@ class Body:
         self.end(misfit)
         raise misfit
 
-    def _frame(self, key: str, attempt: int) -> Frame:
-        line = self.line
-
-        def log(level: str, text: str, fields: dict[str, Any]) -> None:
-            line.log(key, level, text, fields)
-
-        def tell(text: str) -> None:
-            line.progress = text
-
-        own = f"{self.run_id}/{key}"
-        return Frame(self.run_id, self.workflow.name, key, attempt, own, log, line.stop, tell)
-
-    def _meta(self, step: Step[..., Any], frame: Frame, begun: int) -> str:
-        spent = (time.perf_counter_ns() - begun) // 1000
-        if step.agent is None and not frame.costs:
-            return f'{{"us":{spent}}}'
-        tokens_in = sum(cost.tokens_in for cost in frame.costs)
-        tokens_out = sum(cost.tokens_out for cost in frame.costs)
-        return _encode_meta(_Meta(spent, step.agent, frame.costs, tokens_in, tokens_out)).decode()
-
     async def _tried(self, key: str, known: Recorded) -> int:
         """How often a recorded step was tried, once its next try is due; raises what it came to, if it is over."""
         if known.state == "started":
@@ -375,19 +311,9 @@ class Body:
         meta: str,
     ) -> None:
         """Record a failed try; pause before the next one, or raise what it came to."""
-        profile = self.workflow.profile
         code, message, retryable = failure_of(fault)
-        if retryable is None:
-            retryable = profile.retryable(code)
-        retries = step.retries
-        if retries is None:  # what must not be done twice is tried again only where that was asked for
-            retries = profile.timing.retries if step.idempotent else 0
-        again = retryable and tries <= retries
-        next_at = None
-        if again:
-            jitter = step.jitter if step.jitter is not None else profile.timing.jitter
-            backoff = step.backoff or profile.timing.backoff
-            next_at = self.line.now_us() + retry.delay_us(backoff, tries, jitter, self._chance, None)
+        delay = pause_us(step, self.workflow.profile, code, retryable, tries, self._chance)
+        next_at = None if delay is None else self.line.now_us() + delay
         self.record(
             key,
             state="failed",
@@ -568,17 +494,3 @@ class Body:
         signal = Restart(input_)
         self.end(signal)
         raise signal
-
-
-LOST = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
-"""Refusals that mean: this lease is over."""
-
-
-def refusal(row: Waited, action: str) -> TenureError | None:
-    """What an approval that was not given raises."""
-    if row.outcome == "rejected":
-        reason = None if row.reason is None else msgspec.json.decode(row.reason)
-        return ApprovalRejected(action, reason)
-    if row.outcome == "expired":
-        return ApprovalExpired(action)
-    return None

@@ -18,15 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 from tenure.sdk import here
 from tenure.sdk.faults import Failure
+from tenure.sdk.frame import Frame
 
 if TYPE_CHECKING:
     from tenure.sdk.definitions import Step
-    from tenure.sdk.frame import Frame
     from tenure.sdk.line import Line
 
 STOP_SECONDS = 5.0
 """How long code that was told to stop may take before its slot counts as taken."""
 STALLED = "STEP_STALLED"
+
+
+def frame_of(line: Line, run_id: str, workflow: str, key: str, attempt: int) -> Frame:
+    """What the code of a step sees of its try."""
+
+    def log(level: str, text: str, fields: dict[str, Any]) -> None:
+        line.log(key, level, text, fields)
+
+    def tell(text: str) -> None:
+        line.progress = text
+
+    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", log, line.stop, tell)
 
 
 def left(how: BaseException) -> Failure:
@@ -112,8 +124,13 @@ async def give_up(line: Line, work: asyncio.Future[Any], frame: Frame | None, st
     if frame is not None:
         frame.stop.set()
     work.cancel()
+    await ended(line, work, STOP_SECONDS if stoppable else 0.0)
+
+
+async def ended(line: Line, work: asyncio.Future[Any], at_most: float) -> None:
+    """Wait a while for work that was told to stop; what does not keeps a slot."""
     with suppress(asyncio.CancelledError):
-        await asyncio.wait((work,), timeout=STOP_SECONDS if stoppable else 0.0)
+        await asyncio.wait((work,), timeout=at_most)
     if not work.done():
         line.abandon(work)
     elif not work.cancelled():

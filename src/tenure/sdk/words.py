@@ -22,10 +22,11 @@ from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
 from tenure.sdk import codec, here
-from tenure.sdk.body import SHORT_SECONDS, Body, refusal
+from tenure.sdk.body import SHORT_SECONDS, Body
 from tenure.sdk.definitions import Duration, Step, Workflow, registry
 from tenure.sdk.faults import ChildFailed, WaitExpired
 from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.outcomes import refusal
 from tenure.sdk.scope import Scope
 from tenure.store.port import Waited
 

@@ -171,7 +171,7 @@ def _has_fileno() -> bool:
 
 def main() -> None:
     """Read the call, make it, say what came of it."""
-    from tenure.sdk.body import failure_of
+    from tenure.sdk.outcomes import failure_of
     from tenure.sdk.trying import plainly
 
     saying = int(sys.argv[1])

@@ -29,9 +29,10 @@ from tenure.kernel.decide.leases import Lease, Reply
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
-from tenure.sdk.body import LOST, MESSAGE_CHARS_MAX, Body, failure_of
+from tenure.sdk.body import Body
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.sdk.faults import Failure, Interrupted, LeaseLost, Misfit, Restart, Suspended
+from tenure.sdk.outcomes import LOST, MESSAGE_CHARS_MAX, failure_of
 from tenure.sdk.past import Past
 from tenure.sdk.trying import STOP_SECONDS
 from tenure.worker.declared import CHILD, Declared
