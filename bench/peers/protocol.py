@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
+
+from bench.peers.usage import family
 
 STEPS = 5
 """No-op durable steps of one run."""
@@ -144,9 +147,18 @@ def serve(make: Callable[[Site], Peer]) -> None:
             link.say(answer)
     finally:
         peer.close()
-    link.say({"stopped": True})
-    answers.flush()
-    os._exit(0)  # threads of a library that never end must not keep the process
+        _end_the_rest()
+        os._exit(0)  # threads of a library that never end must not keep the process
+
+
+def _end_the_rest() -> None:
+    """What the peer's programs started themselves and left behind: all of it is in the session that we lead."""
+    us = os.getpid()
+    if os.getsid(0) == us:
+        for pid in family(us):
+            with suppress(ProcessLookupError):
+                if pid != us and os.getsid(pid) == us:
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _obey(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:

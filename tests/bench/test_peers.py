@@ -203,7 +203,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
     (package / "peers").mkdir(parents=True)
     for folder in (package, package / "peers"):
         (folder / "__init__.py").touch()
-    (package / "peers" / "protocol.py").write_text((ROOT / "bench" / "peers" / "protocol.py").read_text())
+    for name in ("protocol.py", "usage.py"):
+        (package / "peers" / name).write_text((ROOT / "bench" / "peers" / name).read_text())
     (package / "peers" / "fake.py").write_text(textwrap.dedent(FAKE))
     monkeypatch.setattr(session, "ROOT", tmp_path / "root")
     monkeypatch.setattr(session, "python_for", lambda _: Path(sys.executable))
@@ -241,6 +242,14 @@ async def test_a_system_is_measured_by_its_own_clock_and_leaves_nothing(fake: Sy
     assert alone.value == 2.0
     assert gone(int((tmp_path / "child").read_text()))
     assert left_in(tmp_path) == []
+
+
+async def test_a_system_ends_with_the_bench_that_asked_for_it(fake: System, tmp_path: Path) -> None:
+    async with running(fake, None, tmp_path) as one:
+        assert one._process.stdin is not None
+        one._process.stdin.close()  # as when the bench is killed
+        assert await one._process.wait() == 0
+        assert gone(int((tmp_path / "child").read_text()))
 
 
 async def test_a_system_that_fails_is_not_measured_and_says_why(fake: System, tmp_path: Path) -> None:
