@@ -106,6 +106,7 @@ class Body:
             raise self._over
         self.past.check_end()
         output = self.workflow.codec.encode(value)
+        self.workflow.codec.echo(value, output)
         return await self.aside(output)
 
     async def _in_body_thread(self, function: Callable[[], Any]) -> Any:
@@ -252,6 +253,7 @@ class Body:
                 value = await try_once(self.line, step, frame, args, kwargs, limit)
                 output = step.codec.encode(value)
                 if output is not None:
+                    value = step.codec.echo(value, output)
                     output = await self.aside(output)
             except Exception as fault:
                 failed = fault
@@ -275,7 +277,7 @@ class Body:
                 tries=tries,
                 meta=meta,
             )
-            return step.codec.echo(value, output)
+            return value
 
     def _fit(self, check: Callable[[str], None], key: str) -> None:
         try:

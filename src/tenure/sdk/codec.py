@@ -23,7 +23,7 @@ from tenure.errors import Detail, TenureError
 from tenure.limits import PAYLOAD_BYTES_MAX
 
 _SIMPLE = (str, int, bool, NoneType)
-"""What JSON gives back exactly as it was, whatever was declared."""
+"""What JSON gives back exactly as it was, unless something else was declared."""
 _DIGEST_BYTES = 8
 INLINE_BYTES_MAX = PAYLOAD_BYTES_MAX
 RESERVED = b'{"$tenure'
@@ -64,14 +64,17 @@ def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 class Codec:
     """Encodes and decodes the values of one declared type."""
 
-    __slots__ = ("_decode", "_what")
+    __slots__ = ("_decode", "_exact", "_what")
 
     def __init__(self, declared: Any, what: str) -> None:
         self._what = what
         self._decode: Callable[[bytes], Any] = msgspec.json.decode
+        self._exact: tuple[Any, ...] = _SIMPLE
+        """Types whose values come back as they were, so that nobody has to look."""
         if declared not in (Any, None, NoneType, inspect.Signature.empty):
             try:
                 self._decode = msgspec.json.Decoder(declared).decode
+                self._exact = (declared,) if declared in _SIMPLE else ()
             except TypeError as fault:
                 raise TypeError(f"{what} has a type that cannot be stored: {fault}") from fault
 
@@ -92,8 +95,8 @@ class Codec:
             raise TenureError("INVALID_INPUT", said, (Detail(place or self._what, problem),)) from fault
 
     def echo(self, value: Any, body: bytes | None) -> Any:
-        """The value as it would be read back; see law 1."""
-        return value if type(value) in _SIMPLE else self.decode(body)
+        """The value as it would be read back, from its payload; see law 1. Refused where it does not fit its type."""
+        return value if type(value) in self._exact else self.decode(body)
 
 
 class Parameters:

@@ -25,7 +25,7 @@ from tenure.durations import seconds
 from tenure.embedded.flows import Run
 from tenure.embedded.schedules import Schedules, ScheduleView
 from tenure.errors import TenureError
-from tenure.kernel.model import CLOSED_RUN
+from tenure.kernel.model import CLOSED_RUN, Checkpoint
 from tenure.orchestrator.views import EventView, StepView
 from tenure.sdk.definitions import Duration, Registry, Tool, Workflow
 from tenure.store.bundles import examine
@@ -84,6 +84,11 @@ class LabRun(Run[R], Generic[R]):
     async def steps(self) -> list[StepView]:
         """Its steps and checkpoints."""
         return await self._engine.steps(self.id)
+
+    async def recorded(self) -> dict[str, Checkpoint]:
+        """What it has recorded, by key, in the order in which that was begun."""
+        rows: list[Checkpoint] = await self._engine.store.read("checkpoints_of", self._lab.number(self))
+        return {row.name: row for row in sorted(rows, key=lambda row: row.no)}
 
     async def history(self) -> list[EventView]:
         """Its events."""
