@@ -27,6 +27,8 @@ SAMPLE_SECONDS = 4.0
 QUICK_SECONDS = 0.2
 CHOOSING_SECONDS, CHOOSING_ROUNDS = 2.0, 2
 TURNS, QUICK_TURNS = 30, 2
+RATES = ("throughput", "jobs", "single_enqueues", "batch_enqueues")
+"""All that is measured side by side; `lone` is measured by turns."""
 Say = Callable[[str], None]
 
 
@@ -65,6 +67,8 @@ class Asked(msgspec.Struct, frozen=True):
     comparisons: list[Comparison]
     peers: list[System]
     ours: list[System]
+    narrowed: bool
+    """Whether only what the comparisons need is measured, instead of all that a peer can be measured by."""
 
     @property
     def stores(self) -> set[str]:
@@ -82,7 +86,7 @@ def asked_for(peers: str, only: str = "") -> Asked:
         needed = {peer for one in kept for peer in one.peers}
         systems = [system for system in systems if system.name in needed]
     used = {one.ours for one in kept}
-    return Asked(kept, systems, [system for system in tenure_for(systems) if system.name in used])
+    return Asked(kept, systems, [system for system in tenure_for(systems) if system.name in used], bool(only))
 
 
 class _Run:
@@ -104,9 +108,15 @@ class _Run:
     def _left(self) -> list[System]:
         return [one for one in (*self.asked.ours, *self.asked.peers) if one.name not in self.reasons]
 
-    def _wanted(self, system: System) -> set[str]:
-        """The figures of ours that something is compared with; of a peer, all."""
-        return {one.figure for one in self.asked.comparisons if one.ours == system.name}
+    def _wanted(self, system: System, figure: str) -> bool:
+        """Whether something is compared by it; of a peer, all is wanted that it has."""
+        if not system.ours and not self.asked.narrowed:
+            return True
+        return any(
+            (system.name == one.ours and figure == one.figure)
+            or (system.name in one.peers and figure == (one.theirs or one.figure))
+            for one in self.asked.comparisons
+        )
 
     def _keep(self, system: System, figure: str, one: Taken) -> None:
         self.taken.setdefault(system.name, {}).setdefault(figure, []).append(one)
@@ -129,7 +139,7 @@ class _Run:
     async def choose(self) -> None:
         """Each at its best: of the settings that were best somewhere, the one that is best here and now."""
         for system in self._left():
-            if len(system.candidates) == 1:
+            if len(system.candidates) == 1 or not self._wanted(system, "throughput"):
                 continue
             rates = [0.0] * len(system.candidates)
             with self._reporting(system):
@@ -149,7 +159,9 @@ class _Run:
         """Throughput: each alone on the machine, round after round."""
         for number in range(1, self._rounds + 1):
             for system in self._left():
-                wanted = self._wanted(system) if system.ours else None
+                wanted = {figure for figure in RATES if self._wanted(system, figure)}
+                if not wanted:
+                    continue
                 with self._reporting(system):
                     async with self._running(system) as session:
                         self.settings[system.name] = session.settings
@@ -165,9 +177,10 @@ class _Run:
         async with AsyncExitStack() as stack:
             sessions: list[tuple[System, Session]] = []
             for system in self._left():
-                if system.unit == "steps" and (not system.ours or "lone" in self._wanted(system)):
+                if system.unit == "steps" and self._wanted(system, "lone"):
                     with self._reporting(system):
                         session = await stack.enter_async_context(self._running(system))
+                        self.settings[system.name] = session.settings
                         await lone_turn(session, LONE_RUNS_PER_TURN)
                         sessions.append((system, session))
             for _ in range(self._turns):
