@@ -57,7 +57,8 @@ async def test_a_strict_sequence_knows_a_repeat_too(place: Place, done: bool) ->
             await w.complete(await w.claim())
         assert await w.add(run, "c", "d") == {"steps": 4}
         assert await w.add(run, "c", "d") == {"steps": 4}
-        assert await w.add(run, "d") == {"steps": 4}
+        async with w.refuses("PLAN_INVALID"):
+            await w.add(run, "d")  # a part of it is no repeat
         async with w.refuses("PLAN_INVALID"):
             await w.add(run, "d", "c")
 
@@ -96,3 +97,5 @@ async def test_other_steps_of_the_same_names_are_refused(
             await w.add(run, *ADDED, step("one more"))
         async with w.refuses("PLAN_INVALID"):
             await w.add(run, c.StepSpec(name="last"))  # it came behind the gate
+        async with w.refuses("PLAN_INVALID"):
+            await w.add(run, "a", step("open"))  # what the run began with was not added

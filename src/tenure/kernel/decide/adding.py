@@ -1,8 +1,9 @@
 """More steps for a run that is under way.
 
 Laws:
-1. A repeat, after a lost answer, is known by its steps: all of them are there, in this order, as they were asked for.
-   It is answered as the first time, whatever has become of the run since, and changes nothing.
+1. A repeat, after a lost answer, is known by its steps: all of them are there, in this order, as they were asked for,
+   and nothing else was added at that moment. It is answered as the first time, whatever has become of the run since,
+   and changes nothing.
 2. Whatever else names a step that is there is PLAN_INVALID.
 
 What a repeat cannot know: whether the first one needed *more* steps from before it. Of those only the last one is
@@ -49,10 +50,15 @@ def add_steps(d: Draft, c: AddSteps) -> Decision:
 def _added_before(d: Draft, plan: tuple[StepSpec, ...]) -> Step | None:
     """The last of these steps, if the run has all of them just as they are asked for."""
     first = d.snap.find_named_step(plan[0].name)
-    if first is None or first.idx + len(plan) > d.run.steps_total:
+    total = d.run.steps_total
+    if first is None or first.idx == 0 or first.idx + len(plan) > total:
         return None
-    d.want_steps(range(max(0, first.idx - 1), first.idx + len(plan)))
-    steps = [d.step(first.idx + i) for i in range(len(plan))]
+    end = first.idx + len(plan)
+    d.want_steps(range(first.idx - 1, min(end + 1, total)))
+    steps = [d.step(idx) for idx in range(first.idx, end)]
+    around = [d.step(idx) for idx in (first.idx - 1, end) if idx < total]
+    if any(step.created_at == first.created_at for step in around):
+        return None  # a part of what was added then, or of the run's first plan
     same = all(_is_same(d, step, spec) for step, spec in zip(steps, plan, strict=True))
     return steps[-1] if same and _same_needs(d, plan, steps) else None
 
@@ -80,13 +86,13 @@ def _same_needs(d: Draft, plan: tuple[StepSpec, ...], steps: list[Step]) -> bool
     inside: set[tuple[int, int]] = {
         (step.idx, idx) for step in steps for idx in dependents_of(step) if idx in idx_of.values()
     }
-    last = d.step(steps[0].idx - 1) if steps[0].idx else None
+    last = d.step(steps[0].idx - 1)
     for i, (spec, step) in enumerate(zip(plan, steps, strict=True)):
         before = [plan[i - 1].name] if i else []
-        if not i and d.rules.strict_sequence and last is not None:
+        if not i and d.rules.strict_sequence:
             before = [last.name]
         wanted = before if spec.needs is None else list(dict.fromkeys(spec.needs))
-        if last is not None and step.idx in dependents_of(last) and last.name not in wanted:
+        if step.idx in dependents_of(last) and last.name not in wanted:
             return False
         for name in wanted:
             if name in idx_of:
