@@ -20,7 +20,7 @@ help: ## Explain the targets (this text)
 
 setup: $(STAMP) ## Make .venv with the pinned packages and tenure itself
 
-demo: $(STAMP) ## Run a few hundred runs on embedded SQLite and watch them finish
+demo: $(STAMP) ## Watch a release survive the death of its worker (15 seconds)
 	$(BIN)/tenure demo
 
 test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to install)

@@ -1,92 +1,110 @@
-"""The demonstration, small: it judges itself, and a judge must also be able to say no."""
+"""The demonstration judges itself, and a judge must also be able to say no."""
 
-import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tenure.cli import demo
-from tenure.embedded import Engine
-from tenure.embedded.demo import Demo, Tally, Verdict
+from tenure.embedded import ApprovalView, Engine
+from tenure.embedded.demo_play import Answer, Now, Play, Verdict
 from tests.cli.shell import in_folder
+
+TENURE = str(Path(sys.executable).parent / "tenure")
 
 
 def test_the_demo_ends_well_and_tells_its_story(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = in_folder(tmp_path, monkeypatch, capsys)("demo", "--runs", "40")
+    ended = in_folder(tmp_path, monkeypatch, capsys)("demo")
     assert ended.code == 0, ended.out + ended.err
-    for part in (
-        "40 of 40 runs finished",
-        "worker-2 was killed with",
-        "How the runs ended",
-        "APPROVAL_REJECTED",
-        "TESTS_FAILED",
-        "RUN_CANCELED",
-        "What worker-2 lost when it was killed",
-        "lease_expired",
-        "The history of one of them",
+    in_order = (
+        "async def release(ref: str) -> str:",
+        "test     again  failed with TESTS_FAILED",
+        "it waits for a person",
+        "worker-1 dies in the middle of deploy",
+        "worker-2 goes on with deploy",
+        "it counts once",
+        "The history of run_",
+        "build is done: shop:v42",
+        "test is done at try 2",
+        "ada             said yes",
+        "kill -9",
+        "worker-1 was not heard of any more",
+        'deploy is done: ["us-1","us-2"]',
+        "monitor         delivered 'deploy.healthy'",
+        "the run has succeeded",
         "no violation",
-        "Everything is as it must be.",
-    ):
-        assert part in ended.out
+    )
+    rest = ended.out
+    for part in in_order:
+        before, found, rest = rest.partition(part)
+        assert found, f"{part!r} does not come after:\n{before}"
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
 
 
-def test_the_demo_on_a_database_that_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tenure = in_folder(tmp_path, monkeypatch, capsys)
-    for _ in range(2):
-        ended = tenure("demo", "--runs", "12", "--db", "kept.db", "--json")
-        assert ended.code == 0, ended.out + ended.err
-        told = json.loads(ended.out)
-        assert told["verdict"]["runs"] == 12
-        assert told["verdict"]["problems"] == []
-        assert told["doctor"] == {"clean": True, "found": {}}
-    assert (tmp_path / "kept.db").exists()
-
-
-def test_a_demo_that_goes_wrong_says_so_and_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    judge = Demo._judge
-
-    async def harsh(self: Demo) -> Verdict:
-        verdict = await judge(self)
-        verdict.problems.append("the moon is in the wrong house")
-        return verdict
-
-    monkeypatch.setattr(Demo, "_judge", harsh)
-    ended = in_folder(tmp_path, monkeypatch, capsys)("demo", "--runs", "12")
-    assert ended.code == 1
-    assert "the moon is in the wrong house" in ended.err
-    assert "Everything is as it must be" not in ended.out
+def test_the_demo_asks_whoever_sits_at_a_terminal(tmp_path: Path) -> None:
+    """With a folder of its own, which is kept and not used twice."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    command = (TENURE, "demo", "--folder", "kept")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as shown:
+        os.close(theirs)
+        seen = b""
+        try:
+            while True:
+                seen += os.read(ours, 65_536)
+                if b"Your answer?" in seen:
+                    os.write(ours, b"maybe\nn\n")
+                    break
+            while piece := os.read(ours, 65_536):
+                seen += piece
+        except OSError:  # how the end of a terminal shows itself
+            pass
+        finally:
+            os.close(ours)
+    assert shown.returncode == 0, seen.decode()
+    assert "nothing was deployed" in seen.decode()
+    assert (tmp_path / "kept" / "demo.db").exists()
+    again = subprocess.run(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1
+    assert "is not empty" in again.stderr
 
 
 async def test_the_judge_notices_a_run_that_ended_otherwise(tmp_path: Path) -> None:
-    async with Engine(f"sqlite:{tmp_path}/d.db", tenant="demo", sweep_seconds=0.1) as engine:
-        play = Demo(engine, 12, 1, lambda _: None)
-        answer = engine.reject
+    async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo", sweep_seconds=0.1) as engine:
+        said: list[Now] = []
 
-        async def lenient(run_id: str, **how: Any) -> str:
-            del how["reason"]
-            return await engine.approve(run_id, **how)
+        async def no_at_heart(question: ApprovalView) -> Answer:
+            await engine.cancel(question.run_id, reason="NOT_NEEDED")
+            return Answer(False, "ada")
 
-        engine.reject = lenient  # type: ignore[method-assign]  # the planted fault
-        verdict = await play.play()
-        engine.reject = answer  # type: ignore[method-assign]  # back to what it was
-    assert any("(rejected" in p and "should be failed APPROVAL_REJECTED" in p for p in verdict.problems)
+        async def gone(*_: object, **__: object) -> str:
+            return "canceled"
+
+        engine.reject = gone  # type: ignore[method-assign]  # the planted fault: it is canceled instead
+        verdict, lines, report = await Play(engine, tmp_path, said.append, no_at_heart).play()
+    assert isinstance(verdict, Verdict)
+    assert verdict.problems == ["a no should end it, and it is canceled (NOT_NEEDED)"]
+    assert lines[-1].seq == len(lines)
+    assert report.clean
+    assert {now.status for now in said} >= {"queued", "waiting_approval", "canceled"}
 
 
-def test_progress_has_a_line_a_second_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with demo._progress(10, quiet=False) as tell:
-        tell(Tally(0.1, 10, {"queued": 10}, "three workers"))
-        tell(Tally(0.2, 10, {"running": 10}, "three workers"))
-        tell(Tally(1.2, 10, {"running": 6, "retry_wait": 2, "succeeded": 2}, "three workers"))
-        tell(Tally(1.3, 10, {"running": 6, "retry_wait": 2, "succeeded": 2}, "one was killed"))
-        tell(Tally(1.4, 10, {"succeeded": 10}, "one was killed"))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert "2 of 10 runs finished  6 running · 2 backing off · three workers" in lines[1]
+async def test_a_worker_that_cannot_start_is_told_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def never(_: ApprovalView) -> Answer:
+        raise AssertionError("nobody is asked")
+
+    async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo") as engine:
+        with pytest.raises(Exception, match="a worker has ended by itself"):
+            await Play(engine, tmp_path, lambda _: None, never).play()

@@ -1,4 +1,4 @@
-"""`tenure demo`: a few hundred runs on a database of their own, and the proof that everything went as it must.
+"""`tenure demo`: a release that survives the death of its worker, and the record of it.
 
 Law: what is shown is read from the database; the demonstration fails (exit 1) if anything is not as it must be.
 """
@@ -6,210 +6,332 @@ Law: what is shown is read from the database; the demonstration fails (exit 1) i
 from __future__ import annotations
 
 import asyncio
-import secrets
+import inspect
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.spinner import Spinner
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.console import counted, err, out, print_json
+from tenure.cli.console import err, out, plain, print_json, shown
 from tenure.cli.doctor import where
 from tenure.cli.options import not_empty
-from tenure.cli.timeline import timeline
-from tenure.embedded import Engine, EventView
-from tenure.embedded.demo import LEASE_SECONDS, SWEEP_SECONDS, Demo, Lost, Tally, Verdict
-from tenure.kernel import profiles
-from tenure.store.bundles import Report, examine
+from tenure.embedded import ApprovalView, Engine
+from tenure.embedded.demo import release
+from tenure.embedded.demo_play import DIRECTOR, FIRST, STEPS, Answer, Now, Play, Verdict
+from tenure.embedded.demo_story import Line
+from tenure.embedded.running import in_loop
+from tenure.errors import TenureError
 
-LOST_SHOWN_MAX = 12
-LINE_SECONDS = 1.0
-_ORDER = ("queued", "running", "retry_wait", "waiting_approval", "canceling")
-_WORDS = {"retry_wait": "backing off", "waiting_approval": "waiting for people"}
+if TYPE_CHECKING:
+    from tenure.store.bundles import Report
+
+SWEEP_SECONDS = 0.2
+ANSWER_SECONDS = 1.0
+"""How long the question stays open where there is nobody to ask."""
+_TONES = {"": "", "good": "green", "bad": "red", "wait": "yellow"}
+_MARKS = {"waits": ("·", "dim"), "done": ("✓", "green"), "asks": ("?", "yellow"), "failed": ("✗", "red")}
+_EPILOG = """
+What to look for:
+
+1. build is done once, however often a worker dies after it: its result is recorded.
+
+2. test fails, and is tried again: the failure and the number of the try are recorded too.
+
+3. approve asks you. While you think, no worker holds the run; it would survive a restart of everything.
+
+4. deploy is under way when its worker is killed (kill -9, a real process). Its lease runs out, another worker takes over.
+
+5. verify waits for an event from outside, which is delivered twice and counts once.
+
+Then the history is told, and the doctor checks every invariant over the database.
+
+tenure demo --folder demo -- keep it, and look at it: tenure --help, tenure runs list --db demo/demo.db
+
+The workflow is src/tenure/embedded/demo.py; docs/quickstart.md goes on from here.
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command()(demo)
+    app.command(epilog=_EPILOG)(demo)
 
 
 def demo(
-    runs: Annotated[int, typer.Option(min=10, max=5_000, help="How many runs.")] = 300,
-    db: Annotated[
+    folder: Annotated[
         str | None,
         typer.Option(
-            help="Where: sqlite:PATH, a path or a DSN.  \\[default: a temporary file]",
+            help="Where; it is made, and kept.  \\[default: a temporary folder]",
             show_default=False,
             callback=not_empty,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="What happens to whom is drawn from this.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; the answer is yes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
 ) -> None:
-    """Run a few hundred runs with retries, approvals, cancels and a killed worker, and judge the outcome."""
-    with _database(db) as url:
-        verdict, events, report = asyncio.run(_play(url, runs, seed, quiet=as_json))
+    """Watch a release survive the death of its worker, answer its question, and read the record. Takes 15 seconds.
+
+    A workflow of five steps on an SQLite file of its own, with workers that are processes of their own.
+    """
+    with _folder(folder) as place:
+        verdict, lines, report = in_loop(_play(place, yes, as_json))
     if as_json:
-        print_json({"verdict": verdict, "doctor": {"clean": report.clean, "found": report.found}})
+        found = {"clean": report.clean, "checked": len(report.checked), "found": report.found}
+        print_json({"verdict": verdict, "story": lines, "doctor": found})
     else:
-        _show(verdict, events, report)
+        _show(verdict, lines, report, folder)
     if verdict.problems or not report.clean:
         raise typer.Exit(1)
 
 
 @contextmanager
-def _database(db: str | None) -> Iterator[str]:
-    if db:
-        yield db
+def _folder(named: str | None) -> Iterator[Path]:
+    """An empty folder; one that nobody named is gone afterwards."""
+    if named is not None:
+        place = Path(named).absolute()
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            used = any(place.iterdir())
+        except OSError as fault:
+            raise TenureError("INVALID_INPUT", f"{named} cannot be used: {fault}") from fault
+        if used:
+            raise TenureError("INVALID_INPUT", f"{named} is not empty; name a folder that is not there yet")
+        yield place
         return
-    folder = Path(tempfile.mkdtemp(prefix="tenure-demo-"))
+    made = Path(tempfile.mkdtemp(prefix="tenure-demo-"))
     try:
-        yield f"sqlite:{folder / 'demo.db'}"
+        yield made
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
-async def _play(url: str, runs: int, seed: int, *, quiet: bool) -> tuple[Verdict, list[EventView], Report]:
-    # A tenant of its own, so that other runs in the same database are no matter.
-    tenant = f"demo-{secrets.token_hex(3)}"
-    async with Engine(url, tenant=tenant, sweep_seconds=SWEEP_SECONDS) as engine:
-        with _progress(runs, quiet) as tell:
-            verdict = await Demo(engine, runs, seed, tell).play()
-        events = await engine.events(verdict.interesting)
-        report = await examine(engine.store, settled=not verdict.problems)
-    return verdict, events, report
+async def _play(folder: Path, yes: bool, quiet: bool) -> tuple[Verdict, list[Line], Report]:
+    console = out()
+    is_live = console.is_terminal and not quiet
+    screen: _Screen = _Quiet() if quiet else _Picture(console) if is_live else _Lines(console)
+    asks = is_live and not yes and sys.stdin is not None and sys.stdin.isatty()
+
+    async def answer(question: ApprovalView) -> Answer:
+        if not asks:
+            await asyncio.sleep(ANSWER_SECONDS)
+            return Answer(True, "ada", "there is nobody at a terminal, so the demonstration says yes")
+        screen.stop()
+        return await _ask(console, question)
+
+    if not quiet:
+        _introduce(console)
+    async with Engine(f"sqlite:{folder / 'demo.db'}", actor=DIRECTOR, sweep_seconds=SWEEP_SECONDS) as engine:
+        try:
+            return await Play(engine, folder, screen.show, answer).play()
+        finally:
+            screen.stop()
+
+
+def _introduce(console: Console) -> None:
+    source = inspect.getsource(release.function)
+    code = source[source.index("async def") :]
+    if console.is_terminal:
+        console.print(
+            Panel(
+                Syntax(code.rstrip(), "python", background_color="default"),
+                title="the workflow",
+                expand=False,
+            )
+        )
+    else:
+        console.print(Text(code))
+
+
+async def _ask(console: Console, question: ApprovalView) -> Answer:
+    """Ask at the terminal; whoever just presses Enter says yes."""
+    facts = "\n".join(f"{name}: {value}" for name, value in question.question.items())
+    panel = Panel(Text(plain(facts)), title=Text(plain(question.action)), border_style="yellow", expand=False)
+    console.print(panel)
+    while True:
+        console.print(Text("Your answer? [Y/n] "), end="")
+        said = (await _line()).strip().lower()
+        if said in ("", "y", "yes"):
+            return Answer(True, "you")
+        if said in ("n", "no"):
+            return Answer(False, "you", "said at the terminal")
+
+
+async def _line() -> str:
+    """A line from the terminal, which can be given up: no thread is left reading."""
+    loop = asyncio.get_running_loop()
+    got: asyncio.Future[str] = loop.create_future()
+    descriptor = sys.stdin.fileno()
+
+    def ready() -> None:
+        text = os.read(descriptor, 4096).decode(errors="replace")
+        if not got.done():
+            if text:
+                got.set_result(text)
+            else:
+                got.set_exception(EOFError("the terminal was closed"))
+
+    sys.stdout.flush()
+    loop.add_reader(descriptor, ready)
+    try:
+        return await got
+    finally:
+        loop.remove_reader(descriptor)
 
 
 # -------------------------------------------------------------------------------------------- progress
 
 
-@contextmanager
-def _progress(runs: int, quiet: bool) -> Iterator[Callable[[Tally], None]]:
-    """A bar on a terminal, a line a second elsewhere, nothing where JSON is wanted."""
-    console = out()
-    if quiet:
-        yield lambda _: None
-    elif console.is_terminal:
-        columns = (
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[state]}"),
-        )
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("runs", total=runs, state="")
-            yield lambda tally: bar.update(task, completed=tally.finished, state=_state(tally))
-    else:
-        yield _Lines(console).tell
+class _Screen(Protocol):
+    def show(self, now: Now) -> None: ...
+
+    def stop(self) -> None: ...
 
 
-class _Lines:
-    """Progress where there is no terminal."""
+class _Quiet:
+    def show(self, now: Now) -> None:
+        """Nothing, where JSON is wanted."""
+
+    def stop(self) -> None:
+        """Nothing to leave."""
+
+
+class _Picture:
+    """The five steps, changing in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._next = 0.0
+        self._live: Live | None = None
+        self._spinner = Spinner("dots")
+
+    def show(self, now: Now) -> None:
+        """Show how it stands."""
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=10, transient=False)
+            self._live.start()
+        self._live.update(self._drawn(now))
+
+    def stop(self) -> None:
+        """Leave the last picture, and the terminal to others."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _drawn(self, now: Now) -> RenderableType:
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for name in STEPS:
+            state = now.states[name]
+            mark, style = _MARKS.get(state, ("", "cyan"))
+            first: RenderableType = Text(mark, style) if mark else self._spinner
+            table.add_row(first, Text(name, "bold"), Text(now.details[name], "dim"))
+        head = Text.assemble((now.run_id, "dim"), "  ", (now.status, "bold"))
+        return Group(head, table, Text(now.note, "italic"))
+
+
+class _Lines:
+    """A line for each change, where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: dict[str, tuple[str, str]] = {}
         self._note = ""
 
-    def tell(self, tally: Tally) -> None:
-        """A line a second, and one when something happened."""
-        if tally.seconds < self._next and tally.note == self._note and tally.finished < tally.total:
-            return
-        self._next, self._note = tally.seconds + LINE_SECONDS, tally.note
-        line = f"{tally.seconds:5.1f} s  {tally.finished:4} of {tally.total} runs finished  {_state(tally)}"
-        self._console.print(Text(line))
+    def show(self, now: Now) -> None:
+        """Tell what has changed."""
+        if now.note != self._note:
+            self._note = now.note
+            self._console.print(Text(now.note))
+        for name in STEPS:
+            is_now = now.states[name], now.details[name]
+            if is_now != self._seen.get(name, ("waits", "")):
+                self._seen[name] = is_now
+                self._console.print(Text(f"  {name:8} {is_now[0]:6} {is_now[1]}".rstrip()))
 
-
-def _state(tally: Tally) -> str:
-    parts = [f"{n} {_WORDS.get(s, s)}" for s in _ORDER if (n := tally.statuses.get(s, 0))]
-    return " · ".join([*parts, tally.note])
+    def stop(self) -> None:
+        """Nothing to leave."""
 
 
 # -------------------------------------------------------------------------------------------- the report
 
 
-def _show(verdict: Verdict, events: list[EventView], report: Report) -> None:
+def _show(verdict: Verdict, lines: list[Line], report: Report, folder: str | None) -> None:
     console = out()
     console.print()
-    table = Table(title="How the runs ended", title_justify="left", title_style="bold")
-    for name in ("status", "reason", "runs"):
-        table.add_column(name, justify="right" if name == "runs" else "left")
-    for status, reason, count in verdict.outcomes:
-        table.add_row(status, reason, str(count))
-    console.print(table)
-    console.print(
-        f"{verdict.runs} runs in {verdict.seconds:.1f} s: {verdict.retries} failed tests tried again,"
-        f" {verdict.deployed} deployments ({verdict.deployed_again} repeats recognised by their key),"
-        f" {verdict.commands} commands in {verdict.commits} commits."
-    )
+    console.print(Text(f"The history of {verdict.run_id}", "bold"))
+    console.print(_told(verdict, lines))
     console.print()
-    _show_lost(console, verdict)
-    console.print()
-    console.print(Text(f"The history of one of them: {verdict.interesting}", style="bold"))
-    console.print(timeline(events))
-    console.print()
-    _show_doctor(console, report)
-    trouble = err()
-    for problem in verdict.problems:
-        trouble.print(Text(problem, style="red"), soft_wrap=True)
-    if verdict.problems or not report.clean:
-        trouble.print(Text("The demonstration failed.", style="bold red"))
-    else:
-        console.print(Text("Everything is as it must be.", style="bold green"))
-
-
-def _show_lost(console: Console, verdict: Verdict) -> None:
-    lost = verdict.lost
-    table = Table(
-        title=f"What {verdict.killed} lost when it was killed", title_justify="left", title_style="bold"
-    )
-    for name in ("run", "step", "profile", "try", "taken over by", "after", "the run"):
-        table.add_column(name)
-    for row in lost[:LOST_SHOWN_MAX]:
-        after = "" if row.healed_seconds is None else f"{row.healed_seconds:.1f} s"
-        table.add_row(
-            row.run_id, row.step, row.profile, str(row.attempt), row.healed_by or "-", after, row.outcome
-        )
-    console.print(table)
-    if len(lost) > LOST_SHOWN_MAX:
-        console.print(f"... and {len(lost) - LOST_SHOWN_MAX} more")
-    taken = [row for row in lost if row.healed_by is not None]
-    console.print(
-        f"{counted(len(lost), 'lease')} of {LEASE_SECONDS:g} s ran out;"
-        f" {counted(len(taken), 'step')} {'was' if len(taken) == 1 else 'were'} taken over by other workers."
-    )
-    for profile in sorted({row.profile for row in lost if row.healed_by is None}):
-        console.print(_given_up(profile, [row for row in lost if row.profile == profile]))
-
-
-def _given_up(profile: str, lost: list[Lost]) -> str:
-    count = sum(row.healed_by is None for row in lost)
-    if profiles.get(profile).recovery == "requeue":
-        return f"{profile}: {count} had been asked to cancel, and ended so."
-    return (
-        f"{profile}: {count} ended; this profile resumes from a checkpoint or fails, it does not try again."
-    )
-
-
-def _show_doctor(console: Console, report: Report) -> None:
-    for violation in report.violations[:LOST_SHOWN_MAX]:
+    if verdict.killed_pid is not None:
         console.print(
-            Text(f"{violation.number} {where(violation)}: {violation.text}", style="red"), soft_wrap=True
+            Text(
+                f"{FIRST} had updated {_listed(verdict.updated_before)} when it was killed;"
+                f" {verdict.taken_over_seconds:.1f} s later another worker went on with"
+                f" {_listed(verdict.updated_after)}. Nothing that was done is done again."
+            )
         )
-    count = sum(report.found.values())
+    elif verdict.reason == "APPROVAL_REJECTED":
+        console.print(
+            Text("You said no: the run has ended, nothing was deployed. Say yes to see a worker die.")
+        )
+    for violation in report.violations:
+        console.print(shown(f"{violation.number} {where(violation)}: {violation.text}", "red"))
+    found = sum(report.found.values())
     console.print(
         Text(
-            f"Doctor: {report.runs} runs and {report.events} events examined, {len(report.checked)} invariants checked,"
-            f" {len(report.not_yet)} not yet: {counted(count, 'violation') if count else 'no violation'}.",
-            style="bold red" if count else "bold green",
-        ),
-        soft_wrap=True,
+            f"Doctor: {report.runs} run, {report.events} events, {len(report.checked)} invariants checked:"
+            f" {found or 'no'} violation{'' if found in (0, 1) else 's'}.",
+            "bold red" if found else "bold green",
+        )
     )
+    trouble = err()
+    for problem in verdict.problems:
+        trouble.print(shown(problem, "red"), soft_wrap=True)
+    if verdict.problems or not report.clean:
+        trouble.print(Text("The demonstration failed.", style="bold red"))
+        return
+    console.print(Text(f"All of it took {verdict.seconds:.0f} s."))
+    _go_on(console, verdict, folder)
+
+
+def _told(verdict: Verdict, lines: list[Line]) -> Table:
+    """The history; the one thing that is in no history is the death of a process, so it stands between the lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("", "after", "who", "what"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("", "after") else "left")
+    killed = verdict.killed_seconds
+    for line in lines:
+        if killed is not None and line.seconds > killed:
+            told = (
+                f"kill -9 {verdict.killed_pid}: {FIRST} dies in deploy (not recorded: the dead do not write)"
+            )
+            table.add_row("", f"{killed:.1f} s", "", Text(told, "bold red"))
+            killed = None
+        style = _TONES[line.tone]
+        table.add_row(str(line.seq), f"{line.seconds:.1f} s", shown(line.who), shown(line.what, style))
+    return table
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _go_on(console: Console, verdict: Verdict, folder: str | None) -> None:
+    console.print()
+    if folder is None:
+        console.print(Text("tenure demo --folder demo    # keeps the database, to look at it"))
+    else:
+        database = f"{folder.rstrip('/')}/demo.db"
+        console.print(Text(f"tenure runs show {verdict.run_id} --db {database}"), soft_wrap=True)
+        console.print(Text(f"tenure runs events {verdict.run_id} --db {database}"), soft_wrap=True)
+        console.print(Text(f"tenure doctor --db {database}"), soft_wrap=True)
+    console.print(Text("docs/quickstart.md           # your first workflow, in ten minutes"))

@@ -1,0 +1,319 @@
+"""The demonstration, directed: what happens to one release, and the judgement whether it went as it must.
+
+Laws:
+1. What is shown and judged is read from the database and from `production`; the director only plays the world outside:
+   it starts workers, kills one, answers the question and says that the deployment is healthy.
+2. Whatever happens, no process outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenure.embedded.demo import LEASE_SECONDS, PRODUCTION, SERVERS, release
+from tenure.embedded.demo_story import Line, story
+from tenure.embedded.engine import Engine
+from tenure.errors import TenureError
+from tenure.kernel.model import CLOSED_RUN
+from tenure.orchestrator.views import ApprovalView
+from tenure.store.bundles import Report, examine
+
+STEPS = ("build", "test", "approve", "deploy", "verify")
+"""The five steps, as people would count them."""
+DIRECTOR, MONITOR = "demo", "monitor"
+HEALTHY = "deploy.healthy"
+FIRST, SECOND = "worker-1", "worker-2"
+LOOK_SECONDS = 0.1
+HEALTHY_SECONDS = 0.8
+"""How long the monitor takes to find that all is well."""
+STUCK_SECONDS = 30.0
+"""Longer than anything here takes: something is wrong then."""
+STOP_SECONDS = 5.0
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """How it stands, for whoever shows it."""
+
+    run_id: str
+    status: str
+    states: dict[str, str]
+    """Of each of the five steps: waits, runs, asks, done, or failed."""
+    details: dict[str, str]
+    last_by: str
+    """Who has written the last line of the history."""
+    note: str
+    """What has just happened."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went."""
+
+    run_id: str
+    status: str
+    reason: str | None
+    output: str | None
+    seconds: float
+    killed_pid: int | None
+    killed_seconds: float | None
+    """When that was, since the run was asked for."""
+    taken_over_seconds: float | None
+    """From then to the next worker's claim."""
+    updated_before: tuple[str, ...]
+    updated_after: tuple[str, ...]
+    problems: list[str]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a person said."""
+
+    approve: bool
+    approver: str
+    reason: str | None = None
+
+
+Tell = Callable[[Now], None]
+Ask = Callable[[ApprovalView], Awaitable[Answer]]
+
+
+class Play:
+    """One release from its beginning to the judgement; see the laws above."""
+
+    def __init__(self, engine: Engine, folder: Path, tell: Tell, ask: Ask) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._tell = tell
+        self._ask = ask
+        self._run_id = ""
+        self._note = ""
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = folder
+        self._begun = 0.0
+        self._killed_pid: int | None = None
+        self._killed_at = 0.0
+        self._taken_over: float | None = None
+        self._before: tuple[str, ...] = ()
+
+    async def play(self) -> tuple[Verdict, list[Line], Report]:
+        """Play it; the judgement, the story as it was recorded, and the doctor's report."""
+        engine, self._begun = self._engine, time.monotonic()
+        (self._folder / PRODUCTION).mkdir()
+        self._run_id = (await engine.start(release, "v42")).id
+        self._note = f"the run is recorded; {FIRST} starts, a process of its own"
+        async with self._worker(FIRST) as first:
+            await self._until("waiting_approval")
+            approved = await self._answer()
+            if approved:
+                await self._kill(first)
+                async with self._worker(SECOND):
+                    await self._until_taken_over()
+                    await self._until("waiting_external")
+                    await self._be_healthy()
+                    await self._until(*CLOSED_RUN)
+            else:
+                await self._until(*CLOSED_RUN)
+        verdict = await self._judge(approved)
+        return verdict, await story(engine, self._run_id), await examine(engine.store, settled=True)
+
+    # ------------------------------------------------------------------------------------- the world outside
+
+    @asynccontextmanager
+    async def _worker(self, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """A worker in a process of its own."""
+        command = (sys.executable, "-P", "-m", "tenure.embedded.demo_worker", self._engine.url, name)
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as said:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.PIPE, stdout=said, stderr=said, cwd=self._folder
+            )
+        self._process, self._log = process, log
+        try:
+            yield process
+        finally:
+            self._process = None
+            await _ended(process)
+
+    async def _kill(self, process: asyncio.subprocess.Process) -> None:
+        """Kill a worker while it is in a step, half-way."""
+        wanted = len(SERVERS) // 2
+        await self._look(lambda _: len(self._updated()) >= wanted)
+        await asyncio.sleep(0.2)  # the next server is under way
+        self._note = f"kill -9 {process.pid}: {FIRST} dies in the middle of deploy, without a word"
+        self._process = None
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        self._killed_pid, self._killed_at = process.pid, time.monotonic()
+        self._before = self._updated()
+        self._tell(await self._now())
+
+    async def _until_taken_over(self) -> None:
+        """The lease runs out, and the other worker claims the run."""
+
+        await self._look(lambda now: now.last_by == f"worker:{SECOND}")
+        self._taken_over = time.monotonic() - self._killed_at
+        self._note = f"the lease of {LEASE_SECONDS:g} s ran out; {SECOND} goes on with deploy, and with nothing before it"
+
+    async def _answer(self) -> bool:
+        (question,) = await self._engine.approvals(self._run_id)
+        self._note = "it waits for a person; no worker holds it, nothing is kept in memory"
+        self._tell(await self._now())
+        answer = await self._ask(question)
+        decide = self._engine.approve if answer.approve else self._engine.reject
+        await decide(
+            self._run_id,
+            approver=answer.approver,
+            no=question.no,
+            digest=question.digest,
+            revision=question.revision,
+            reason=answer.reason,
+        )
+        self._note = f"{answer.approver} said {'yes' if answer.approve else 'no'}"
+        return answer.approve
+
+    async def _be_healthy(self) -> None:
+        self._note = f"it waits for {HEALTHY!r} from outside"
+        self._tell(await self._now())
+        await asyncio.sleep(HEALTHY_SECONDS)
+        # Delivered twice, as webhooks are: the same id counts once.
+        news: dict[str, Any] = {"data": {"p95_ms": 87}, "event_id": "probe-7", "actor": MONITOR}
+        twice = [self._engine.deliver(self._run_id, HEALTHY, **news) for _ in range(2)]
+        await asyncio.gather(*twice)
+        self._note = f"{MONITOR} delivered {HEALTHY!r} twice; it counts once"
+
+    # ------------------------------------------------------------------------------------------- looking on
+
+    def _updated(self) -> tuple[str, ...]:
+        return tuple(name for name in SERVERS if (self._folder / PRODUCTION / name).exists())
+
+    async def _until(self, *statuses: str) -> None:
+        await self._look(lambda now: now.status in statuses)
+
+    async def _look(self, enough: Callable[[Now], bool]) -> None:
+        """Look on until it is so."""
+        try:
+            async with asyncio.timeout(STUCK_SECONDS):
+                while True:
+                    now = await self._now()
+                    self._tell(now)
+                    if enough(now):
+                        return
+                    if now.status in CLOSED_RUN:
+                        raise TenureError("STEP_FAILED", f"{self._run_id} ended too early: {now.status}")
+                    if self._process is not None and self._process.returncode is not None:
+                        raise TenureError("STEP_LOST", f"a worker has ended by itself: {_tail(self._log)}")
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            why = await self._engine.why(self._run_id)
+            raise TenureError("COMMAND_DEADLINE", f"it does not get on: {why.text}") from None
+
+    async def _now(self) -> Now:
+        """What the database says of the five steps."""
+        run = await self._engine.get(self._run_id)
+        steps = {step.name: step for step in await self._engine.steps(self._run_id)}
+        states: dict[str, str] = {}
+        details: dict[str, str] = {}
+        for name in STEPS:
+            step = steps.get(name)
+            state, detail = "waits", ""
+            if step is not None:
+                state = {"succeeded": "done", "waiting_approval": "asks", "retry_wait": "again"}.get(
+                    step.state, "failed"
+                )
+                if step.attempt > 1:
+                    detail = f"try {step.attempt}"
+                if state == "again":
+                    detail = f"failed with {step.last_error}, tried again after a pause"
+            states[name], details[name] = state, detail
+        done = [name for name in STEPS if states[name] == "done"]
+        if len(done) < len(STEPS) and run.status in ("running", "waiting_external"):
+            current = STEPS[len(done)]
+            if states[current] in ("waits", "again") and run.started_at is not None:
+                states[current] = "runs" if states[current] == "waits" else "again"
+            if run.status == "waiting_external":
+                states[current], details[current] = "asks", f"waits for {HEALTHY!r}"
+        if states["deploy"] == "runs" or self._updated():
+            details["deploy"] = f"{len(self._updated())} of {len(SERVERS)} servers"
+        (last,) = (await self._engine.events(self._run_id))[-1:]
+        return Now(
+            run_id=self._run_id,
+            status=run.status,
+            states=states,
+            details=details,
+            last_by=last.actor,
+            note=self._note,
+        )
+
+    # --------------------------------------------------------------------------------------------- the judge
+
+    async def _judge(self, approved: bool) -> Verdict:
+        run = await self._engine.get(self._run_id)
+        events = await self._engine.events(self._run_id)
+        steps = {step.name: step for step in await self._engine.steps(self._run_id)}
+        problems = []
+
+        def must(holds: bool, what: str) -> None:
+            if not holds:
+                problems.append(what)
+
+        after: tuple[str, ...] = ()
+        if approved:
+            after = tuple(steps["deploy"].output or ()) if "deploy" in steps else ()
+            must(
+                run.status == "succeeded",
+                f"the run should have succeeded, and it is {run.status} ({run.reason})",
+            )
+            must(any(e.kind == "lease_expired" for e in events), "a lease should have expired")
+            must(
+                "test" in steps and steps["test"].attempt == 2,
+                "the tests should have passed at the second try",
+            )
+            must(not set(self._before) & set(after), f"each server once, not {self._before} and {after}")
+        else:
+            must(
+                run.reason == "APPROVAL_REJECTED",
+                f"a no should end it, and it is {run.status} ({run.reason})",
+            )
+            must(self._updated() == (), "nothing should have been deployed")
+        return Verdict(
+            run_id=run.id,
+            status=run.status,
+            reason=run.reason,
+            output=run.output,
+            seconds=time.monotonic() - self._begun,
+            killed_pid=self._killed_pid,
+            killed_seconds=None if self._killed_pid is None else self._killed_at - self._begun,
+            taken_over_seconds=self._taken_over,
+            updated_before=self._before,
+            updated_after=after,
+            problems=problems,
+        )
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """The end of a worker: asked for, and after a while not asked for any more."""
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2_000:].strip()
