@@ -218,8 +218,8 @@ def queries(text: str) -> dict[str, str]:
 
 
 def read_queries(dialect: str) -> dict[str, str]:
-    path = SRC / "store" / dialect / "queries.sql"
-    return queries(path.read_text()) if path.exists() else {}
+    texts = [(SRC / "store" / dialect / name).read_text() for name in ("queries.sql", "beside.sql")]
+    return queries("\n".join(texts))
 
 
 def assigned_columns(set_clause: str) -> set[str]:

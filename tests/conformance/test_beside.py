@@ -16,7 +16,9 @@ from tenure import limits
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.beside import LogLine, Schedule
+from tenure.store import beside
 from tenure.store.port import Save, Store
+from tenure.store.sqlfile import named_queries
 from tests.conformance.samples import DONE, a_run, a_spec
 from tests.conformance.stores import KINDS, create, open_store, save, sizes
 
@@ -278,3 +280,9 @@ async def test_retention_takes_the_log_with_its_run(opened: OpenStore) -> None:
         assert await store.read("log_lines_of", 1, 0, 10) == []
         assert len(await store.read("log_lines_of", 2, 0, 10)) == 1
         assert await store.read("orphan_rows") == []
+
+
+def test_every_query_beside_the_runs_is_there_in_both_dialects() -> None:
+    for package in ("tenure.store.sqlite", "tenure.store.postgres"):
+        texts = named_queries(package, "beside.sql")
+        assert texts.keys() == {*beside.READS, *beside.WRITES, "delete_log_line"}

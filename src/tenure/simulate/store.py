@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap, Outbox
+from tenure.store.beside import Beside
 from tenure.store.port import Ambiguous, Conflict, Query, Save, Saved, Transaction
 from tenure.store.sqlite import SqliteStore
 
@@ -54,7 +55,7 @@ class Seen:
         return bool(self.beats) or any(saved.ids or save.delivered for save, saved in self.saves)
 
 
-class FaultyStore:
+class FaultyStore(Beside):
     """See the laws above."""
 
     name = "sqlite"

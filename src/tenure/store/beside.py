@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
+from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule, SeenWorker
 from tenure.limits import (
     LABEL_CHARS_MAX,
     LOG_FIELDS_BYTES_MAX,
@@ -27,9 +27,33 @@ from tenure.limits import (
     WORKER_FORGOTTEN_SECONDS,
     WORKER_SILENT_SECONDS,
 )
-from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Transaction
+from tenure.store.port import Ambiguous, Answer, Conflict, Query, Rejected, Transaction
 
 T = TypeVar("T")
+
+READS: dict[str, Answer] = {
+    "schedules_due": Schedule,  # () ; now, limit -> earliest first
+    "schedules_of": Schedule,  # () ; tenant, after_name, limit -> by name
+    "schedule_named": Schedule,  # () ; tenant, name
+    "workers_seen_since": SeenWorker,  # () ; since -> by name
+    "workflows_of": RegisteredWorkflow,  # () ; tenant, after_name, limit -> by name and version
+    "workflow_named": RegisteredWorkflow,  # () ; tenant, name -> all its versions, newest first
+    "log_lines_of": LogLine,  # () ; run_id, after_no, limit -> in order
+}
+"""Queries used on their own, beside those of the port; `beside.sql` has their texts."""
+
+WRITES: dict[str, Answer] = {
+    "save_schedule": Schedule,
+    "advance_schedule": Schedule,
+    "delete_schedule": Schedule,
+    "save_worker": SeenWorker,
+    "delete_worker": SeenWorker,
+    "delete_silent_workers": SeenWorker,
+    "save_workflow": RegisteredWorkflow,
+    "save_log_line": LogLine,
+    "delete_old_log_lines": LogLine,
+}
+"""Statements that the operations below run in transactions of their own, and that answer the rows they wrote."""
 
 LANE = -1
 """A connection of its own, so that lines and registrations never wait for commands, nor these for them."""

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import ROWS, Run, RunSpec
-from tenure.store import port
+from tenure.store import beside, port
 from tenure.store.postgres.link import Link
 from tenure.store.sqlfile import named_queries
 
@@ -28,11 +29,13 @@ extract() would make a numeric, ten times as slow.)"""
 
 TABLES = tuple(table for table in ROWS if table not in ("run", "cap"))
 """Tables a save may have rows of, in the order they are written."""
-BENEATH = tuple(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency"))
+BENEATH = (*(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")), "log_line")
 """Tables whose rows go with their run. What it owes others does not: that is still to be delivered."""
 
 _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+)\}")
+_KNOWN = {**ROWS, **BESIDE}
+_ANSWERS = {**port.QUERIES, **beside.READS, **beside.WRITES}
 _FIRST_CHANGING = Run.__struct_fields__.index("status")
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 
@@ -42,15 +45,16 @@ def _filled(text: str) -> str:
 
     def fill(found: re.Match[str]) -> str:
         alias, word = found.groups()
-        if word not in ROWS:
+        if word not in _KNOWN:
             return found[0]
         prefix = f"{alias}." if alias else ""
-        return ", ".join(f"{prefix}{column}" for column in ROWS[word].__struct_fields__)
+        return ", ".join(f"{prefix}{column}" for column in _KNOWN[word].__struct_fields__)
 
     return _COLUMNS.sub(fill, text).replace("{now}", NOW)
 
 
-SQL = {name: _filled(text) for name, text in named_queries("tenure.store.postgres").items()}
+_TEXTS = {**named_queries("tenure.store.postgres"), **named_queries("tenure.store.postgres", "beside.sql")}
+SQL = {name: _filled(text) for name, text in _TEXTS.items()}
 
 
 async def ask(
@@ -62,7 +66,7 @@ async def ask(
     elif not rows and name in _BY_ROW:
         return []  # asked about nothing
     statement = await link.statement(SQL[name])
-    return list(starmap(port.QUERIES[name], await statement.fetch(*zip(*rows, strict=True), *scalars)))
+    return list(starmap(_ANSWERS[name], await statement.fetch(*zip(*rows, strict=True), *scalars)))
 
 
 # ------------------------------------------------------------------------------------------------ save

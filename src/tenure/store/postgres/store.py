@@ -23,6 +23,7 @@ import msgspec
 from tenure import limits
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
+from tenure.store.beside import WRITES, Beside
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import migrate
 from tenure.store.postgres.bell import PING_SECONDS, Bell
@@ -43,13 +44,13 @@ T = TypeVar("T")
 READERS = 4
 MIGRATE_SECONDS_MAX = 600.0
 SILENCE_SECONDS = 5.0
-LOCKING = frozenset({"lock_tenants", "lock_runs", "lock_free_runs", "load_attempts", "beat"})
+LOCKING = frozenset({"lock_tenants", "lock_runs", "lock_free_runs", "load_attempts", "beat", *WRITES})
 """Queries that lock or write."""
 ESTIMATE_US_MAX = 60_000_000
 """How long the server's last word on the time is good for: two clocks drift apart by some 100 us a second."""
 
 
-class PostgresStore:
+class PostgresStore(Beside):
     """A schema in a PostgreSQL database."""
 
     name = "postgres"

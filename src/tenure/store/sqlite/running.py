@@ -17,11 +17,11 @@ import msgspec
 from msgspec.json import encode
 
 from tenure.kernel.model import ROWS, Row, Run
-from tenure.store import port
+from tenure.store import beside, port
 from tenure.store.sqlfile import named_queries
 from tenure.store.sqlite.quick import INDEXED, LIKELY, quickly
 
-SQL = named_queries("tenure.store.sqlite")
+SQL = {**named_queries("tenure.store.sqlite"), **named_queries("tenure.store.sqlite", "beside.sql")}
 _NOW, _DONE = SQL["now"], SQL["save_done"]
 _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
@@ -29,6 +29,7 @@ _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
 _FINE = SQL["save_fine"]
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
+_BENEATH.append(SQL["delete_log_line"])
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 
@@ -51,8 +52,9 @@ def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]]
     return make
 
 
-_MAKERS = {answer: _maker(answer) for answer in set(port.QUERIES.values())}
-MAKE = {name: _MAKERS[answer] for name, answer in port.QUERIES.items()}
+_ANSWERS = {**port.QUERIES, **beside.READS, **beside.WRITES}
+_MAKERS = {answer: _maker(answer) for answer in set(_ANSWERS.values())}
+MAKE = {name: _MAKERS[answer] for name, answer in _ANSWERS.items()}
 
 
 def ask(

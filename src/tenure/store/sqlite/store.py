@@ -27,6 +27,7 @@ from tenure import limits
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
+from tenure.store.beside import Beside
 from tenure.store.port import Rejected, Transaction
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.courier import Courier
@@ -48,7 +49,7 @@ _HOST_CLOCK = HostClock()
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-class SqliteStore:
+class SqliteStore(Beside):
     """A file (or, inline, `:memory:` or a connection shared with other inline stores)."""
 
     name = "sqlite"
