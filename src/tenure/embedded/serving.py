@@ -1,0 +1,141 @@
+"""A worker as a process of its own: what it serves, and how it ends.
+
+Laws:
+1. What it is to serve is known before the database is opened: a wrong name is told at once, with the names there are.
+2. The first SIGTERM or SIGINT lets work finish for the grace and gives back the rest; the second ends the process at
+   once, as a crash would. Both are heard while code holds up the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import Any
+
+import structlog
+
+from tenure.embedded.engine import Engine
+from tenure.errors import TenureError
+from tenure.sdk.definitions import Registry, Tool, Workflow, registry
+from tenure.worker.worker import GRACE_SECONDS
+
+log = structlog.get_logger(__name__)
+
+Served = Registry | Workflow[..., Any] | Tool
+DEFAULT_NAME = "app"
+
+
+def definitions(target: str) -> tuple[Served, ...]:
+    """What `module` or `module:name` stands for: a registry, a workflow, a tool, or a list of them. Without a name: `app`
+    if the module has one, else everything it has registered."""
+    place, _, name = target.partition(":")
+    module = _module(place)
+    found = vars(module).get(name or DEFAULT_NAME)
+    if found is not None:
+        served = _served(found)
+        if served:
+            return served
+        if name:
+            raise TenureError(
+                "INVALID_INPUT",
+                f"{target} is a {type(found).__name__}; a worker serves a Registry, a workflow, a tool or a list of them",
+            )
+    if name:
+        known = ", ".join(key for key, value in vars(module).items() if _served(value)) or "none"
+        raise TenureError("INVALID_INPUT", f"{place} has no {name!r}; what it has for a worker: {known}")
+    if not (registry.workflows or registry.tools):
+        raise TenureError(
+            "INVALID_INPUT", f"{place} has nothing to serve: decorate a function with @tenure.workflow"
+        )
+    return (registry,)
+
+
+def _served(found: object) -> tuple[Served, ...]:
+    if isinstance(found, Registry | Workflow | Tool):
+        return (found,)
+    if isinstance(found, list | tuple) and all(
+        isinstance(each, Registry | Workflow | Tool) for each in found
+    ):
+        return tuple(found)
+    return ()
+
+
+def _module(name: str) -> ModuleType:
+    """Modules are looked for in the current folder first, as `python -m` does."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as fault:
+        if fault.name is not None and (name == fault.name or name.startswith(f"{fault.name}.")):
+            raise TenureError(
+                "INVALID_INPUT", f"there is no module {name!r} in {folder} or installed"
+            ) from fault
+        raise TenureError("INVALID_INPUT", f"{name} cannot be imported: {fault}") from fault
+    except (TypeError, ValueError) as fault:
+        raise TenureError("INVALID_INPUT", f"{name!r} cannot be imported: {fault}") from fault
+
+
+async def serve(
+    url: str | None,
+    target: str | Sequence[Served],
+    *,
+    slots: int = 100,
+    queues: Iterable[str] | None = None,
+    name: str | None = None,
+    grace: float = GRACE_SECONDS,
+    commands: bool = False,
+) -> int:
+    """Be a worker, with a sweeper and a scheduler beside it, until the process is told to end; see the laws above.
+
+    Answers how much work was given up and has not ended.
+    """
+    served: tuple[Served, ...] = ()
+    if isinstance(target, str):
+        served = definitions(target) if target else ()
+    else:
+        served = tuple(target)
+    if not served and not commands:
+        raise TenureError(
+            "INVALID_INPUT", "a worker needs something it can do: name a module, or allow commands"
+        )
+    known = served or (Registry(),)  # commands only; without any definition it would take all there are
+    with _told_to_end() as told:
+        async with Engine(url) as engine:
+            only = None if queues is None else tuple(queues)
+            worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
+            await worker.start()
+            log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=slots)
+            await told.wait()
+            log.info("worker_stopping", worker=worker.name, leases=len(worker.busy), grace_seconds=grace)
+            await worker.stop(grace)
+            log.info("worker_stopped", worker=worker.name, stuck=worker.stuck, **worker.counts)
+            return worker.stuck
+
+
+@contextmanager
+def _told_to_end() -> Iterator[asyncio.Event]:
+    """Set by the first signal; see law 2."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    heard: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            os._exit(128 + number)
+        loop.call_soon_threadsafe(told.set)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,21 @@
+"""The same stories on both stores."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'runs.db'}"
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    return dsn
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Where steps leave notes, and where their gates are."""
+    (tmp_path / "notes").mkdir()
+    return str(tmp_path / "notes")

@@ -1,0 +1,88 @@
+"""Workers as processes of their own, for stories in which they are stopped, killed and cut off.
+
+    with WorkerProcess(url) as worker:
+        worker.signal(signal.SIGKILL)
+
+As a script it is such a worker: `python -m tests.worker.process URL TARGET [OPTION=VALUE …]`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[2]
+END_SECONDS = 15.0
+
+
+class WorkerProcess:
+    """One `tenure worker`. What it prints goes to a file; `text` has it."""
+
+    def __init__(self, url: str, target: str = "tests.worker.flows", **options: Any) -> None:
+        self._command = [sys.executable, "-m", "tests.worker.process", url, target]
+        self._command += [f"{key}={value}" for key, value in options.items()]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        return subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+    def again(self) -> None:
+        """Start it anew, once it has ended."""
+        self.process.wait()
+        self.process = self._start()
+
+    @property
+    def text(self) -> str:
+        """What it has printed."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = END_SECONDS) -> int:
+        """Its exit code, once it has ended."""
+        return self.process.wait(seconds)
+
+
+def main(url: str, target: str, *options: str) -> None:
+    """Be a worker."""
+    from tenure.embedded.running import in_loop
+    from tenure.embedded.serving import serve
+
+    given: dict[str, Any] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key == "slots":
+            given[key] = int(value)
+        elif key == "grace":
+            given[key] = float(value)
+        elif key == "queues":
+            given[key] = value.split(",")
+        else:
+            given[key] = value
+    in_loop(serve(url, target, **given))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,117 @@
+"""The store is out of reach: the worker stops its own work before its leases expire, and all recovers by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import apsw
+import pytest
+
+from tests.conformance.wire import Wire
+from tests.worker import flows
+from tests.worker.stage import Watched, until, watching
+
+OUTAGE_SECONDS = 4.0
+"""Two leases of `gated`."""
+
+
+class Line:
+    """A way to the database that can be taken away from one engine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._wire: Wire | None = None
+        self._lock: apsw.Connection | None = None
+
+    def down(self) -> None:
+        """The store is out of reach: no answer comes, or (SQLite) nobody can write."""
+        if self._wire is not None:
+            self._wire.mute()
+        else:
+            self._lock = apsw.Connection(self.url.removeprefix("sqlite:"))
+            self._lock.set_busy_timeout(5000)
+            self._lock.execute("begin immediate")
+
+    def up(self) -> None:
+        """It is back."""
+        if self._wire is not None:
+            self._wire.unmute()
+        elif self._lock is not None:
+            self._lock.execute("rollback")
+            self._lock.close()
+            self._lock = None
+
+
+@asynccontextmanager
+async def line_to(url: str) -> AsyncIterator[Line]:
+    """A line that is up."""
+    line = Line(url)
+    if url.startswith("sqlite:"):
+        yield line
+        line.up()
+        return
+    async with Wire(url).strung() as wire:
+        line._wire = wire
+        line.url = wire.dsn
+        yield line
+        wire.unmute()
+
+
+@pytest.mark.parametrize("code", [flows.gated, flows.gated_plainly])
+async def test_a_worker_cut_off_stops_its_work_before_the_lease_expires_and_goes_on_later(
+    url: str, folder: str, code: flows.Gated
+) -> None:
+    async with line_to(url) as line, watching(url, sweep=False) as other:
+        async with Watched(line.url, sweep_seconds=0.2) as engine, engine.worker(code, name="island"):
+            run = await engine.start(code, folder)
+            await until(lambda: "at gate" in flows.notes(folder), "the step")
+            line.down()
+            await until(lambda: "stopped at gate" in flows.notes(folder), "the worker to fence itself")
+            (attempt,) = await other.tries(run.id)
+            assert flows.noted_at(folder, "stopped at gate") < attempt.expires_at
+            await asyncio.sleep(OUTAGE_SECONDS)
+            line.up()
+            # The same worker name loses and wins the run again; nobody else is there to help.
+            await until(lambda: flows.notes(folder).count("at gate") == 2, "the second try")
+            flows.open_gate(folder, "gate")
+            await other.see_end(run.id)
+        assert await other.attempts(run.id) == ["stale", "succeeded"]
+        assert {row.owner for row in await other.tries(run.id)} == {"island"}
+        assert flows.notes(folder).count("first") == 1
+        assert flows.notes(folder)[-2:] == ["past gate", "last"]
+
+
+async def test_a_short_outage_costs_no_try(url: str, folder: str) -> None:
+    async with line_to(url) as line, watching(url) as other:
+        async with Watched(line.url) as engine, engine.worker(flows.gated):
+            run = await engine.start(flows.gated, folder)
+            await until(lambda: "at gate" in flows.notes(folder), "the step")
+            line.down()
+            await asyncio.sleep(0.8)  # a heartbeat is lost, and tried again
+            line.up()
+            (before,) = await other.tries(run.id)
+
+            async def renewed() -> bool:
+                return (await other.tries(run.id))[0].expires_at > before.expires_at
+
+            await until(renewed, "the next heartbeat")
+            flows.open_gate(folder, "gate")
+            await other.see_end(run.id)
+        assert await other.attempts(run.id) == ["succeeded"]
+
+
+async def test_a_store_that_was_away_when_a_step_ended_is_told_when_it_is_back(url: str, folder: str) -> None:
+    async with line_to(url) as line, watching(url) as other:
+        async with Watched(line.url) as engine, engine.worker(flows.gated):
+            run = await engine.start(flows.gated, folder)
+            await until(lambda: "at gate" in flows.notes(folder), "the step")
+            line.down()
+            flows.open_gate(folder, "gate")  # it ends, and cannot say so
+            await until(lambda: "past gate" in flows.notes(folder), "the end of the step")
+            await asyncio.sleep(0.3)
+            assert "last" not in flows.notes(folder), "the next step began before the last was recorded"
+            line.up()
+            await other.see_end(run.id)
+        assert flows.notes(folder)[-1] == "last"

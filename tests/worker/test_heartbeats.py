@@ -1,0 +1,112 @@
+"""Leases are kept: whatever holds up the work does not hold up its heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tenure.declared import load
+from tenure.orchestrator import heartbeats
+from tenure.store.postgres import PostgresStore
+from tenure.store.sqlite import SqliteStore
+from tenure.worker import heart
+from tests.worker import flows
+from tests.worker.stage import Watched, until, watching
+
+
+async def test_a_step_that_blocks_the_loop_for_four_leases_is_not_reclaimed(url: str, folder: str) -> None:
+    async with watching(url) as other, Watched(url) as engine, engine.worker(flows.blocking):
+        run = await engine.start(flows.blocking, folder, 4.0)
+        assert await run.result(wait=30) == "done"
+        assert await other.attempts(run.id) == ["succeeded"]
+        assert flows.notes(folder) == ["blocking", "last"]
+
+
+async def test_two_heartbeats_lost_in_a_row_cost_nothing(
+    url: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = 0
+
+    def lossy(messages: list[Any]) -> Any:
+        nonlocal sent
+        sent += bool(messages)
+        if messages and sent % 3:
+            raise ConnectionError("lost on the way")
+        return heartbeats.beat(messages)
+
+    monkeypatch.setattr(heart, "beat", lossy)
+    async with watching(url) as engine, engine.worker(flows.gated):
+        run = await engine.start(flows.gated, folder)
+        await until(lambda: sent >= 9, "nine heartbeats, of which three arrive")
+        flows.open_gate(folder, "gate")
+        assert await run.result(wait=30) == "done"
+        assert await engine.attempts(run.id) == ["succeeded"]
+
+
+@asynccontextmanager
+async def every_connection_in_use(store: Any) -> AsyncIterator[None]:
+    """Hold all that a store has for its users."""
+    async with AsyncExitStack() as stack:
+        if isinstance(store, SqliteStore):
+            await stack.enter_async_context(store._turn)
+        else:
+            assert isinstance(store, PostgresStore)
+            for link in (*store._lanes.values(), *store._readers):
+                await stack.enter_async_context(link.turn)
+        yield
+
+
+async def test_handlers_that_hold_every_connection_do_not_hold_up_heartbeats(url: str, folder: str) -> None:
+    async with watching(url) as other, Watched(url, sweep=False) as engine, engine.worker(flows.gated):
+        run = await engine.start(flows.gated, folder)
+        await until(lambda: "at gate" in flows.notes(folder), "the step")
+        (first,) = await other.tries(run.id)
+
+        async def renewed_beyond_the_first_lease() -> bool:
+            (now,) = await other.tries(run.id)
+            return now.expires_at > first.expires_at + 4_000_000
+
+        async with every_connection_in_use(engine.store):
+            await until(renewed_beyond_the_first_lease, "two leases' time")
+        flows.open_gate(folder, "gate")
+        assert await run.result(wait=30) == "done"
+        assert await other.attempts(run.id) == ["succeeded"]
+
+
+async def test_words_of_progress_reach_whoever_asks_why(url: str, folder: str) -> None:
+    async with watching(url) as other, Watched(url) as engine, engine.worker(flows.telling):
+        run = await engine.start(flows.telling, folder)
+
+        async def said() -> bool:
+            return "2 of 3 pages" in (await other.why(run.id)).text
+
+        await until(said, "the word of progress")
+        assert [row.progress for row in await other.tries(run.id)] == ["2 of 3 pages"]
+        flows.open_gate(folder, "gate")
+        assert await run.result(wait=30) == "told"
+
+
+async def test_a_step_that_beats_and_shows_no_progress_is_given_up(url: str, folder: str) -> None:
+    async with watching(url) as engine, engine.worker(flows.stalling):
+        run = await engine.start(flows.stalling, folder)
+        assert await run.result(wait=30) == "STEP_STALLED"
+        assert flows.notes(folder) == ["page 1", "page 2", "page 3", "stopped"]
+        assert await engine.attempts(run.id) == ["succeeded"]
+
+
+async def test_a_thread_that_shows_no_progress_is_given_up_too(url: str, folder: str) -> None:
+    async with watching(url) as engine, engine.worker(flows.stalling_plainly):
+        run = await engine.start(flows.stalling_plainly, folder)
+        assert await run.result(wait=30) == "STEP_STALLED"
+        await until(lambda: "told to stop" in flows.notes(folder), "the thread to notice")
+
+
+async def test_a_tool_that_shows_no_progress_fails_its_step(url: str) -> None:
+    text = "name: stalls\nsteps:\n  - id: a\n    uses: tests.stall\n    retry: {max: 0}\n"
+    async with watching(url) as engine, engine.worker(flows.stall):
+        run = await engine.submit(load(text))
+        await engine.see_end(run.id, "failed")
+        assert (await engine.get(run.id)).reason == "STEP_STALLED"
