@@ -63,7 +63,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
     again = tenure("migrate", cwd=tmp_path)
     assert again.stdout.splitlines() == ["tenure.db is up to date already."]
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)
-    assert as_json == {"database": "other.db", "applied": ["0001_kernel.sql"]}
+    assert as_json == {"database": "other.db", "applied": ["0001_kernel.sql", "0002_beside.sql"]}
 
 
 def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:

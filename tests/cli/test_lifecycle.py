@@ -110,7 +110,8 @@ def test_prove_shows_every_profile_and_object() -> None:
     assert shown.returncode == 0
     assert shown.stdout.count("proven") == 4 * len(profiles.names())
     assert re.search(
-        rf"{len(profiles.names())} profiles: (\d+) of \1 edges of the documents realised, \d+ beyond them", shown.stdout
+        rf"{len(profiles.names())} profiles: (\d+) of \1 edges of the documents realised, \d+ beyond them",
+        shown.stdout,
     )
     assert shown.stderr == ""
 

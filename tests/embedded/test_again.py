@@ -94,8 +94,8 @@ async def test_a_resumed_body_gets_its_resumable_checkpoints_with_their_outputs(
         next_run = await engine.resume(run)
         reused = await engine.steps(next_run)
         assert [(s.name, s.kind, s.state, s.output) for s in reused] == [
-            ("fetch", "checkpoint", "done", {"n": 1}),
-            ("build", "checkpoint", "done", None),
+            ("fetch", "checkpoint", "succeeded", {"n": 1}),
+            ("build", "checkpoint", "succeeded", None),
         ]
         (row, _) = (await rows(engine, next_run)).checkpoints[::-1]
         assert (row.arguments, row.meta) == (b"digest", '{"tokens": 5}')

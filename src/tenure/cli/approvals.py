@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -10,10 +10,24 @@ from rich.text import Text
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table, value_text, when
-from tenure.cli.session import Approver, RunArg, Tenant, change, session, wait_for, who
-from tenure.embedded import ApprovalView
+from tenure.cli.session import Approver, RunArg, Tenant, ask, who
 
-_app = typer.Typer(name="approvals", help="What people are asked, and their answers.", no_args_is_help=True)
+_app = typer.Typer(
+    name="approvals",
+    help="What people are asked, and their answers.",
+    epilog="""
+    Examples:
+
+    tenure approvals list -- every open question
+
+    tenure approvals approve run_2026-02-14_080000_abc123 --by ada --reason "looked at it"
+
+    tenure approvals reject run_2026-02-14_080000_abc123 --by ada --no 2 -- of several questions, the second
+
+    Whoever asked for a run does not count, and nobody counts twice; `--by` says who answers.
+    """,
+    no_args_is_help=True,
+)
 
 _No = Annotated[int | None, typer.Option("--no", help="Which question, where the run asks several.")]
 _Digest = Annotated[
@@ -38,12 +52,7 @@ def list_approvals(
     as_json: AsJson = False,
 ) -> None:
     """List what people are asked now, oldest first."""
-
-    async def call() -> list[ApprovalView]:
-        async with session(db, tenant) as engine:
-            return await engine.approvals(run)
-
-    asked = wait_for(call())
+    asked = ask(db, tenant, lambda engine: engine.approvals(run))
     if as_json:
         print_json(asked)
         return
@@ -81,14 +90,8 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Say yes. Whoever started the run does not count, and nobody counts twice."""
-
-    async def call() -> str:
-        async with change(db, tenant) as engine:
-            return await engine.approve(
-                run, approver=who(by), no=no, digest=digest, revision=revision, reason=reason
-            )
-
-    _answer(as_json, run, wait_for(call()))
+    said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
+    _answer("approve", run, said, db, tenant, by, as_json)
 
 
 @_app.command()
@@ -104,17 +107,16 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Say no: one refusal decides."""
-
-    async def call() -> str:
-        async with change(db, tenant) as engine:
-            return await engine.reject(
-                run, approver=who(by), no=no, digest=digest, revision=revision, reason=reason
-            )
-
-    _answer(as_json, run, wait_for(call()))
+    said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
+    _answer("reject", run, said, db, tenant, by, as_json)
 
 
-def _answer(as_json: bool, run: str, status: str) -> None:
+def _answer(
+    verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, by: str | None, as_json: bool
+) -> None:
+    status: str = ask(
+        db, tenant, lambda engine: getattr(engine, verb)(run, approver=who(by), **said), changes=True
+    )
     if as_json:
         print_json({"run": run, "status": status})
     else:

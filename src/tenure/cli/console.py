@@ -52,21 +52,26 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def error_fields(error: TenureError) -> dict[str, Any]:
+    """An error for other programs."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "details": error.details,
+        "remedy": error.spec.remedy,
+        "docs": error.docs,
+        "retryable": error.retryable,
+    }
+
+
 def show_error(error: TenureError, *, as_json: bool = False) -> None:
     """What went wrong, where, what to do about it and where to read more."""
     if as_json:
-        told = {
-            "code": error.code,
-            "message": error.message,
-            "details": error.details,
-            "remedy": error.spec.remedy,
-            "docs": error.docs,
-            "retryable": error.retryable,
-        }
-        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
+        print(msgspec.json.encode({"error": error_fields(error)}).decode(), file=sys.stderr)
         return
     lines = [error.message]
-    lines += [f"  {detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
+    details = [f"{detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
+    lines += [f"  {line}" for line in details if line not in error.message]
     lines += [f"What to do: {error.spec.remedy}", f"More: {error.docs}"]
     console = err()
     if console.is_terminal:

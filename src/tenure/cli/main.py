@@ -3,55 +3,74 @@
 Laws:
 1. A refusal of Tenure's own is shown with its code, its places, what to do and where to read more, and
    ends the program with 1 (with --json as JSON, on stderr too); a wrong use of the command line ends it with 2.
-2. Every command lives in a module of its own with a `register(app)`; the list below is all there is.
+2. Every command lives in a module of its own with a `register(app)`; `COMMANDS` below is all there is.
+3. A module is imported when its command is used: help and completion need none of them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
-import structlog
 import typer
 
-from tenure.cli import approvals, demo, doctor, lifecycle, migrate, runs, schedule, simulate
-from tenure.cli.console import show_error
-from tenure.errors import TenureError
+from tenure.cli.lazy import Lazy, Line
 
-MODULES = (
-    lifecycle,
-    migrate,
-    doctor,
-    runs,
-    approvals,
-    schedule,
-    demo,
-    simulate,
-)
-"""A new command is a module with `register(app: typer.Typer) -> None`, and its name here."""
+if TYPE_CHECKING:
+    from tenure.errors import TenureError
+
+COMPLETE_VARIABLE = "_TENURE_COMPLETE"
+
+COMMANDS: dict[str, Line] = {
+    # Work with workflows.
+    "init": Line("init", "Begin", "Make a project that runs: a workflow, a YAML file, a test."),
+    "run": Line("run", "Begin", "Run a workflow here and watch it: a Python function or a YAML file."),
+    "dev": Line(
+        "dev", "Begin", "Work on an app: a worker, the sweeper and the scheduler, anew on every change."
+    ),
+    "worker": Line("worker", "Begin", "Serve the workflows and tools of an app until you stop it."),
+    "demo": Line("demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."),
+    # Look after runs.
+    "runs": Line("runs", "Runs", "List, show, watch and steer runs; say why one waits."),
+    "approvals": Line("approvals", "Runs", "What people are asked, and their answers."),
+    "signal": Line("signal", "Runs", "Deliver an event to a run."),
+    "schedule": Line("schedule", "Runs", "Start runs by the clock."),
+    "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
+    # Look after the database.
+    "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
+    "doctor": Line("doctor", "Database", "Check every invariant over a database."),
+    # Look inside.
+    "lifecycle": Line("lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."),
+    "simulate": Line("simulate", "Inside", "Hunt for violations in worlds full of faults."),
+    "bench": Line("bench", "Inside", "Measure this machine: the figures next to their floor."),
+    "completion": Line("completion", "Inside", "Print the completion script of your shell."),
+}
+"""A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""
+
+
+class _Root(Lazy):
+    """The commands above."""
+
+    lines = COMMANDS
+
 
 app = typer.Typer(
     name="tenure",
+    cls=_Root,
     help="Tenure carries runs through crashes, retries, approvals and cancellations, and proves what happened.",
     epilog="""
     First steps:
 
-    tenure demo -- a few hundred runs, a killed worker, and the proof that all went well
+    tenure init hello -- a project with a workflow, then: cd hello
 
-    tenure runs --help -- start, watch and steer runs by hand
+    tenure run app.py --input name=Ada -- run it here, and answer its question
 
-    tenure schedule --help -- start runs by the clock
+    tenure runs list -- what there is; `tenure runs show RUN`, `tenure runs why RUN`
 
-    tenure lifecycle list -- which lifecycles a run can have
+    tenure worker app -- serve it from now on; start as many as you like
 
-    tenure lifecycle show delta-ci -- the words, tables, timing and failure rules of one
-
-    tenure lifecycle prove -- that each of them is a view of the same kernel
-
-    tenure migrate -- make a database, or bring one up to date
-
-    tenure doctor -- check every invariant over it
-
+    The database is tenure.db in this folder unless --db or TENURE_DB names another. Commands have --json.
     `tenure COMMAND --help` explains a command; docs/ARCHITECTURE.md explains the whole.
     """,
     add_completion=False,
@@ -62,6 +81,8 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib import metadata
+
         print(f"tenure {metadata.version('tenure')}")
         raise typer.Exit
 
@@ -76,24 +97,39 @@ def _root(
     del version  # its callback has answered
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-for module in MODULES:
-    module.register(app)
+    else:
+        _log_to_stderr()
 
 
 def main() -> None:
     """Run the command line; the entry point of the installed `tenure`."""
-    _log_to_stderr()
+    if COMPLETE_VARIABLE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
+    from tenure.errors import TenureError
+
     try:
         app()
     except TenureError as error:
-        show_error(error, as_json="--json" in sys.argv[1:])
-        sys.exit(1)
+        _refused(error)
+
+
+def _refused(error: TenureError) -> None:
+    from tenure.cli.console import show_error
+
+    show_error(error, as_json="--json" in sys.argv[1:])
+    sys.exit(1)
 
 
 def _log_to_stderr() -> None:
     """What the library logs is no result; and what was in the variables of a program is nobody's business."""
+    import structlog
+
+    def logger(*_: Any) -> structlog.PrintLogger:
+        # Asked for at every line: whoever captures stderr for a while gets the lines of that while.
+        return structlog.PrintLogger(sys.stderr)
+
     renderer = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
@@ -104,6 +140,5 @@ def _log_to_stderr() -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             renderer,
         ],
-        # Asked for at every line: whoever captures stderr for a while gets the lines of that while.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=logger,
     )

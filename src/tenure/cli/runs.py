@@ -1,4 +1,4 @@
-"""`tenure runs`: start, watch and steer runs from the shell.
+"""`tenure runs`: start, look at and watch runs from the shell. What steers them is in `steering`.
 
 Law: nothing is decided here; each command is one call of the engine and a way to show its answer.
 """
@@ -6,47 +6,42 @@ Law: nothing is decided here; each command is one call of the engine and a way t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import work
+from tenure.cli import steering, work
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db, not_empty
-from tenure.cli.runs_show import show_list, show_run
-from tenure.cli.session import (
-    By,
-    RunArg,
-    Tenant,
-    change,
-    code_of,
-    json_value,
-    moment_of,
-    pairs,
-    seconds,
-    session,
-    wait_for,
-    who,
-)
-from tenure.cli.timeline import timeline
-from tenure.embedded import EventView, RunLine, RunView, StepView, Why, read_plan
-from tenure.errors import TenureError
-from tenure.kernel.commands import Trigger
-from tenure.kernel.machines import RUN
+from tenure.cli.runs_show import show_list, show_run, when
+from tenure.cli.session import By, RunArg, Tenant, ask, json_value, moment_of, pairs, seconds, who
+
+if TYPE_CHECKING:
+    from tenure.cli.watching import Ended
+    from tenure.embedded import Engine, EventView, RunView, StepView, Why
+    from tenure.kernel.beside import LogLine
 
 _app = typer.Typer(
     name="runs",
-    help="Start, watch and steer runs.",
+    help="List, show, watch and steer runs.",
     epilog="""
-    A life by hand:
+    Examples:
 
-    tenure runs create --workflow release --plan plan.json
+    tenure runs list --status failed --workflow release --label team=a
+
+    tenure runs why RUN -- what it waits for, in one reason
+
+    tenure runs show RUN; tenure runs events RUN --timeline; tenure runs logs RUN --follow
+
+    tenure runs resume RUN -- go on after a failure: what was done is kept
+
+    tenure runs rerun RUN -- afresh, as a new run linked to it
+
+    A life by hand, without a worker:
+
+    run=$(tenure runs create --workflow release --plan plan.json)
 
     tenure runs work -- be the worker: take what is ready and complete it
-
-    tenure approvals approve RUN --by ada
-
-    tenure runs why RUN -- what it waits for
     """,
     no_args_is_help=True,
 )
@@ -55,11 +50,8 @@ _app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     _app.command("work")(work.work)
+    steering.register(_app)
     app.add_typer(_app)
-
-
-def _said(text: str) -> None:
-    out().print(shown(text), soft_wrap=True)
 
 
 @_app.command()
@@ -89,37 +81,46 @@ def create(
     ] = False,
     not_before: Annotated[str | None, typer.Option(help="Start later: +5m, or a time.")] = None,
     timeout: Annotated[str | None, typer.Option(help="The run's deadline: 90s, 5m, 2h.")] = None,
+    metadata: Annotated[
+        str | None, typer.Option("--metadata", help="A JSON object that is kept with it, or @FILE.")
+    ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run of a declared plan; makes the database file if there is none."""
+    """Start a run of a plan of steps; makes the database file if there is none. Prints its id.
+
+    `tenure run` starts workflows that are code or YAML, and runs them too.
+    """
+    from tenure.embedded import read_plan
+    from tenure.kernel.commands import Trigger
+
     if supersede and concurrency_key is None:
         raise typer.BadParameter("--supersede needs --concurrency-key")
     steps = read_plan(plan)
 
-    async def call() -> RunView:
-        async with change(db, tenant, make=True) as engine:
-            run_id = await engine.create(
-                workflow,
-                steps,
-                input=json_value(given, "--input"),
-                profile=profile,
-                key=key,
-                labels=pairs(label),
-                priority=priority,
-                concurrency_key=concurrency_key,
-                supersede=supersede,
-                not_before=None if not_before is None else moment_of(not_before),
-                timeout=None if timeout is None else seconds(timeout),
-                trigger=Trigger("cli", repo=repo),
-                source="cli",
-                actor=who(by),
-            )
-            return await engine.get(run_id)
+    async def call(engine: Engine) -> RunView:
+        run_id = await engine.create(
+            workflow,
+            steps,
+            input=json_value(given, "--input"),
+            profile=profile,
+            key=key,
+            labels=pairs(label),
+            metadata=json_value(metadata, "--metadata"),
+            priority=priority,
+            concurrency_key=concurrency_key,
+            supersede=supersede,
+            not_before=None if not_before is None else moment_of(not_before),
+            timeout=None if timeout is None else seconds(timeout),
+            trigger=Trigger("cli", repo=repo),
+            source="cli",
+            actor=who(by),
+        )
+        return await engine.get(run_id)
 
-    run = wait_for(call())
+    run = ask(db, tenant, call, changes=True, make=True)
     if as_json:
         print_json(run)
     else:
@@ -129,21 +130,30 @@ def create(
 @_app.command("list")
 def list_runs(
     status: Annotated[str | None, typer.Option(help="Only runs of this (kernel's) status.")] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="KEY=VALUE", help="Only runs with this label; may be repeated."),
+    ] = None,
     repo: Annotated[str | None, typer.Option(help="Only runs of this repository.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs."""
+    """List the newest runs; conditions add up."""
+    from tenure.kernel.machines import RUN
+
     if status is not None and status not in RUN.states:
         raise typer.BadParameter(f"'{status}' is not one of {', '.join(RUN.states)}")
-
-    async def call() -> list[RunLine]:
-        async with session(db, tenant) as engine:
-            return await engine.runs(status=status, repo=repo, limit=limit)
-
-    lines = wait_for(call())
+    labels = pairs(label)
+    lines = ask(
+        db,
+        tenant,
+        lambda engine: engine.views.list_runs(
+            tenant, status=status, repo=repo, workflow=workflow, labels=labels, limit=limit
+        ),
+    )
     if as_json:
         print_json(lines)
     else:
@@ -151,199 +161,162 @@ def list_runs(
 
 
 @_app.command()
-def show(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
+def show(
+    run: RunArg,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Recorded times, uuids and numbers among the steps too.")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="With --json: the run as the document of this profile has it (git-with-intent has one)."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="PATH",
+            help="With --profile: what lies below the document: steps/NAME, checkpoints/NAME, idempotency/KEY,"
+            " or just steps.",
+        ),
+    ] = None,
+    db: Db = None,
+    tenant: Tenant = "default",
+    as_json: AsJson = False,
+) -> None:
     """Show a run with its steps, in the kernel's words and in its profile's."""
+    if profile is not None or at is not None:
+        if not as_json:
+            raise typer.BadParameter("a profile's document is JSON: add --json", param_hint="--profile")
+        print_json(ask(db, tenant, lambda engine: _document(engine, run, profile or "", at)))
+        return
 
-    async def call() -> tuple[RunView, list[StepView], Why]:
-        async with session(db, tenant) as engine:
-            return await engine.get(run), await engine.steps(run), await engine.why(run)
+    async def call(engine: Engine) -> tuple[RunView, list[StepView], Why]:
+        return await engine.get(run), await engine.steps(run), await engine.why(run)
 
-    view, steps, reason = wait_for(call())
+    view, steps, reason = ask(db, tenant, call)
+    from tenure.orchestrator.views import summed
+
+    costs = summed(cost for step in steps for cost in step.costs)
     if as_json:
-        print_json({"run": view, "steps": steps, "why": reason})
+        print_json({"run": view, "steps": steps, "costs": costs, "why": reason})
     else:
-        show_run(view, steps, reason)
+        show_run(view, steps, reason, costs, everything=everything)
+
+
+async def _document(engine: Engine, run: str, profile: str, at: str | None) -> Any:
+    from tenure import ids
+    from tenure.orchestrator.documents import document
+
+    return await document(engine.views, engine.store, ids.run_int(run), profile, at)
 
 
 @_app.command()
 def events(
     run: RunArg,
     after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="The run's life as people tell it: steps, tries, answers.")
+    ] = False,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's history: when, who, what."""
+    """Show a run's history: when, who, what. Each line is one commit, chained to the one before it by its hash."""
 
-    async def call() -> list[EventView]:
-        async with session(db, tenant) as engine:
-            return await engine.events(run, after=after)
+    async def call(engine: Engine) -> tuple[RunView, list[StepView], list[EventView]]:
+        return await engine.get(run), await engine.steps(run), await engine.events(run, after=after)
 
-    history = wait_for(call())
+    view, steps, history = ask(db, tenant, call)
+    if timeline:
+        from tenure.cli.story import story, story_table
+
+        told = story(view, steps, history)
+        if as_json:
+            print_json(told)
+        else:
+            out().print(story_table(told))
+        return
     if as_json:
         print_json(history)
-    else:
-        out().print(timeline(history))
+        return
+    from tenure.cli.timeline import timeline as history_table
+
+    out().print(history_table(history))
 
 
 @_app.command()
 def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """Say why a run is not moving, in one reason."""
-
-    async def call() -> Why:
-        async with session(db, tenant) as engine:
-            return await engine.why(run)
-
-    reason = wait_for(call())
+    reason = ask(db, tenant, lambda engine: engine.why(run))
     if as_json:
         print_json(reason)
     else:
         until = f" Until {reason.until:%Y-%m-%d %H:%M:%S} UTC." if reason.until is not None else ""
-        _said(reason.text + until)
-
-
-# ------------------------------------------------------------------------------------------ interventions
+        out().print(shown(reason.text + until), soft_wrap=True)
 
 
 @_app.command()
-def cancel(
+def logs(
     run: RunArg,
-    reason: Annotated[
-        str, typer.Option(help="A code for the history: A-Z, 0-9 and _.", callback=code_of)
-    ] = "RUN_CANCELED",
+    after: Annotated[int, typer.Option(min=0, help="Only lines after this number.")] = 0,
+    step: Annotated[str | None, typer.Option(help="Only lines of this step.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    db: Db = None,
+    tenant: Tenant = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run's code has logged: `tenure.log(...)`, and what commands printed."""
+
+    async def call(engine: Engine) -> list[LogLine]:
+        from tenure.cli.watching import log_lines
+
+        found: list[LogLine] = []
+        async for line in log_lines(engine, run, after, follow=follow):
+            if step is not None and line.step != step:
+                continue
+            if as_json:
+                found.append(line)
+            else:
+                _show_line(line)
+        return found
+
+    found = ask(db, tenant, call)
+    if as_json:
+        import msgspec
+
+        print_json([{**msgspec.structs.asdict(x), "fields": msgspec.json.decode(x.fields)} for x in found])
+
+
+def _show_line(line: LogLine) -> None:
+    from tenure.orchestrator.views import moment
+
+    fields = "" if line.fields == "{}" else f"  {line.fields}"
+    style = {"warning": "yellow", "error": "red"}.get(line.level, "")
+    text = f"{when(moment(line.at))}  {line.level:<7} {line.step}  {line.text}{fields}"
+    out().print(shown(text, style=style), soft_wrap=True)
+
+
+@_app.command()
+def watch(
+    run: RunArg,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Request the cancellation of a run."""
+    """Watch a run until it has ended; on a terminal its questions can be answered right there.
 
-    async def call() -> str:
-        async with change(db, tenant) as engine:
-            return await engine.cancel(run, reason=reason, actor=who(by))
-
-    status = wait_for(call())
-    _answer(as_json, run, {"status": status}, f"{run} is {status}")
-
-
-@_app.command("cancel-step")
-def cancel_step(
-    run: RunArg,
-    name: Annotated[str, typer.Argument(help="The step's name, see `tenure runs show`.")],
-    db: Db = None,
-    tenant: Tenant = "default",
-    by: By = None,
-    as_json: AsJson = False,
-) -> None:
-    """Cancel one step of a run. A required step that is canceled fails its run."""
-
-    async def call() -> str:
-        async with change(db, tenant) as engine:
-            return await engine.cancel_step(run, name, actor=who(by))
-
-    state = wait_for(call())
-    _answer(as_json, run, {"step": name, "state": state}, f"step {name} of {run} is {state}")
-
-
-@_app.command()
-def pause(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
-) -> None:
-    """Give out no step of a run until it is unpaused; deadlines go on."""
-
-    async def call() -> None:
-        async with change(db, tenant) as engine:
-            await engine.pause(run, actor=who(by))
-
-    wait_for(call())
-    _answer(as_json, run, {"paused": True}, f"{run} is paused")
-
-
-@_app.command()
-def unpause(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
-) -> None:
-    """Give out steps again, also of a run that was parked."""
-
-    async def call() -> None:
-        async with change(db, tenant) as engine:
-            await engine.unpause(run, actor=who(by))
-
-    wait_for(call())
-    _answer(as_json, run, {"paused": False}, f"{run} goes on")
-
-
-@_app.command()
-def resume(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
-) -> None:
-    """Go on: a finished run as a new one that keeps what was done; a waiting one by ending its wait.
-
-    Ends a wait for an event or a time, never an approval.
+    Ends with 0 when the run succeeded and with 1 when not. Ctrl-C stops watching, not the run.
     """
+    from tenure.cli.watching import finish, watch_run
 
-    async def call() -> RunView:
-        async with change(db, tenant) as engine:
-            return await engine.get(await engine.resume(run, actor=who(by)))
+    async def call(engine: Engine) -> Ended:
+        return await watch_run(engine, run, quiet=as_json, approver=who(by))
 
-    view = wait_for(call())
-    if as_json:
-        print_json(view)
-    elif view.id == run:
-        _said(f"{run} waits no longer; it is {view.status}")
-    else:
-        print(view.id)
-
-
-@_app.command()
-def rerun(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
-) -> None:
-    """Start a finished run afresh, as a new run linked to it."""
-
-    async def call() -> RunView:
-        async with change(db, tenant) as engine:
-            return await engine.get(await engine.rerun(run, actor=who(by)))
-
-    view = wait_for(call())
-    if as_json:
-        print_json(view)
-    else:
-        print(view.id)
-
-
-@_app.command()
-def signal(
-    run: RunArg,
-    event: Annotated[str, typer.Argument(help="The event's name.")],
-    data: Annotated[str | None, typer.Option("--data", help="JSON, or @FILE with JSON.")] = None,
-    event_id: Annotated[str | None, typer.Option("--id", help="The same id never counts twice.")] = None,
-    source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
-    db: Db = None,
-    tenant: Tenant = "default",
-    by: By = None,
-    as_json: AsJson = False,
-) -> None:
-    """Deliver an event to a run; one that nobody waits for yet is kept."""
-    if not event:
-        raise TenureError("INVALID_INPUT", "an event has a name")
-
-    async def call() -> bool:
-        value = json_value(data, "--data")
-        async with change(db, tenant) as engine:
-            return await engine.deliver(run, event, value, event_id=event_id, source=source, actor=who(by))
-
-    taken = wait_for(call())
-    _answer(
-        as_json,
-        run,
-        {"event": event, "taken": taken},
-        "taken" if taken else "kept until somebody waits for it",
-    )
-
-
-def _answer(as_json: bool, run: str, fields: dict[str, object], text: str) -> None:
-    if as_json:
-        print_json({"run": run, **fields})
-    else:
-        _said(text)
+    try:
+        ended = ask(db, tenant, call, changes=True)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finish(ended, as_json=as_json)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.console import out, shown
-from tenure.embedded import RunLine, RunView, StepView, Why
 
-_COLOURS = {"succeeded": "green", "failed": "red", "timed_out": "red", "canceled": "yellow"}
+if TYPE_CHECKING:
+    from tenure.orchestrator.views import CostView, RunLine, RunView, StepView
+    from tenure.orchestrator.why import Why
+
+_COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "canceled": "yellow",
+    "retry_wait": "yellow",
+    "waiting_approval": "cyan",
+    "waiting_external": "cyan",
+}
+_PLAIN_KINDS = {"work": "step", "checkpoint": "step"}
 VALUE_CHARS_MAX = 200
 
 
@@ -24,14 +37,33 @@ def table(*columns: str) -> Table:
     return made
 
 
+def colour(state: str) -> str:
+    """How a state is coloured."""
+    return _COLOURS.get(state, "")
+
+
 def state_text(state: str, word: str) -> Text:
     """A state in the kernel's word and, where it is another, in the profile's."""
-    return Text(state if state == word else f"{state} ({word})", style=_COLOURS.get(state, ""))
+    return Text(state if state == word else f"{state} ({word})", style=colour(state))
 
 
 def when(at: datetime | None) -> str:
     """A moment, to the second."""
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def lasted(seconds: float | None) -> str:
+    """A length of time for people: `12 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    if seconds is None:
+        return ""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def value_text(value: Any) -> str:
@@ -46,25 +78,102 @@ def show_list(lines: list[RunLine]) -> None:
     if not lines:
         console.print("no runs")
         return
-    made = table("run", "workflow", "profile", "status", "reason", "steps", "created")
+    made = table("run", "workflow", "status", "reason", "steps", "took", "created", "labels")
     for line in lines:
         status = state_text(line.status, line.shown)
         if line.paused:
             status.append(" paused", style="yellow")
-        steps = f"{line.steps_done}/{line.steps_total}"
         made.add_row(
             line.id,
             shown(line.workflow),
-            line.profile,
             status,
-            shown(line.reason or ""),
-            steps,
+            shown("" if line.reason in (None, "done") else line.reason),
+            str(line.steps_done),
+            lasted(line.seconds),
             when(line.created_at),
+            shown(" ".join(f"{k}={v}" for k, v in line.labels.items())),
         )
     console.print(made)
 
 
-def show_run(run: RunView, steps: list[StepView], why: Why) -> None:
+# ------------------------------------------------------------------------------------------------ steps
+
+
+def kind_text(step: StepView) -> str:
+    """What users call it: there is one kind of step."""
+    return _PLAIN_KINDS.get(step.kind, step.kind)
+
+
+def tries_text(step: StepView) -> str:
+    """`2`, or `2 of 4` where that is known."""
+    if not step.attempt:
+        return ""
+    return f"{step.attempt} of {step.attempts_max}" if step.attempts_max else str(step.attempt)
+
+
+def asked(step: StepView) -> str:
+    """What people are asked: the title of a question that has one, else the action."""
+    title = step.question.get("title") if isinstance(step.question, dict) else None
+    return str(title or step.tool)
+
+
+def about(step: StepView) -> str:
+    """The one thing to know about a step now: what it waits for, what went wrong, or what came of it."""
+    if step.state == "waiting_approval":
+        return ": ".join(part for part in (asked(step), step.progress) if part)
+    if step.state == "waiting_external":
+        until = f" until {when(step.until)}" if step.until is not None else ""
+        return f"for {step.tool}{until}" if step.kind == "wait" and step.tool else until.strip()
+    if step.state == "retry_wait":
+        return f"{step.last_error}: again at {when(step.retry_at)}"
+    if step.child is not None:
+        return f"{step.child} {step.reason or ''}".strip()
+    if step.state == "running":
+        return step.progress
+    if step.state == "succeeded" and step.kind == "approval" and step.worker is not None:
+        said = "" if step.note is None else f": {value_text(step.note)}"
+        return f"by {step.worker}{said}"
+    if step.state not in ("pending", "ready") and (step.error is not None or step.note is not None):
+        problem = step.error if step.error is not None else step.note
+        return f"{step.reason or step.last_error or 'failed'}: {value_text(problem)}"
+    if step.output is not None:
+        return value_text(step.output)
+    return "" if step.reason in (None, "done") else str(step.reason)
+
+
+def steps_table(steps: Iterable[StepView], *, everything: bool = False) -> Table:
+    """The steps of a run; recorded values (times, uuids) only with `everything`."""
+    made = table("step", "kind", "state", "try", "took", "worker", "about")
+    for step in steps:
+        if step.kind == "value" and not everything:
+            continue
+        indent = "  " if step.within else ""
+        made.add_row(
+            shown(indent + step.name),
+            kind_text(step),
+            state_text(step.state, step.shown),
+            tries_text(step),
+            lasted(step.seconds),
+            shown("" if step.kind == "approval" else step.worker or ""),
+            shown(about(step)),
+        )
+    return made
+
+
+def costs_text(costs: Iterable[CostView]) -> str:
+    """`0.02 USD, 20 tokens in, 10 out (acme m1)`."""
+    parts = []
+    for c in costs:
+        money = f"{c.money:.6f}".rstrip("0").rstrip(".")
+        parts.append(
+            f"{money} {c.currency}, {c.tokens_in} tokens in, {c.tokens_out} out ({c.provider} {c.model})"
+        )
+    return "; ".join(parts)
+
+
+def show_run(
+    run: RunView, steps: list[StepView], why: Why, costs: Iterable[CostView], *, everything: bool = False
+) -> None:
     """One run: what it is, how it is, its steps."""
     console = out()
     facts = Table(box=None, pad_edge=False, show_header=False)
@@ -78,34 +187,31 @@ def show_run(run: RunView, steps: list[StepView], why: Why) -> None:
         ("paused", "yes" if run.paused else None),
         ("labels", ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None),
         ("key", run.concurrency_key),
+        ("child of", run.parent),
         ("resumed from", run.resumed_from and f"{run.resumed_from} (resumption {run.resume_count})"),
         ("rerun of", run.rerun_of and f"{run.rerun_of} (attempt {run.attempt_no})"),
-        ("requested by", run.requester),
+        ("requested by", f"{run.requester} ({run.trigger})"),
+        ("repository", run.repo),
         ("created", when(run.created_at)),
         ("started", when(run.started_at)),
-        ("finished", when(run.finished_at)),
+        ("finished", run.finished and f"{when(run.finished_at)} (took {lasted(run.seconds)})"),
         ("deadline", "" if run.finished else when(run.deadline_at)),
+        ("costs", costs_text(costs)),
         ("input", None if run.input is None else value_text(run.input)),
         ("output", None if run.output is None else value_text(run.output)),
-        ("error", None if run.error is None else value_text(run.error)),
+        ("error", None if run.status == "succeeded" else _error(run)),
     ]
     for name, value in optional:
         if value:
             facts.add_row(name, shown(value))
     console.print(facts)
     console.print()
-    made = table("step", "kind", "state", "try", "worker", "why", "output")
-    for step in steps:
-        tries = f"{step.attempt}/{step.attempts_max}" if step.attempt else ""
-        note = step.reason or step.last_error or ""
-        output = "" if step.output is None else value_text(step.output)
-        made.add_row(
-            shown(step.name),
-            step.kind,
-            state_text(step.state, step.shown),
-            tries,
-            shown(step.worker or ""),
-            shown(note),
-            shown(output),
-        )
-    console.print(made)
+    console.print(steps_table(steps, everything=everything))
+
+
+def _error(run: RunView) -> str | None:
+    """Code and message of a run that did not succeed."""
+    if not run.finished:
+        return None
+    said = "" if run.error is None else f": {value_text(run.error)}"
+    return f"{run.reason}{said}"

@@ -11,11 +11,11 @@ import asyncio
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -23,13 +23,36 @@ import typer
 from tenure.cli.options import not_empty
 from tenure.clock import HostClock
 from tenure.config import choose_database
-from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX
 
+if TYPE_CHECKING:
+    from tenure.embedded import Engine
+
 T = TypeVar("T")
 
-RunArg = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, see `tenure runs list`.")]
+IDS_OFFERED = 30
+
+
+def some_runs(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Ids for the shell to offer: the newest runs of the database the command line names."""
+    given = context.params
+
+    async def call() -> list[tuple[str, str]]:
+        async with session(given.get("db"), given.get("tenant") or "default") as engine:
+            lines = await engine.runs(limit=IDS_OFFERED)
+            return [(line.id, f"{line.workflow} {line.status}") for line in lines]
+
+    try:
+        return [each for each in wait_for(call()) if each[0].startswith(incomplete)]
+    except TenureError:
+        return []
+
+
+RunArg = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's id, see `tenure runs list`.", autocompletion=some_runs),
+]
 Tenant = Annotated[str, typer.Option("--tenant", help="Whose runs.")]
 
 
@@ -63,6 +86,8 @@ async def session(
     db: str | None, tenant: str, *, make: bool = False, only_reads: bool = True
 ) -> AsyncIterator[Engine]:
     """An engine for one command; one that only reads is content with a file that cannot be written."""
+    from tenure.embedded import Engine
+
     database = choose_database(db)
     migrate = make and database.kind == "sqlite"
     address = database.address if database.kind == "postgres" else f"sqlite:{database.address}"
@@ -81,6 +106,24 @@ async def change(db: str | None, tenant: str, *, make: bool = False) -> AsyncIte
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Carry out a command."""
     return asyncio.run(work)
+
+
+def ask(
+    db: str | None,
+    tenant: str,
+    call: Callable[[Engine], Awaitable[T]],
+    *,
+    changes: bool = False,
+    make: bool = False,
+) -> T:
+    """One call of an engine, as a command of its own."""
+
+    async def run() -> T:
+        opened = change(db, tenant, make=make) if changes else session(db, tenant)
+        async with opened as engine:
+            return await call(engine)
+
+    return wait_for(run())
 
 
 # ---------------------------------------------------------------------------------------- what people type

@@ -4,13 +4,13 @@ Laws:
 1. Nothing here changes anything, and nothing here decides: it reads committed rows.
 2. Ids are texts, times are datetimes, payloads are decoded; another tenant's run looks exactly like none.
 3. A status is shown twice: in the kernel's word and in the word of the run's profile.
-4. Users see one kind of step: leased steps, gates and checkpoints alike; the body of a code-first run is hidden.
+4. Users see one kind of step: see `step_views`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -21,7 +21,6 @@ from tenure.kernel import history, profiles
 from tenure.kernel.model import (
     Approval,
     Attempt,
-    Checkpoint,
     Event,
     Payload,
     Run,
@@ -30,11 +29,42 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.profile import Profile
+from tenure.orchestrator.step_views import (
+    CostView,
+    Rows,
+    StepView,
+    decoded,
+    listed,
+    maybe,
+    moment,
+    summed,
+)
 from tenure.store.port import Store
+
+__all__ = [
+    "FOREVER_US",
+    "LIST_MAX",
+    "ApprovalView",
+    "CostView",
+    "EdgeView",
+    "EventView",
+    "RunLine",
+    "RunView",
+    "StepView",
+    "Views",
+    "decoded",
+    "event_view",
+    "moment",
+    "run_word",
+    "step_word",
+    "summed",
+]
 
 FOREVER_US = (1 << 62) - 1
 """Later than any run was or will be made."""
 LIST_MAX = 1_000
+RESTARTED = "$tenure.restarted"
+"""The key of an output that names the run which a restarted one went on as; see `tenure.sdk.codec`."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +87,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_key: str | None
     labels: dict[str, Any]
     requester: str
+    trigger: str
+    repo: str | None
+    parent: str | None
     resumed_from: str | None
     resume_count: int
     rerun_of: str | None
@@ -68,11 +101,15 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     finished_at: datetime | None
     deadline_at: datetime | None
+    seconds: float | None
+    """How long it took, once it has ended."""
     sealed: bool
     input: Any = None
     output: Any = None
     """Its result; None until it has succeeded. What its steps made is theirs."""
     error: Any = None
+    restarted_as: str | None = None
+    """The run that it went on as (`tenure.restart`)."""
 
     @property
     def finished(self) -> bool:
@@ -92,31 +129,10 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     steps_done: int
     steps_total: int
+    labels: dict[str, Any]
     created_at: datetime
     finished_at: datetime | None
-
-
-class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, a gate or a checkpoint."""
-
-    name: str
-    kind: str
-    tool: str = ""
-    state: str
-    shown: str
-    required: bool = True
-    needs: tuple[str, ...] = ()
-    attempt: int = 0
-    attempts_max: int = 1
-    worker: str | None = None
-    progress: str = ""
-    lease_until: datetime | None = None
-    retry_at: datetime | None = None
-    reason: str | None = None
-    last_error: str | None = None
-    finished_at: datetime | None = None
-    output: Any = None
-    error: Any = None
+    seconds: float | None
 
 
 class EdgeView(msgspec.Struct, frozen=True):
@@ -165,29 +181,6 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------- plain values
-
-
-def moment(us: int) -> datetime:
-    """A time of the store's as a datetime."""
-    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
-
-
-def _maybe(us: int | None) -> datetime | None:
-    return None if us is None else moment(us)
-
-
-def decoded(body: bytes | None) -> Any:
-    """A payload as the value it encodes: JSON where it is JSON, else text, else the bytes."""
-    if body is None:
-        return None
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return body
 
 
 def _text(run_id: int | None) -> str | None:
@@ -269,6 +262,8 @@ class Views:
         """One run with its input, output and error."""
         run = await self.row(run_id)
         spec = await self.spec(run_id)
+        output = await self._payload(run.id, run.output_ref) if run.status == "succeeded" else None
+        successor = output.get(RESTARTED) if isinstance(output, dict) else None
         return RunView(
             id=ids.run_text(run.id),
             workflow=run.workflow,
@@ -286,6 +281,9 @@ class Views:
             concurrency_key=run.concurrency_key,
             labels=msgspec.json.decode(spec.labels),
             requester=spec.requester,
+            trigger=spec.trigger_type,
+            repo=run.repo,
+            parent=_text(spec.parent_id),
             resumed_from=_text(spec.resumed_from),
             resume_count=spec.resume_count,
             rerun_of=_text(spec.rerun_of),
@@ -294,30 +292,36 @@ class Views:
             steps_done=run.steps_done,
             events=run.version,
             created_at=moment(run.created_at),
-            started_at=_maybe(run.started_at),
-            finished_at=_maybe(run.finished_at),
-            deadline_at=_maybe(run.deadline_at),
+            started_at=maybe(run.started_at),
+            finished_at=maybe(run.finished_at),
+            deadline_at=maybe(run.deadline_at),
+            seconds=None if run.duration_us is None else run.duration_us / 1e6,
             sealed=run.sealed_at is not None,
             input=await self._payload(run.id, spec.input_ref),
-            output=await self._payload(run.id, run.output_ref) if run.status == "succeeded" else None,
+            output=output if successor is None else None,
             error=await self._payload(run.id, run.error_ref),
+            restarted_as=successor,
         )
 
     async def list_runs(
-        self, tenant: str, *, status: str | None = None, repo: str | None = None, limit: int = 50
+        self,
+        tenant: str,
+        *,
+        status: str | None = None,
+        repo: str | None = None,
+        workflow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
     ) -> list[RunLine]:
-        """The newest runs, of one status and of one repository where that is asked for."""
+        """The newest runs; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
-        rows: list[Run]
-        if status is not None and repo is not None:
-            rows = await self._of_both(tenant, status, repo, limit)
-        elif status is not None:
-            rows = await self._store.read("runs_by_status", tenant, status, FOREVER_US, limit)
-        elif repo is not None:
-            rows = await self._store.read("runs_by_repo", tenant, repo, FOREVER_US, limit)
+        rest = repo is not None and status is not None
+        if not (rest or workflow or labels):
+            rows = await self._page(tenant, status, repo, FOREVER_US, limit)
         else:
-            rows = await self._store.read("runs_newest", tenant, FOREVER_US, limit)
+            rows = await self._found(tenant, status, repo, workflow, labels or {}, limit)
+        specs = await self._specs(rows)
         return [
             RunLine(
                 id=ids.run_text(run.id),
@@ -329,22 +333,55 @@ class Views:
                 paused=run.paused,
                 steps_done=run.steps_done,
                 steps_total=run.steps_total,
+                labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
                 created_at=moment(run.created_at),
-                finished_at=_maybe(run.finished_at),
+                finished_at=maybe(run.finished_at),
+                seconds=None if run.duration_us is None else run.duration_us / 1e6,
             )
             for run in rows
         ]
 
-    async def _of_both(self, tenant: str, status: str, repo: str, limit: int) -> list[Run]:
-        """One index is read page by page, the other condition is looked at here."""
+    async def _specs(self, runs: Iterable[Run]) -> dict[int, RunSpec]:
+        wanted = [(run.id,) for run in runs]
+        found: list[RunSpec] = await self._store.read("load_specs", rows=wanted) if wanted else []
+        return {spec.run_id: spec for spec in found}
+
+    async def _page(
+        self, tenant: str, status: str | None, repo: str | None, before: int, limit: int
+    ) -> list[Run]:
+        """Runs by one index, newest first: the repository's, else the status's, else all."""
+        read = self._store.read
+        rows: list[Run]
+        if repo is not None:
+            rows = await read("runs_by_repo", tenant, repo, before, limit)
+        elif status is not None:
+            rows = await read("runs_by_status", tenant, status, before, limit)
+        else:
+            rows = await read("runs_newest", tenant, before, limit)
+        return rows
+
+    async def _found(
+        self,
+        tenant: str,
+        status: str | None,
+        repo: str | None,
+        workflow: str | None,
+        labels: Mapping[str, str],
+        limit: int,
+    ) -> list[Run]:
+        """One index is read page by page, the other conditions are looked at here."""
         found: dict[int, Run] = {}
         seen: set[int] = set()
         before = FOREVER_US
         while len(found) < limit:
-            page: list[Run] = await self._store.read("runs_by_repo", tenant, repo, before, LIST_MAX)
+            page = await self._page(tenant, status, repo, before, LIST_MAX)
             if not page:
                 break
-            found |= {run.id: run for run in page if run.status == status}
+            fits = [run for run in page if status in (None, run.status) and workflow in (None, run.workflow)]
+            if labels:
+                specs = await self._specs(fits)
+                fits = [run for run in fits if run.id in specs and _has(specs[run.id], labels)]
+            found |= {run.id: run for run in fits}
             # The moment of the page's last run may be shared by others: it is read again, unless that is all.
             fresh = {run.id for run in page} - seen
             seen = {run.id for run in page}
@@ -352,29 +389,27 @@ class Views:
         return list(found.values())[:limit]
 
     async def steps(self, run_id: int) -> list[StepView]:
-        """The steps of a run, checkpoints among them."""
+        """The steps of a run: leased ones, gates, checkpoints, waits and children."""
         run = await self.row(run_id)
         read = self._store.read
         steps: list[Step] = await read("steps_of", run_id)
         attempts: list[Attempt] = await read("attempts_of", run_id)
-        checkpoints: list[Checkpoint] = await read("checkpoints_of", run_id)
-        payloads: list[Payload] = await read("payloads_of", run_id)
         events: list[Event] = await read("events_of", run_id)
-        bodies = {p.ref: p.body for p in payloads}
+        payloads: list[Payload] = await read("payloads_of", run_id)
+        rows = Rows(
+            now_us=(await read("now"))[0].now_us,
+            steps=steps,
+            attempts=attempts,
+            checkpoints=await read("checkpoints_of", run_id),
+            waits=await read("waits_of", run_id),
+            approvals=await read("approvals_of", run_id),
+            children=await read("children_of", run_id),
+            bodies={p.ref: p.body for p in payloads},
+        )
         newest = {(a.idx, a.n): a for a in attempts}
         profile = profiles.get(run.profile)
-        needs = needs_of(steps)
-        shown: list[StepView] = []
-        for step in steps:
-            attempt = newest.get((step.idx, step.attempt))
-            if step.kind != "body":
-                word = step_word(profile, step, attempt, events)
-                shown.append(_step_view(step, attempt, word, needs[step.idx], bodies))
-            shown += [
-                _checkpoint_view(c, bodies)
-                for c in sorted((c for c in checkpoints if c.idx == step.idx), key=lambda c: c.no)
-            ]
-        return shown
+        words = {s.idx: step_word(profile, s, newest.get((s.idx, s.attempt)), events) for s in steps}
+        return listed(rows, words)
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[EventView]:
         """The run's history, from an event on."""
@@ -411,60 +446,16 @@ class Views:
             revision=row.revision,
             digest=row.digest.hex(),
             requested_at=moment(row.requested_at),
-            expires_at=_maybe(row.expires_at),
+            expires_at=maybe(row.expires_at),
             decided_by=row.decided_by,
             question=await self._payload(row.run_id, row.question_ref),
         )
 
 
-def needs_of(steps: Iterable[Step]) -> dict[int, tuple[str, ...]]:
-    """The names of the steps that each step needs, by its index."""
-    needs: dict[int, list[str]] = {step.idx: [] for step in steps}
-    for step in steps:
-        for idx in step.dependents.split(",") if step.dependents else ():
-            needs[int(idx)].append(step.name)
-    return {idx: tuple(names) for idx, names in needs.items()}
-
-
-def _step_view(
-    step: Step, attempt: Attempt | None, word: str, needs: tuple[str, ...], bodies: dict[int, bytes]
-) -> StepView:
-    live = attempt if attempt is not None and attempt.ended_at is None else None
-    return StepView(
-        name=step.name,
-        kind=step.kind,
-        tool=step.tool,
-        state=step.state,
-        shown=word,
-        required=step.required,
-        needs=needs,
-        attempt=step.attempt,
-        attempts_max=step.max_attempts,
-        worker=None if attempt is None else attempt.owner,
-        progress="" if attempt is None else attempt.progress,
-        lease_until=None if live is None else moment(live.expires_at),
-        retry_at=_maybe(step.eligible_at),
-        reason=step.reason,
-        last_error=step.last_error,
-        finished_at=_maybe(step.finished_at),
-        output=decoded(bodies.get(step.output_ref or 0)),
-        error=decoded(bodies.get(step.error_ref or 0)),
-    )
-
-
-def _checkpoint_view(row: Checkpoint, bodies: dict[int, bytes]) -> StepView:
-    done = row.state == "done"
-    return StepView(
-        name=row.name,
-        kind="checkpoint",
-        state=row.state,
-        shown=row.state,
-        attempt=row.n,
-        last_error=row.error,
-        finished_at=moment(row.at) if done else None,
-        reason="done" if done else None,
-        output=decoded(bodies.get(row.output_ref or 0)),
-    )
+def _has(spec: RunSpec, labels: Mapping[str, str]) -> bool:
+    """Whether a run has all of these labels."""
+    given = msgspec.json.decode(spec.labels)
+    return all(str(given.get(key)) == value for key, value in labels.items())
 
 
 def event_view(row: Event, names: dict[int, str]) -> EventView:

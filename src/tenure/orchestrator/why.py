@@ -18,7 +18,7 @@ from tenure.kernel.capability import split
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Run, RunSpec, Step, Wait
 from tenure.limits import WORKER_SILENT_SECONDS
-from tenure.orchestrator.views import moment
+from tenure.orchestrator.step_views import maybe, moment
 from tenure.store.port import LiveKey, Store, Usage
 
 
@@ -45,7 +45,7 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
         text = f"It is parked, because no worker's code fits: {run.parked}. Start one that fits, then unpause it."
         return Why(reason="parked", text=text)
     if not run.planned:
-        return Why(reason="planning", text="It waits for its plan.", until=_at(run.wake_at))
+        return Why(reason="planning", text="It waits for its plan.", until=maybe(run.wake_at))
     if run.admitted_at is None:
         return await _held_back(store, run, spec)
     steps: list[Step] = await store.read("steps_of", run.id)
@@ -63,12 +63,8 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
             f"Step {backoff.name!r} failed with {backoff.last_error} and is tried again after a pause"
             f" (try {backoff.charged + 1} of {backoff.max_attempts})."
         )
-        return Why(reason="backoff", text=text, step=backoff.name, until=_at(backoff.eligible_at))
+        return Why(reason="backoff", text=text, step=backoff.name, until=maybe(backoff.eligible_at))
     return Why(reason="working", text="Nothing holds it up.")
-
-
-def _at(us: int | None) -> datetime | None:
-    return None if us is None else moment(us)
 
 
 async def _canceling(store: Store, run: Run) -> Why:
@@ -78,7 +74,7 @@ async def _canceling(store: Store, run: Run) -> Why:
     if step is None:
         return Why(reason="canceling", text=text + ".")
     text += f": step {step.name!r} was asked to stop."
-    return Why(reason="canceling", text=text, step=step.name, until=_at(step.cancel_by))
+    return Why(reason="canceling", text=text, step=step.name, until=maybe(step.cancel_by))
 
 
 async def _held_back(store: Store, run: Run, spec: RunSpec) -> Why:
@@ -97,8 +93,8 @@ async def _held_back(store: Store, run: Run, spec: RunSpec) -> Why:
             return Why(reason="key", text=text)
     if run.rated:
         text = "Its tenant or workflow has started as many runs this minute as it may."
-        return Why(reason="rate", text=text, until=_at(run.wake_at))
-    return Why(reason="delayed", text="It has not been let in yet.", until=_at(run.wake_at))
+        return Why(reason="rate", text=text, until=maybe(run.wake_at))
+    return Why(reason="delayed", text="It has not been let in yet.", until=maybe(run.wake_at))
 
 
 async def _working(store: Store, run: Run, steps: list[Step]) -> Why:
@@ -109,10 +105,17 @@ async def _working(store: Store, run: Run, steps: list[Step]) -> Why:
         return Why(reason="working", text="A step is being worked on.")
     first = min(live, key=lambda a: a.granted_at)
     more = f" and {len(live) - 1} more" if len(live) > 1 else ""
-    text = f"Step {names[first.idx]!r}{more} is being worked on by {first.owner} (try {first.n})."
+    what = _called(steps, first.idx)
+    text = f"{what}{more} is being worked on by {first.owner} (try {first.n})."
     if first.progress:
         text += f" It says: {first.progress}"
     return Why(reason="working", text=text, step=names[first.idx], until=moment(first.expires_at))
+
+
+def _called(steps: list[Step], idx: int) -> str:
+    """How a sentence about a step begins; the body of a code-first run is the run itself."""
+    step = next(s for s in steps if s.idx == idx)
+    return "It" if step.kind == "body" else f"Step {step.name!r}"
 
 
 async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
@@ -164,21 +167,25 @@ def _start(step: Step) -> str:
 
 async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
     waits: list[Wait] = await store.read("waits_of", run.id)
-    names = {step.idx: step.name for step in steps}
     is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
     wait = next((w for w in is_open if w.kind == "approval"), is_open[0])
-    name, until = names[wait.idx], _at(wait.expires_at)
+    # Of a code-first run people know the line it waits at, not the body around it.
+    what = _called(steps, wait.idx)
+    name = wait.label if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
+    until = maybe(wait.expires_at)
     if wait.kind == "approval":
         approvals: list[Approval] = await store.read("approvals_of", run.id)
         asked = next(a for a in approvals if a.no == wait.no)
         votes = len(asked.votes.split())
-        text = f"Step {name!r} waits for an approval of {wait.name!r}: {votes} of {asked.people} people said yes."
+        text = f"{what} waits for an approval of {wait.name!r}: {votes} of {asked.people} people said yes."
         return Why(reason="approval", text=text, step=name, until=until)
     if wait.kind == "event":
-        return Why(
-            reason="event", text=f"Step {name!r} waits for the event {wait.name!r}.", step=name, until=until
-        )
+        return Why(reason="event", text=f"{what} waits for the event {wait.name!r}.", step=name, until=until)
     if wait.kind == "child":
-        text = f"Step {name!r} waits for its child {ids.run_text(int(wait.name))}."
+        text = f"{what} waits for its child {ids.run_text(int(wait.name))}."
         return Why(reason="child", text=text, step=name)
-    return Why(reason="time", text=f"Step {name!r} waits for a moment to come.", step=name, until=until)
+    step, again, tries = wait.label.rpartition("!")
+    if again and tries.isdigit():
+        text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
+        return Why(reason="backoff", text=text, step=step, until=until)
+    return Why(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)

@@ -1,0 +1,83 @@
+"""Telling a database which workflows there are, so that `tenure workflows` can list them.
+
+Law: registering is for people to look at. A version that is registered as something else is told and goes on as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from tenure.declared import Declared
+    from tenure.embedded import Engine
+    from tenure.kernel.beside import RegisteredWorkflow
+    from tenure.sdk.definitions import Registry, Tool, Workflow
+
+
+def described(workflow: Workflow[..., Any] | Declared) -> dict[str, Any]:
+    """A workflow as it is registered and shown."""
+    from tenure.declared import Declared
+
+    if isinstance(workflow, Declared):
+        return {
+            "name": workflow.name,
+            "version": workflow.version,
+            "kind": "declared",
+            "profile": workflow.profile,
+            "digest": workflow.digest,
+            "inputs": msgspec.to_builtins(workflow.inputs),
+            "steps": [{"id": step.id, "kind": step.kind, "queue": step.queue} for step in workflow.steps],
+        }
+    return {
+        "name": workflow.name,
+        "version": workflow.version,
+        "accepts": list(workflow.accepts),
+        "kind": "code",
+        "profile": workflow.profile.name,
+        "queue": workflow.queue,
+        "doc": inspect.getdoc(workflow.function) or "",
+        "inputs": workflow.parameters.schema,
+    }
+
+
+def workflows_in(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[Workflow[..., Any]]:
+    """The workflows among what a worker serves."""
+    from tenure.sdk.definitions import Registry, Workflow
+
+    found: list[Workflow[..., Any]] = []
+    for each in definitions:
+        if isinstance(each, Registry):
+            found += each.workflows.values()
+        elif isinstance(each, Workflow):
+            found.append(each)
+    return found
+
+
+async def put(engine: Engine, workflow: Workflow[..., Any] | Declared) -> RegisteredWorkflow:
+    """Register one version of a workflow; WORKFLOW_CHANGED where that version is something else."""
+    about = described(workflow)
+    definition = msgspec.json.encode(about, order="sorted")
+    digest = about.get("digest") or hashlib.sha256(definition).hexdigest()
+    return await engine.store.put_workflow(
+        engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest
+    )
+
+
+async def put_all(engine: Engine, workflows: Iterable[Workflow[..., Any] | Declared]) -> list[str]:
+    """Register some workflows; what was refused, as lines to show. See the law above."""
+    refused: list[str] = []
+    for workflow in workflows:
+        try:
+            await put(engine, workflow)
+        except TenureError as error:
+            if error.code != "WORKFLOW_CHANGED":
+                raise
+            refused.append(f"{error.code}: {error.message}. {error.spec.remedy}")
+    return refused

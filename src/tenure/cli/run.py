@@ -1,0 +1,233 @@
+"""`tenure run`: start a workflow, be its worker, and watch it to its end.
+
+Laws:
+1. What the run came to is printed as JSON on stdout; everything else goes to stderr.
+2. Ctrl-C stops this process, never the run: what was done is kept, and how to go on is said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli.console import err, print_json, shown
+from tenure.cli.options import AsJson, Db
+from tenure.cli.session import By, Tenant, moment_of, pairs, seconds, wait_for, who
+
+if TYPE_CHECKING:
+    from tenure.cli.watching import Ended
+    from tenure.declared import Declared
+    from tenure.embedded import Engine
+    from tenure.sdk.definitions import Workflow
+    from tenure.worker import Worker
+
+INTERRUPTED = 130
+GRACE_SECONDS = 10.0
+_EPILOG = """
+Examples:
+
+tenure run app.py --input name=Ada -- the workflow of a file, with an input
+
+tenure run app:release --input '{"ref": "main"}' --label team=a
+
+tenure run workflow.yaml --input @inputs.json --key build-17 -- twice the same key is one run
+
+tenure run app.py --no-watch | jq .total -- stdout has just the output
+
+tenure run app.py --detach -- only submit it; `tenure worker app` runs it
+
+Ends with 0 when the run succeeded, 1 when it did not, 130 after Ctrl-C (the run goes on with the next worker).
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog=_EPILOG)(run)
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="FILE.yaml, file.py, file.py:workflow or module:workflow."),
+    ],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", "-i", metavar="KEY=VALUE|JSON|@FILE", help="The workflow's input; may be repeated."
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Whether to show progress.")] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Only submit it and print its id; a worker runs it.")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="Another lifecycle, see `tenure lifecycle list`.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher goes first within a tenant.")] = 0,
+    concurrency_key: Annotated[str | None, typer.Option(help="One run with this key at a time.")] = None,
+    supersede: Annotated[
+        bool, typer.Option("--supersede", help="Cancel earlier runs with the same key.")
+    ] = False,
+    not_before: Annotated[str | None, typer.Option(help="Start later: +5m, or a time.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="The run's deadline: 90s, 5m, 2h.")] = None,
+    repo: Annotated[str | None, typer.Option(help="The repository it is for.")] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option("--app", metavar="MODULE", help="Modules with tools and workflows it uses; repeatable."),
+    ] = None,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a workflow in this process and watch it: each step, its tries, what it waits for.
+
+    On a terminal an approval can be answered right there. Makes the database file if there is none.
+    """
+    from tenure.cli.targets import inputs_of, load_module, workflow_of
+    from tenure.kernel.commands import Trigger
+
+    if supersede and concurrency_key is None:
+        raise typer.BadParameter("--supersede needs --concurrency-key")
+    for module in app or ():
+        load_module(module.partition(":")[0])
+    workflow = workflow_of(target)
+    options: dict[str, Any] = {
+        "key": key,
+        "labels": pairs(label),
+        "profile": profile,
+        "priority": priority,
+        "concurrency_key": concurrency_key,
+        "supersede": supersede,
+        "not_before": None if not_before is None else moment_of(not_before),
+        "timeout": None if timeout is None else seconds(timeout),
+        "trigger": Trigger("cli", repo=repo),
+        "source": "cli",
+        "actor": by,
+    }
+    session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(by))
+    if detach:
+        _detached(session, target, as_json)
+        return
+    try:
+        ended = wait_for(session.run(quiet=as_json or not watch))
+    except KeyboardInterrupt:
+        _interrupted(session.run_id, target)
+        raise typer.Exit(INTERRUPTED) from None
+    from tenure.cli.watching import finish
+
+    finish(ended, as_json=as_json)
+
+
+class _Session:
+    """One run, from its submission to its end."""
+
+    def __init__(
+        self,
+        workflow: Workflow[..., Any] | Declared,
+        inputs: dict[str, Any],
+        options: dict[str, Any],
+        db: str | None,
+        tenant: str,
+        approver: str,
+    ) -> None:
+        self._workflow = workflow
+        self._inputs = inputs
+        self._options = options
+        self._db = db
+        self._tenant = tenant
+        self._approver = approver
+        self.run_id: str | None = None
+
+    def engine(self, *, sweep: bool) -> Engine:
+        """An engine for it; a database file is made where there is none."""
+        from tenure.config import choose_database
+        from tenure.embedded import Engine
+
+        database = choose_database(self._db)
+        sqlite = database.kind == "sqlite"
+        address = f"sqlite:{database.address}" if sqlite else database.address
+        if self._options["actor"] is None:
+            # In a file of one's own nobody but the program asks, so that the person at the terminal may answer;
+            # in a database that is shared, whoever starts a run is the one who does not approve it.
+            self._options["actor"] = "cli" if sqlite else self._approver
+        return Engine(address, tenant=self._tenant, migrate=sqlite, sweep=sweep)
+
+    async def submit(self, engine: Engine) -> str:
+        """Start it; its id."""
+        started = await engine.submit(self._workflow, self._inputs, **self._options)
+        self.run_id = started.id
+        return self.run_id
+
+    def worker(self, engine: Engine) -> Worker:
+        """A worker for everything that is registered, and for the commands of a declared workflow."""
+        from tenure.declared import Declared
+
+        if not isinstance(self._workflow, Declared):
+            return engine.worker()
+        queues = tuple(dict.fromkeys(("default", *(step.queue for step in self._workflow.steps))))
+        return engine.worker(commands=True, queues=queues)
+
+    async def run(self, *, quiet: bool) -> Ended:
+        """Submit it, work on it, watch it."""
+        from tenure.cli.registering import put_all
+        from tenure.cli.watching import watch_run
+
+        async with self.engine(sweep=True) as engine:
+            worker = self.worker(engine)
+            await worker.start()
+            grace = 0.0
+            try:
+                run_id = await self.submit(engine)
+                for line in await put_all(engine, (self._workflow,)):
+                    if not quiet:
+                        err().print(shown(line, "yellow"), soft_wrap=True)
+                ended = await watch_run(engine, run_id, quiet=quiet, approver=self._approver)
+                grace = GRACE_SECONDS
+            finally:
+                await worker.stop(grace)
+            return ended
+
+    async def detached(self) -> str:
+        """Submit it only."""
+        async with self.engine(sweep=False) as engine:
+            run_id = await self.submit(engine)
+            await engine.settle()
+            return run_id
+
+
+def _serving(target: str) -> str:
+    """The command that would serve a target."""
+    if target.partition(":")[0].endswith((".yaml", ".yml")):
+        return "tenure worker --commands"
+    return f"tenure worker {target.partition(':')[0]}"
+
+
+def _detached(session: _Session, target: str, as_json: bool) -> None:
+    run_id = wait_for(session.detached())
+    if as_json:
+        print_json({"run": run_id})
+        return
+    print(run_id)
+    err().print(
+        shown(f"submitted; `{_serving(target)}` runs it, `tenure runs watch {run_id}` shows it"),
+        soft_wrap=True,
+    )
+
+
+def _interrupted(run_id: str | None, target: str) -> None:
+    console = err()
+    if run_id is None:
+        console.print(shown("stopped before the run was submitted"))
+        return
+    console.print(shown(f"stopped; {run_id} is not canceled, and what it has done is kept."))
+    console.print(shown(f"  {_serving(target)}            # go on with it"), soft_wrap=True)
+    console.print(shown(f"  tenure runs watch {run_id}    # watch it"), soft_wrap=True)
+    console.print(shown(f"  tenure runs cancel {run_id}   # end it"), soft_wrap=True)

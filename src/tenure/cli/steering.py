@@ -1,0 +1,166 @@
+"""What people do to runs: `tenure runs cancel`, `pause`, `resume`, `rerun` and so on, and `tenure signal`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.options import AsJson, Db
+from tenure.cli.session import By, RunArg, Tenant, ask, code_of, json_value, who
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from tenure.embedded import Engine, RunView
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to `tenure runs`."""
+    for command in (cancel, pause, unpause, resume, rerun, signal, delete):
+        app.command()(command)
+    app.command("cancel-step")(cancel_step)
+
+
+def _said(as_json: bool, run: str, fields: dict[str, object], text: str) -> None:
+    if as_json:
+        print_json({"run": run, **fields})
+    else:
+        out().print(shown(text), soft_wrap=True)
+
+
+def cancel(
+    run: RunArg,
+    reason: Annotated[
+        str, typer.Option(help="A code for the history: A-Z, 0-9 and _.", callback=code_of)
+    ] = "RUN_CANCELED",
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Request the cancellation of a run."""
+    status = ask(db, tenant, lambda e: e.cancel(run, reason=reason, actor=who(by)), changes=True)
+    _said(as_json, run, {"status": status}, f"{run} is {status}")
+
+
+def cancel_step(
+    run: RunArg,
+    name: Annotated[str, typer.Argument(help="The step's name, see `tenure runs show`.")],
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel one step of a run. A required step that is canceled fails its run."""
+    state = ask(db, tenant, lambda e: e.cancel_step(run, name, actor=who(by)), changes=True)
+    _said(as_json, run, {"step": name, "state": state}, f"step {name} of {run} is {state}")
+
+
+def pause(
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+) -> None:
+    """Give out no step of a run until it is unpaused; deadlines go on."""
+    ask(db, tenant, lambda e: e.pause(run, actor=who(by)), changes=True)
+    _said(as_json, run, {"paused": True}, f"{run} is paused")
+
+
+def unpause(
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+) -> None:
+    """Give out steps again, also of a run that was parked."""
+    ask(db, tenant, lambda e: e.unpause(run, actor=who(by)), changes=True)
+    _said(as_json, run, {"paused": False}, f"{run} goes on")
+
+
+def _again(db: str | None, tenant: str, call: Callable[[Engine], Awaitable[str]]) -> RunView:
+    """The run that a call answered the id of."""
+
+    async def both(engine: Engine) -> RunView:
+        return await engine.get(await call(engine))
+
+    return ask(db, tenant, both, changes=True)
+
+
+def resume(
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+) -> None:
+    """Go on: a finished run as a new one that keeps what was done; a waiting one by ending its wait.
+
+    Ends a wait for an event or a time, never an approval.
+    """
+    view = _again(db, tenant, lambda e: e.resume(run, actor=who(by)))
+    if as_json:
+        print_json(view)
+    elif view.id == run:
+        _said(False, run, {}, f"{run} waits no longer; it is {view.status}")
+    else:
+        print(view.id)
+
+
+def rerun(
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+) -> None:
+    """Start a finished run afresh, as a new run linked to it; prints its id. A worker has to serve it."""
+    view = _again(db, tenant, lambda e: e.rerun(run, actor=who(by)))
+    if as_json:
+        print_json(view)
+    else:
+        print(view.id)
+
+
+def delete(
+    run: RunArg,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a finished run with its history and payloads, for good. Its idempotency key stays used."""
+    from tenure import ids
+    from tenure.kernel import commands as c
+
+    if not yes:
+        typer.confirm(f"Delete {run} with its whole history?", abort=True, err=True)
+
+    async def call(engine: Engine) -> None:
+        to: dict[str, Any] = {
+            "run_id": ids.run_int(run),
+            "tenant": tenant,
+            "context": engine.context(who(by)),
+        }
+        for command in (c.Seal, c.DeleteRun):
+            await engine.orchestrator.send(command(**to))
+
+    ask(db, tenant, call, changes=True)
+    _said(as_json, run, {"deleted": True}, f"{run} is deleted")
+
+
+def signal(
+    run: RunArg,
+    event: Annotated[str, typer.Argument(help="The event's name.")],
+    data: Annotated[str | None, typer.Option("--data", help="JSON, or @FILE with JSON.")] = None,
+    event_id: Annotated[str | None, typer.Option("--id", help="The same id never counts twice.")] = None,
+    source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver an event to a run; one that nobody waits for yet is kept.
+
+    Example: tenure signal run_2026-02-14_080000_abc123 payment --data '{"amount": 12}'
+    """
+    if not event:
+        raise TenureError("INVALID_INPUT", "an event has a name")
+    value = json_value(data, "--data")
+    taken = ask(
+        db,
+        tenant,
+        lambda e: e.deliver(run, event, value, event_id=event_id, source=source, actor=who(by)),
+        changes=True,
+    )
+    text = "taken" if taken else "kept until somebody waits for it"
+    _said(as_json, run, {"event": event, "taken": taken}, text)

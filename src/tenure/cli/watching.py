@@ -1,0 +1,170 @@
+"""Watching a run until it has ended: a live table on a terminal, lines elsewhere, questions answered right there.
+
+Laws:
+1. Progress goes to stderr; stdout is for what the run came to.
+2. Watching changes nothing, but for the answers a person gives. Whoever stops watching does not stop the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import typer
+
+from tenure.cli.console import err, print_json, shown
+from tenure.cli.runs_show import costs_text, lasted, value_text
+from tenure.cli.screens import Lines, Live
+from tenure.errors import TenureError
+from tenure.orchestrator.views import RunView, StepView, summed
+from tenure.orchestrator.why import Why
+
+if TYPE_CHECKING:
+    from tenure.embedded import Engine
+    from tenure.kernel.beside import LogLine
+
+LOOK_SECONDS = 0.1
+REFRESH_SECONDS = 1.0
+"""How often everything is read again although the run's history has not grown: progress is not history."""
+LOG_PAGE = 1_000
+FOLLOW_SECONDS = 0.3
+
+
+class Ended(NamedTuple):
+    """A run that has ended, as it was last seen."""
+
+    run: RunView
+    steps: list[StepView]
+    why: Why
+    output: Any
+
+
+class Screen(Protocol):
+    """Where progress is shown."""
+
+    def update(self, run: RunView, steps: list[StepView]) -> None:
+        """Show how it is now."""
+        ...
+
+    def stop(self) -> None:
+        """Leave what was shown, and the terminal to others."""
+        ...
+
+    def go_on(self) -> None:
+        """Show again, after a stop."""
+        ...
+
+
+class _Nothing:
+    def update(self, run: RunView, steps: list[StepView]) -> None:
+        """Quiet."""
+
+    def stop(self) -> None:
+        """Quiet."""
+
+    def go_on(self) -> None:
+        """Quiet."""
+
+
+async def watch_run(engine: Engine, run_id: str, *, quiet: bool, approver: str) -> Ended:
+    """Watch a run to its end; a run that is restarted as another is followed."""
+    from tenure.cli.answering import Answering
+
+    console = err()
+    screen: Screen = _Nothing() if quiet else Live(console) if console.is_terminal else Lines(console)
+    asks = not quiet and console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
+    answering = Answering(engine, console, approver) if asks else None
+    try:
+        while True:
+            ended = await _to_its_end(engine, run_id, screen, answering)
+            successor = ended.run.restarted_as
+            if successor is None:
+                return ended
+            run_id = successor
+    finally:
+        screen.stop()
+
+
+async def _to_its_end(engine: Engine, run_id: str, screen: Screen, answering: Any) -> Ended:
+    loop = asyncio.get_running_loop()
+    seen, read_at = -1, 0.0
+    while True:
+        version = await _version(engine, run_id)
+        if version != seen or loop.time() - read_at > REFRESH_SECONDS:
+            run, steps = await engine.get(run_id), await engine.steps(run_id)
+            seen, read_at = run.events, loop.time()
+            screen.update(run, steps)
+            if run.finished:
+                output = None
+                if run.status == "succeeded" and run.restarted_as is None:
+                    output = await engine.result(run_id)
+                return Ended(run, steps, await engine.why(run_id), output)
+            if answering is not None and await answering.ask(run, steps, screen):
+                continue
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _version(engine: Engine, run_id: str) -> int:
+    from tenure import ids
+
+    try:
+        return (await engine.views.row(ids.run_int(run_id))).version
+    except TenureError as refused:
+        if refused.code != "STORE_BUSY":
+            raise
+        return -1
+
+
+def finish(ended: Ended, *, as_json: bool) -> None:
+    """Print what the run came to; ends the program with 1 where it did not succeed."""
+    run, steps = ended.run, ended.steps
+    costs = summed(cost for step in steps for cost in step.costs)
+    if as_json:
+        print_json({"run": run, "steps": steps, "costs": costs, "why": ended.why})
+    else:
+        console = err()
+        style = {"succeeded": "green", "canceled": "yellow"}.get(run.status, "red")
+        told = f" ({costs_text(costs)})" if costs else ""
+        console.print(
+            shown(f"{run.id} {run.status} after {lasted(run.seconds)}{told}", style), soft_wrap=True
+        )
+        if run.status == "succeeded":
+            print_json(ended.output)
+        else:
+            _show_failure(run)
+    if run.status != "succeeded":
+        raise typer.Exit(1)
+
+
+def _show_failure(run: RunView) -> None:
+    """Code and message, and what a person can do now: nothing happens by itself any more."""
+    console = err()
+    said = "" if run.error is None else f": {value_text(run.error)}"
+    console.print(shown(f"{run.reason}{said}", "bold red"), soft_wrap=True)
+    for line in (
+        f"tenure runs show {run.id}      # its steps",
+        f"tenure runs resume {run.id}    # go on as a new run, keeping what was done",
+        f"tenure runs rerun {run.id}     # start afresh",
+    ):
+        console.print(shown(f"  {line}"), soft_wrap=True)
+
+
+async def log_lines(engine: Engine, run: str, after: int, *, follow: bool) -> AsyncIterator[LogLine]:
+    """The lines that a run's code has logged; with `follow` until it has ended."""
+    from tenure import ids
+
+    number = ids.run_int(run)
+    while True:
+        # Asked before the lines are read: what was logged before the end is not missed.
+        finished = (await engine.views.row(number)).finished_at is not None
+        page: list[LogLine] = await engine.store.read("log_lines_of", number, after, LOG_PAGE)
+        for line in page:
+            after = line.no
+            yield line
+        if len(page) == LOG_PAGE:
+            continue
+        if not follow or finished:
+            return
+        await asyncio.sleep(FOLLOW_SECONDS)

@@ -1,0 +1,205 @@
+"""`tenure run`: code and files, watched without a terminal; what it prints, and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.apps import YAML, app
+from tests.cli.shell import Done, Tenure, in_folder
+
+
+@pytest.fixture
+def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
+    (tmp_path / "shop.py").write_text(app("shop"))
+    (tmp_path / "greeting.yaml").write_text(YAML)
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+def the_run(tenure: Tenure, *words: str) -> str:
+    (line,) = tenure("runs", "list", *words, "--json").json()
+    return str(line["id"])
+
+
+def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure) -> None:
+    ended = tenure("run", "shop.py:shop", "--input", "ref=v1", "--label", "team=a")
+    assert (ended.code, json.loads(ended.out)) == (0, "app:v1")
+    for part in (
+        "build  succeeded  try 2",
+        "tell  succeeded",
+        "succeeded after",
+        "0.01 USD, 10 tokens in, 5 out",
+    ):
+        assert part in ended.err
+    run = the_run(tenure, "--label", "team=a")
+    shown = tenure("runs", "show", run, "--json").json()
+    assert [(s["name"], s["kind"], s["state"], s["attempt"]) for s in shown["steps"]] == [
+        ("build", "checkpoint", "succeeded", 2),
+        ("tell", "checkpoint", "succeeded", 1),
+    ]
+    assert shown["steps"][0]["agent"] == "builder"
+    assert shown["costs"][0]["money"] == 0.01
+    assert (shown["run"]["trigger"], shown["run"]["requester"]) == ("cli", "cli")
+    table = tenure("runs", "show", run).out
+    assert "main" not in table
+    assert "0.01 USD" in table
+    assert "building" in tenure("runs", "logs", run, "--follow").out
+    assert [line["fields"] for line in tenure("runs", "logs", run, "--json").json()] == [{"ref": "v1"}] * 2
+    assert tenure("runs", "logs", run, "--step", "tell").out == ""
+    told = tenure("runs", "events", run, "--timeline", "--json").json()
+    assert [(line["what"], line["state"]) for line in told] == [
+        ("run", "created"),
+        ("build", "succeeded"),
+        ("tell", "succeeded"),
+        ("run", "succeeded"),
+    ]
+    assert tenure("runs", "list", "--label", "team=b", "--json").json() == []
+    assert tenure("runs", "list", "--workflow", "other", "--json").json() == []
+    assert [w["name"] for w in tenure("workflows", "list", "--json").json()] == ["shop"]
+    assert tenure("doctor").code == 0
+
+
+def test_children_waits_and_sleeps_are_lines_and_recorded_values_are_not(tenure: Tenure) -> None:
+    ended = tenure("run", "shop.py:shop_parent", "--no-watch")
+    assert (ended.code, json.loads(ended.out)) == (0, "app:child")
+    assert "start:shop" not in ended.err, "it was not to be watched"
+    run = the_run(tenure, "--workflow", "shop_parent")
+    kinds = {s["name"]: s["kind"] for s in tenure("runs", "show", run, "--json").json()["steps"]}
+    assert kinds == {"now": "value", "start:shop": "child", "sleep": "sleep"}
+    table = tenure("runs", "show", run).out
+    assert "start:shop" in table
+    assert "now" not in table.split()
+    assert "now" in tenure("runs", "show", run, "--all").out.split()
+
+
+def asked(folder: Path, question: str) -> None:
+    """Wait until a question is asked, then say yes to it."""
+    for _ in range(200):
+        words = [sys.executable, "-m", "tenure.cli", "approvals", "list", "--json"]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout) if done.returncode == 0 else []
+        if found:
+            assert question in json.dumps(found)
+            words = [sys.executable, "-m", "tenure.cli", "approvals", "approve", found[0]["run_id"]]
+            subprocess.run([*words, "--reason", "looks good"], cwd=folder, check=True, capture_output=True)
+            return
+        time.sleep(0.1)
+
+
+def test_a_file_is_run_with_its_commands_and_somebody_else_says_yes(tenure: Tenure, tmp_path: Path) -> None:
+    other = threading.Thread(target=asked, args=(tmp_path, "Send it to Ada?"))
+    other.start()
+    ended = tenure("run", "greeting.yaml", "-i", "name=Ada", "-i", '{"loud": true}')
+    other.join()
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["stdout"] == "sent"
+    run = the_run(tenure)
+    assert f"waiting for approval: tenure approvals approve {run}" in ended.err
+    assert "Send it to Ada?: 0 of 1 said yes" in ended.err
+    shown = tenure("runs", "show", run, "--json").json()
+    by = {s["name"]: s for s in shown["steps"]}
+    assert by["write"]["output"]["stdout"] == "Hello, Ada true"
+    assert by["ok"]["note"] == "looks good"
+    told = tenure("runs", "events", run, "--timeline").out
+    assert "Send it to Ada?" in told
+    assert "looks good" in told
+
+
+def test_a_key_makes_two_requests_one_run(tenure: Tenure) -> None:
+    first = tenure("run", "shop.py:shop", "--key", "k1", "--json").json()
+    again = tenure("run", "shop.py:shop", "--key", "k1", "--json").json()
+    assert first["run"]["id"] == again["run"]["id"]
+    assert first["run"]["output"] == "app:main"
+
+
+def test_a_detached_run_is_run_by_a_worker(tenure: Tenure, tmp_path: Path) -> None:
+    sent = tenure("run", "shop.py:shop", "--detach")
+    run = sent.out.strip()
+    assert "`tenure worker shop.py` runs it" in sent.err
+    assert tenure("runs", "why", run, "--json").json()["reason"] == "worker"
+    words = [sys.executable, "-m", "tenure.cli", "worker", "shop", "--name", "w1", "--slots", "2"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
+        watched = tenure("runs", "watch", run)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.stderr is not None
+        told = worker.stderr.read()
+    assert (watched.code, json.loads(watched.out)) == (0, "app:main")
+    assert worker.returncode == 0
+    assert "w1 serves tenure.db with 2 slots" in told
+    assert "workflow shop version 1 on default" in told
+    assert "w1 stopped: 1 claimed, 1 succeeded" in told
+
+
+@pytest.mark.clause("AGR-09")
+def test_after_the_last_retry_code_and_message_are_shown_and_only_a_person_starts_again(
+    tenure: Tenure,
+) -> None:
+    ended = tenure("run", "shop.py:shop_doomed")
+    assert (ended.code, ended.out) == (1, "")
+    run = the_run(tenure, "--status", "failed")
+    assert "UPSTREAM_UNAVAILABLE" in ended.err
+    assert "the source does not answer" in ended.err
+    assert f"tenure runs rerun {run}" in ended.err
+    shown = tenure("runs", "show", run, "--json").json()
+    assert (shown["run"]["status"], shown["run"]["reason"]) == ("failed", "UPSTREAM_UNAVAILABLE")
+    assert "the source does not answer" in shown["run"]["error"]
+    assert [(s["name"], s["state"], s["attempt"]) for s in shown["steps"]] == [("fetch", "failed", 2)]
+    # Nothing happens by itself: no timer is set, no other run was made, and a worker finds nothing to do.
+    assert tenure("runs", "why", run, "--json").json()["reason"] == "finished"
+    assert "nothing is ready" in tenure("runs", "work", "--queue", "default|flow:shop_doomed@1").out
+    assert [line["id"] for line in tenure("runs", "list", "--json").json()] == [run]
+    again = tenure("runs", "rerun", run, "--json").json()
+    assert (again["rerun_of"], again["attempt_no"], again["status"]) == (run, 2, "queued")
+    assert tenure("runs", "show", run, "--json").json()["run"]["status"] == "failed", (
+        "the first stays as it ended"
+    )
+
+
+def test_ctrl_c_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tenure.cli", "run", "shop.py:shop", "-i", "event=go"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "waiting for an event" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    run = the_run(tenure)
+    assert f"{run} is not canceled" in told
+    assert "tenure worker shop.py" in told
+    assert tenure("runs", "why", run).out == "It waits for the event 'go'.\n"
+    assert tenure("signal", run, "go").out == "taken\n"
+    assert tenure("doctor").code == 0
+
+
+def refused(ended: Done, code: int, *parts: str) -> None:
+    assert ended.code == code, ended
+    text = " ".join(ended.err.replace("│", " ").split())
+    for part in parts:
+        assert part in text
+    assert "Traceback" not in ended.err
+
+
+def test_what_cannot_be_meant_is_told_with_what_can(tenure: Tenure, tmp_path: Path) -> None:
+    refused(tenure("run", "shop.py"), 1, "several workflows", "shop.py:shop_parent")
+    refused(tenure("run", "shop.py:shp"), 1, "Did you mean 'shop'")
+    refused(tenure("run", "shop.py:shop", "-i", "rfe=x"), 1, "no input 'rfe'. Did you mean 'ref'?")
+    refused(tenure("run", "shop.py:shop", "-i", "what"), 1, "write key=value")
+    refused(tenure("run", "shop.py:shop", "-i", "@no.json"), 1, "no.json cannot be read")
+    refused(tenure("run", "nowhere.py"), 1, "there is no file nowhere.py")
+    refused(tenure("run", "no_such_module:x"), 1, "no module 'no_such_module'")
+    refused(tenure("run", "missing.yaml"), 1, "WORKFLOW_INVALID")
+    refused(tenure("run", "greeting.yaml", "-i", "nmae=x"), 1, "nmae")
+    (tmp_path / "broken.py").write_text("import json\n1 / 0\n")
+    refused(tenure("run", "broken.py"), 1, 'broken.py", line 2', "ZeroDivisionError: division by zero")
+    (tmp_path / "empty.py").write_text("")
+    refused(tenure("run", "empty.py"), 1, "decorate a function with @tenure.workflow")
+    refused(tenure("run", "shop.py:shop", "--supersede"), 2, "--concurrency-key")
+    refused(tenure("worker"), 2, "name a module to serve, or --commands")
+    assert not (tmp_path / "tenure.db").exists(), "nothing was begun"
