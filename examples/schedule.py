@@ -1,0 +1,52 @@
+"""Schedule: a workflow by the clock, in a time zone, once per slot however many schedulers there are.
+
+    python examples/schedule.py
+
+Any process with an open engine looks for slots that have come. Each slot's run is made under the slot's own key, so
+two schedulers make one run. This example does not wait for the night: it starts one run beside the slots.
+"""
+
+import asyncio
+import os
+import tempfile
+
+import tenure
+from tenure.embedded import Schedules
+
+
+@tenure.step
+async def count_orders(region: str) -> int:
+    return {"eu": 1815, "us": 1906}[region]
+
+
+@tenure.workflow
+async def report(regions: list[str]) -> str:
+    orders = await tenure.map(count_orders, regions)
+    return f"{sum(orders)} orders in {', '.join(regions)}"
+
+
+async def main() -> None:
+    async with tenure.Engine() as engine, engine.worker():
+        schedules = Schedules(engine)
+        nightly = await schedules.create(
+            "nightly-report",
+            report.name,
+            "30 2 * * *",
+            zone="Europe/Berlin",
+            input={"regions": ["eu", "us"]},
+            queue=report.capability,  # whose workers run it: those that have this workflow, in this version
+            profile=report.profile.name,
+            catch_up="last",  # after a downtime: the newest slot that was missed, not all of them
+        )
+        print(f"{nightly.name}: {nightly.cron} in {nightly.zone}")
+        for slot in await schedules.next("nightly-report", count=3):
+            print(f"next: {slot:%H:%M} UTC")
+
+        run = engine.run(await schedules.trigger("nightly-report"), report)
+        print(await run.result())
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("TENURE_DB", f"{folder}/schedule.db")
+        asyncio.run(main())
