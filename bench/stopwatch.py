@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from tenure.kernel import draft, history
-from tenure.orchestrator import batch, claims, core
+from tenure.orchestrator import batch, claims, core, lanes
 from tenure.store.postgres import link
 from tenure.store.postgres import store as postgres_store
 from tenure.store.sqlite import running as sqlite_running
@@ -153,7 +153,7 @@ _QUICK: list[tuple[str, Any, str]] = [
 ]
 """(stage, where, name). A name that a later version no longer has is left out, and said so."""
 _LONG: list[tuple[str, Any, str]] = [
-    ("lane: take the batch", core.Orchestrator, "_take"),
+    ("lane: take the batch", lanes.Lane, "take"),
     ("batch: make the save", batch, "save_of"),
     ("batch: make the save", claims, "save_of"),
     ("batch: conclude", batch, "conclude"),

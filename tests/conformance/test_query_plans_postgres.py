@@ -172,7 +172,7 @@ def pages(node: Node) -> int:
 LISTINGS = {
     "runs_by_status": "run_by_status",
     "runs_by_repo": "run_by_repo",
-    "stale_heartbeats": "attempt_usage",
+    "stale_heartbeats": "attempt_live",
     "idempotency_expiring": "idempotency_expiry",
 }
 

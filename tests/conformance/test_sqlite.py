@@ -16,13 +16,14 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from tenure.clock import ManualClock
+from tenure.clock import SECOND_US, ManualClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Payload
 from tenure.store.port import Query, Save, Transaction
 from tenure.store.sqlite import SqliteStore, migrate
+from tenure.store.sqlite import store as store_module
 from tests.conformance.samples import a_ready_step, a_run, a_spec, an_event
-from tests.conformance.stores import ask, create, save, sizes
+from tests.conformance.stores import ask, create, save, sizes, tables
 from tools.sqlite_schema import FILE as SCHEMA_FILE
 from tools.sqlite_schema import schema
 
@@ -293,11 +294,77 @@ async def test_the_clock_never_goes_below_the_last_commit_of_anybody(tmp_path: P
         assert (await save(late, Save(expect=[(1, 0, 9_000_000)]))).ids == set(), (
             "its lease ended in the other's time"
         )
-        slow.advance(8.5)
-        assert (await ask(late, "now"))[0].now_us == 9_500_000
+        slow.advance(0.5)
+        assert (await ask(late, "now"))[0].now_us == 9_500_000, "its time goes on from there"
         assert late.estimate_us() == 9_500_000
         fast.advance(-3600)
         assert (await ask(early, "now"))[0].now_us == 9_000_000
+
+
+class SteppingClock(ManualClock):
+    """A clock that can be set, beside a monotonic one that cannot."""
+
+    stepped_us = 0
+
+    def monotonic_us(self) -> int:
+        return self._now_us - self.stepped_us
+
+    def step(self, seconds: float) -> None:
+        self.stepped_us += round(seconds * SECOND_US)
+        self.advance(seconds)
+
+
+async def test_time_goes_on_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    clock = SteppingClock(9_000_000_000)
+    async with opened(tmp_path / "t.db", clock=clock) as store:
+        await create(store, a_run(1), a_spec(1))
+        clock.step(-3600)
+        clock.advance(7)
+        assert (await ask(store, "now"))[0].now_us == 9_007_000_000
+        assert store.estimate_us() == (await store.read("now"))[0].now_us == 9_007_000_000
+        assert (await save(store, Save(expect=[(1, 0, 9_007_000_000)]))).ids == set(), "leases end in time"
+        clock.step(7200)
+        assert store.estimate_us() == 9_007_000_000 + 3_600_000_000
+
+
+async def test_another_process_goes_on_from_the_last_commit_when_the_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    clock = SteppingClock(9_000_000_000)
+    async with opened(tmp_path / "t.db", clock=clock) as store:
+        await create(store, a_run(1), a_spec(1))
+    clock.step(-3600)
+    async with opened(tmp_path / "t.db", clock=clock) as store:
+        assert (await ask(store, "now"))[0].now_us == 9_000_000_000
+        clock.advance(2.5)
+        assert (await ask(store, "now"))[0].now_us == 9_002_500_000
+
+
+async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_without_one(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(9_000_000)
+    path = tmp_path / "t.db"
+
+    async def others_time() -> int:
+        async with opened(path, clock=ManualClock(1_000_000)) as other:
+            found: int = (await ask(other, "now"))[0].now_us
+            return found
+
+    async with opened(path, clock=clock) as store:
+        made = Save(new_runs=[a_run(1)], new_specs=[a_spec(1)], rows=tables([an_event(1, 1, at=9_000_000)]))
+        await save(store, made)
+        assert await others_time() == 9_000_000, "the event says so"
+        clock.advance(1)
+        changed = Save(expect=[(1, 0, None)], runs=[a_run(1, version=1)])
+        await save(store, changed)
+        assert await others_time() == 10_000_000, "without an event it is written down"
+        clock.advance(1)
+        earlier = Save(
+            expect=[(1, 1, None)], runs=[a_run(1, version=2)], rows=tables([an_event(1, 2, at=9_500_000)])
+        )
+        await save(store, earlier)
+        assert await others_time() == 11_000_000, "so it is with an event that was decided earlier"
 
 
 async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_path: Path) -> None:
@@ -306,6 +373,22 @@ async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_pat
         assert (await ask(store, "now"))[0].now_us == 9_000_000
         ahead.advance(-5)
         assert (await ask(store, "now"))[0].now_us == 4_000_000
+
+
+@pytest.mark.parametrize("rows", [1, 100], ids=["small", "large"])
+async def test_the_log_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(store_module, "WAL_PAGES_MAX_SMALL", 20)
+    monkeypatch.setattr(store_module, "WAL_PAGES_MAX", 60)
+    async with opened(tmp_path / "t.db") as store:
+        await create(store, a_run(1), a_spec(1))
+        for n in range(60):
+            events = [an_event(1, n * rows + i, body=b"x" * 500) for i in range(1, rows + 1)]
+            await save(
+                store, Save(expect=[(1, n, None)], runs=[a_run(1, version=n + 1)], rows=tables(events))
+            )
+        pages = (tmp_path / "t.db-wal").stat().st_size // 4096
+        assert pages < (40 if rows == 1 else 120), "each begins anew once it was brought into the file"
+        assert len(await store.read("events_of", 1)) == 60 * rows
 
 
 async def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
+from tenure.kernel.rows import LIGHT
 from tenure.store.port import BeatKey, Query, Rejected, Save, Store, Transaction
 from tests.conformance.samples import (
     DONE,
     ENDED,
+    a_checkpoint,
     a_child,
     a_message,
     a_payload,
@@ -309,6 +311,75 @@ async def test_decisions_made_at_a_wrong_time_are_not_written(
         fine = abs(off_us) < SECOND_US
         assert saved.ids == ({1, 2} if fine else set())
         assert (await sizes(store)).get("event", 0) == (2 if fine else 0)
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
+@pytest.mark.parametrize("runs", [1, 3])
+async def test_of_a_run_that_changes_lightly_nothing_else_is_written(
+    opened: OpenStore, runs: int, single: bool
+) -> None:
+    ids = range(1, runs + 1)
+    async with opened() as store:
+        for run_id in ids:
+            await create(store, a_run(run_id), a_spec(run_id))
+        light = {
+            "version": 1,
+            "head": b"next",
+            "event_at": 2000,
+            "steps_done": 3,
+            "checkpoints": 4,
+            "next_ref": 5,
+        }
+        assert light.keys() == set(LIGHT)
+        changed = Save(
+            expect=[(run_id, 0, None) for run_id in ids],
+            runs=[a_run(run_id, **light, cancel_reason="not written") for run_id in ids],
+            rows=tables([an_event(run_id, 1) for run_id in ids]),
+            light=set(ids),
+        )
+        assert (await save(store, changed, single=single)).ids == set(ids)
+        for run_id in ids:
+            assert await get_run(store, run_id) == a_run(run_id, **light)
+            assert len(await store.read("events_of", run_id)) == 1
+        assert (await save(store, changed, single=single)).ids == set(), "they have moved on"
+
+
+async def test_light_changes_are_written_beside_others(opened: OpenStore) -> None:
+    async with opened() as store:
+        for run_id in (1, 2):
+            await create(store, a_run(run_id), a_spec(run_id))
+        runs = [a_run(1, version=1, steps_done=1), a_run(2, version=1, steps_done=2, started_at=1500)]
+        changed = Save(
+            expect=[(1, 0, None), (2, 0, None)], runs=runs, new_runs=[a_run(3)], new_specs=[a_spec(3)],
+            light={1},
+        )  # fmt: skip
+        assert (await save(store, changed)).ids == {1, 2, 3}
+        assert [await get_run(store, run_id) for run_id in (1, 2)] == runs
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
+async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
+    opened: OpenStore, single: bool
+) -> None:
+    """On PostgreSQL it is sent in another form than one of many rows."""
+    run, spec = filled(Run, id=1), filled(RunSpec, run_id=1)
+    rows = [a_step(1, 0), an_attempt(1, 0, 1), a_checkpoint(1, 0, "one", 1), a_payload(1, 1), an_event(1, 1)]
+    async with opened() as store:
+        made = Save(new_runs=[run], new_specs=[spec], rows=tables(rows))
+        assert (await save(store, made, single=single)).ids == {1}
+        assert await get_run(store, 1) == run
+        assert await store.read("get_spec", 1) == [spec]
+        again = tables([a_step(1, 0, checkpoints=1), an_attempt(1, 0, 1, seq=4), an_event(1, 2)])
+        changed = replace(run, version=run.version + 1, steps_done=7)
+        for version, ids in ((run.version + 5, set[int]()), (run.version, {1})):
+            saved = await save(
+                store, Save(expect=[(1, version, None)], runs=[changed], rows=again), single=single
+            )
+            assert saved.ids == ids
+            assert (await get_run(store, 1) == changed) == bool(ids)
+            assert len(await store.read("events_of", 1)) == 1 + len(ids), "left out with everything beneath"
+        assert [step.checkpoints for step in await store.read("steps_of", 1)] == [1]
+        assert [attempt.seq for attempt in await store.read("attempts_of", 1)] == [4]
 
 
 async def test_a_run_whose_id_exists_is_left_out(opened: OpenStore) -> None:

@@ -32,12 +32,14 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.profile import Profile
-from tenure.kernel.rows import copy_row, key_within_run
+from tenure.kernel.rows import LIGHT, copy_row, key_within_run
 from tenure.kernel.snapshot import Need, Snapshot
 from tenure.kernel.status import COUNTER, derive
 from tenure.limits import PAYLOAD_BYTES_MAX
 
 R = TypeVar("R", bound=Row)
+
+_LIGHT = frozenset(LIGHT)
 
 
 class Chance(Protocol):
@@ -66,6 +68,8 @@ class Decision(msgspec.Struct, gc=False):
     ready: bool = False
     """Whether work became claimable: somebody may want to be woken."""
     deleted: bool = False
+    light: bool = False
+    """Whether the run has changed in its light columns only."""
 
 
 def check_size(body: bytes | None) -> None:
@@ -424,10 +428,12 @@ class Draft:
                 else:
                     changes[table] = {name: delta}
         run = self._run
+        light = False
         if run is not None:
             delta = difference(before, run)
             if delta:
                 changes["run"] = {"": delta}
+            light = before is not None and delta.keys() <= _LIGHT and before.wake_at == run.wake_at
         event = None
         if changes or self.edges or self.new_payloads or self.notes:
             run = self.edit_run()
@@ -454,7 +460,7 @@ class Draft:
             run.version = seq
             run.head = hashed
             run.event_at = self.now
-        return Decision(result, run, self.changed, self.outbox, event, None, self.ready)
+        return Decision(result, run, self.changed, self.outbox, event, None, self.ready, False, light)
 
     def _before(self, key: tuple[Any, ...]) -> Row | None:
         """The row as the snapshot has it."""

@@ -20,6 +20,10 @@ from tenure.kernel.model import (
 
 R = TypeVar("R", bound=Row)
 
+LIGHT = ("version", "head", "event_at", "steps_done", "checkpoints", "next_ref")
+"""What a checkpoint changes of its run. It is the commonest command by far, so stores have a short way of writing just
+these columns (`Save.light`)."""
+
 _KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
     Step: lambda row: ("step", row.idx),
     Attempt: lambda row: ("attempt", row.idx, row.n),

@@ -98,6 +98,7 @@ class Work:
         "deleted",
         "events",
         "items",
+        "light",
         "new",
         "outbox",
         "rows",
@@ -111,6 +112,7 @@ class Work:
         self.items = items
         self.base = snap.run.version if snap.run is not None else 0
         self.new = snap.run is None
+        self.light = not self.new
         self.decided: list[tuple[Item, Decision]] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.events: list[Event] = []
@@ -125,6 +127,8 @@ class Work:
         if decision.run is not None:
             snap.run = decision.run
             self.touched = True
+        if not decision.light:
+            self.light = False
         if decision.rows:
             self.touched = True
             self.rows.update(decision.rows)
@@ -224,6 +228,8 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
         else:
             save.expect.append((run.id, work.base, work.valid_until))
             save.runs.append(run)
+            if work.light:
+                save.light.add(run.id)
         events += work.events
         outbox += work.outbox
         for key, row in work.rows.items():

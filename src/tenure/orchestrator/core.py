@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -33,7 +32,6 @@ from tenure.kernel.draft import Chance
 from tenure.kernel.model import Cap, Outbox
 from tenure.kernel.snapshot import Snapshot
 from tenure.limits import (
-    BATCH_COMMANDS_MAX,
     CLAIM_STEPS_MAX,
     COMMAND_SECONDS_MAX,
     QUEUE_COMMANDS_MAX,
@@ -44,6 +42,7 @@ from tenure.orchestrator.batch import Item, Outcome, Work
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claims import Claim, Dispatch, claim
 from tenure.orchestrator.heartbeats import Pulse
+from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
 from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
 
@@ -59,18 +58,6 @@ CLAIM_TRIES_MAX = 5
 """How often a claim looks again at once when the runs it chose are held by others."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
-
-
-class _Lane:
-    """A queue of commands that are committed one batch after another."""
-
-    __slots__ = ("items", "number", "task", "wake")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.items: deque[Item] = deque()
-        self.wake = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
 
 
 class Orchestrator:
@@ -91,7 +78,7 @@ class Orchestrator:
         self.ids = ids or RunIds()
         self._chance: Chance = chance or SystemChance()
         self._clock: Clock = clock or HostClock()
-        self._lanes = [_Lane(i) for i in range(lanes or min(LANES, store.lanes_max))]
+        self._lanes = [Lane(i, self._known_caps) for i in range(lanes or min(LANES, store.lanes_max))]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
         self._queued = self._patient = 0
@@ -152,10 +139,8 @@ class Orchestrator:
         if isinstance(command, CreateRun):
             caps = self._known_caps(command.tenant)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery)
-        lane = self._lanes[item.run_id % len(self._lanes)]
-        lane.items.append(item)
+        self._lanes[item.run_id % len(self._lanes)].put(item)
         self._queued += 1
-        lane.wake.set()
         return future
 
     async def send(self, command: Command) -> Any:
@@ -222,15 +207,16 @@ class Orchestrator:
 
     # ------------------------------------------------------------------------------------------ lanes
 
-    async def _serve(self, lane: _Lane) -> None:
+    async def _serve(self, lane: Lane) -> None:
         while True:
-            if not lane.items:
+            if not lane:
                 if self._stopping:
                     return
                 lane.wake.clear()
                 await lane.wake.wait()
                 continue
-            items = self._take(lane)
+            items = lane.take()
+            self._queued -= len(items)
             if self._patient and self._queued < self._queue_max:
                 async with self._room:
                     self._room.notify_all()
@@ -243,31 +229,6 @@ class Orchestrator:
                 error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
                 for item in items:
                     self._answer(item, None, error)
-
-    def _take(self, lane: _Lane) -> list[Item]:
-        """The next batch: at most one command per tenant that looks beyond its run, the others wait a turn."""
-        queue = lane.items
-        if len(queue) <= BATCH_COMMANDS_MAX:
-            items = list(queue)
-            queue.clear()
-        else:
-            items = [queue.popleft() for _ in range(BATCH_COMMANDS_MAX)]
-        gated: set[str] = set()
-        held: set[int] = set()
-        later: list[Item] = []
-        batch: list[Item] = []
-        for item in items:
-            tenant = item.gate_tenant
-            if (tenant is not None and tenant in gated) or item.run_id in held:
-                later.append(item)
-                held.add(item.run_id)
-                continue
-            if tenant is not None:
-                gated.add(tenant)
-            batch.append(item)
-        queue.extendleft(reversed(later))
-        self._queued -= len(batch)
-        return batch
 
     async def _commit(self, lane: int, items: list[Item]) -> None:
         slow = await self._commit_cached(lane, items)
@@ -397,7 +358,7 @@ class Orchestrator:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued, being committed or on its way to another run."""
-        return not self._tasks and not any(lane.items or lane.wake.is_set() for lane in self._lanes)
+        return not self._tasks and not any(lane or lane.wake.is_set() for lane in self._lanes)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something beside; stopped with the orchestrator."""

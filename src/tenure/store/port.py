@@ -298,6 +298,9 @@ class Save(msgspec.Struct, gc=False):
     outbox, stale, idempotency (also without a run). Events, payloads, outbox and stale rows are only ever
     inserted (stale: on conflict do nothing); the others are inserted or, by primary key, updated.
     attempt.expires_at and attempt.seq never go down."""
+    light: set[int] = set()
+    """Runs that have changed in their light columns only: the others are as they were at the version expected, so
+    they need not be written."""
     delivered: list[tuple[int, int, int]] = []
     """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
     delete_runs: list[int] = []
@@ -305,6 +308,10 @@ class Save(msgspec.Struct, gc=False):
     estimate_us: int | None = None
     """The time the decisions were made at, when it was an estimate: refused (nothing is written) when the
     store's clock differs from it by more than a second."""
+
+
+ESTIMATE_OFF_US_MAX = 1_000_000
+"""How far an estimate of the time may be off for a save to be written."""
 
 
 class Saved(msgspec.Struct, gc=False):

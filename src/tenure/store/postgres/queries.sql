@@ -159,7 +159,7 @@ with recursive hop (queue, tenant, workspace, n) as (
 select distinct tenant, workspace from hop order by tenant, workspace limit $4::integer
 
 -- name: usage
--- Live leases, counted through the partial index attempt_usage; ended ones are not in it.
+-- Live leases, counted through the partial index attempt_live; ended ones are not in it.
 select tenant, workflow, count(*) as leases from attempt
 where lease in ('granted', 'active') and tenant = any($1::text[])
 group by tenant, workflow
@@ -264,7 +264,7 @@ select {run} from run where tenant = $1 and repo = $2 and created_at < $3 order 
 select {run} from run where tenant = $1 and created_at < $2 order by created_at desc, id desc limit $3
 
 -- name: stale_heartbeats
--- Leases that nobody has heard of since a moment. Only live leases are in attempt_usage, so this costs what
+-- Leases that nobody has heard of since a moment. Only live leases are in attempt_live, so this costs what
 -- is being worked on now; an index on beat_at would make every heartbeat write it.
 select run_id, idx, owner, beat_at from attempt
 where lease in ('granted', 'active') and beat_at < $1

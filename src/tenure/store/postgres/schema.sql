@@ -66,8 +66,7 @@ create table attempt (
     constraint attempt_state_known CHECK ((state::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'stale'::text, 'canceled'::text, 'suspended'::text, 'released'::text])) = (ended_at IS NOT NULL)),
     constraint attempt_times_in_order CHECK (ended_at >= granted_at AND expires_at >= granted_at AND beat_at >= granted_at)
 ) with (fillfactor=70);
-CREATE UNIQUE INDEX attempt_live ON attempt USING btree (run_id, idx) WHERE lease::text = ANY (ARRAY['granted'::text, 'active'::text]);
-CREATE INDEX attempt_usage ON attempt USING btree (tenant, workflow) WHERE lease::text = ANY (ARRAY['granted'::text, 'active'::text]);
+CREATE UNIQUE INDEX attempt_live ON attempt USING btree (tenant, workflow, run_id, idx) WHERE lease::text = ANY (ARRAY['granted'::text, 'active'::text]);
 
 create table cap (
     tenant text collate "C" not null,
@@ -679,6 +678,18 @@ create type run_in as (
     next_no integer,
     output_ref integer,
     error_ref integer
+);
+
+create type run_light_in as (
+    id bigint,
+    expected integer,
+    valid_until bigint,
+    version integer,
+    head bytea,
+    event_at bigint,
+    steps_done integer,
+    checkpoints integer,
+    next_ref integer
 );
 
 create type run_spec_in as (

@@ -11,9 +11,9 @@
 -- -------------------------------------------------------------------------------------- time and locks
 
 -- name: now
--- The store's clock: the host's (?1), never below the last committed time.
--- PostgreSQL: clock_timestamp().
-select max(?1, last_at) from meta
+-- The store's clock: the host's (?1), never below the last committed time. That is the newest event's, or what
+-- a commit without one wrote down (save_done). PostgreSQL: clock_timestamp().
+select max(?1, last_at, ifnull((select at from event where rowid = (select max(rowid) from event)), 0)) from meta
 
 -- name: lock_tenants
 -- Nothing to do: the transaction is alone. PostgreSQL: advisory transaction locks.
@@ -203,6 +203,7 @@ returning run_id, idx, n, state
 
 -- name: save_fine
 -- Whether decisions made at an estimated time (?1) may be written: it is at most a second off the clock (?2).
+-- Not asked here: running.py knows both numbers. PostgreSQL: a part of the save's one statement.
 select ?1 is null or abs(?2 - ?1) <= 1000000
 
 -- name: save_expected
@@ -228,8 +229,8 @@ on conflict (id) do nothing
 
 -- name: save_run
 -- Everything that can change. The version was checked in this transaction. SQLite rewrites the entries of every
--- index with a column in the SET list, changed or not; running.py makes a shorter form of this statement
--- for the usual case, that no indexed column has changed.
+-- index with a column in the SET list, changed or not; quick.py makes shorter forms of this statement
+-- for the usual cases, that no indexed column or only the light ones have changed.
 update run set
     status = ?13, version = ?14, head = ?15, event_at = ?16, planned = ?17, admitted_at = ?18,
     started_at = ?19, finished_at = ?20, duration_us = ?21, reason = ?22, paused = ?23, parked = ?24,
@@ -354,7 +355,7 @@ where
     and (target_id is null or target_id not in (select value from json_each(?4)))
 
 -- name: save_done
--- The time of a commit that wrote something: the clock never goes below it again.
+-- The time of a commit that wrote something but no event: the clock never goes below it again.
 update meta set last_at = max(last_at, ?1)
 
 -- name: save_cap

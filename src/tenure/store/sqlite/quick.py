@@ -1,10 +1,14 @@
-"""The short form of a write: for a row none of whose indexed columns has changed.
+"""The short forms of a write: for a row none of whose indexed columns has changed, and for a run that has changed
+in its light columns only.
 
 SQLite rewrites the entries of every index that has a column in an UPDATE's SET list, whether its value has
 changed or not. Most commands change a run's counters, a step's progress and a lease's last message, none of
 them indexed. So they first try the table's one write statement without the indexed columns, on the condition
 that those are as they were; where it finds no row, the whole statement is used. That halves the cost of
 such a row, and leaves the pages of the indexes alone.
+
+Of a run that has only recorded a checkpoint even that is too much: the save says so (`Save.light`), and its few
+columns are written by themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tenure.kernel.model import ROWS, Attempt, Step
+from tenure.kernel.model import ROWS, Attempt, Run, Step
+from tenure.kernel.rows import LIGHT
 
 INDEXED: dict[str, tuple[str, ...]] = {
     "run": ("status", "admitted_at", "finished_at", "sealed_at", "wake_at"),
@@ -30,19 +35,35 @@ def quickly(table: str, statement: str) -> str:
     """The short form of a table's write statement. A run's last argument is the version it must have."""
     row, indexed = ROWS[table], INDEXED[table]
     place = {name: f"?{n}" for n, name in enumerate(row.__struct_fields__, start=1)}
-    changes = statement.partition(" set\n")[2].partition("\nwhere")[0]
-    found = _ASSIGNMENT.findall(changes)
-    if ", ".join(f"{name} = {value}" for name, value in found) != " ".join(changes.split()):
-        raise ValueError(f"save_{table}: its SET list is more than assignments of names, arguments and calls")
     assigned = [
-        f"{name} = {_NEW_VALUE.sub(lambda match: place[match[1]], value)}"
-        for name, value in found
+        f"{name} = {_filled_in(value, place)}"
+        for name, value in _assignments(table, statement)
         if name not in indexed
     ]
     where = [f"{name} = {place[name]}" for name in row.key] + [f"{name} is {place[name]}" for name in indexed]
     if table == "run":
         where.append(f"version = ?{len(place) + 1}")
     return f"update {table} set {', '.join(assigned)} where {' and '.join(where)}"
+
+
+def lightly(statement: str) -> str:
+    """`save_run` for the light columns alone. Its arguments: the id, those columns, the version it must have."""
+    place = {name: f"?{n}" for n, name in enumerate(("id", *LIGHT), start=1)}
+    changed = [name for name, _ in _assignments("run", statement) if name in place]
+    assigned = ", ".join(f"{name} = {place[name]}" for name in changed)
+    return f"update {Run.table} set {assigned} where id = ?1 and version = ?{len(place) + 1}"
+
+
+def _assignments(table: str, statement: str) -> list[tuple[str, str]]:
+    changes = statement.partition(" set\n")[2].partition("\nwhere")[0]
+    found: list[tuple[str, str]] = _ASSIGNMENT.findall(changes)
+    if ", ".join(f"{name} = {value}" for name, value in found) != " ".join(changes.split()):
+        raise ValueError(f"save_{table}: its SET list is more than assignments of names, arguments and calls")
+    return found
+
+
+def _filled_in(value: str, place: dict[str, str]) -> str:
+    return _NEW_VALUE.sub(lambda match: place[match[1]], value)
 
 
 def _step_goes_on(step: Step) -> bool:

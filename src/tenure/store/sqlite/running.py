@@ -3,13 +3,16 @@
 Laws:
 1. Nothing here begins, commits or waits: the store does.
 2. A run whose version was seen under this transaction's lock needs no second look.
-3. Time is the host's clock, never below the last committed time, and it never goes back in a transaction.
+3. Time is the host's clock, never below the last committed time, and it never goes back in a transaction. The
+   newest event says what the last committed time is; only a commit without one, or with an earlier one, writes
+   it down of its own (`meta`): a page and two statements less in every other commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import starmap
+from operator import attrgetter
 from typing import Any, get_type_hints
 
 import apsw
@@ -17,9 +20,10 @@ import msgspec
 from msgspec.json import encode
 
 from tenure.kernel.model import ROWS, Row, Run
+from tenure.kernel.rows import LIGHT
 from tenure.store import beside, port
 from tenure.store.sqlfile import named_queries
-from tenure.store.sqlite.quick import INDEXED, LIKELY, quickly
+from tenure.store.sqlite.quick import INDEXED, LIKELY, lightly, quickly
 
 SQL = {**named_queries("tenure.store.sqlite"), **named_queries("tenure.store.sqlite", "beside.sql")}
 _NOW, _DONE = SQL["now"], SQL["save_done"]
@@ -27,13 +31,14 @@ _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
-_FINE = SQL["save_fine"]
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
 _BENEATH.append(SQL["delete_log_line"])
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
+_LIGHT_RUN = lightly(_RUN)
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
+_light: Callable[[Run], tuple[Any, ...]] = attrgetter("id", *LIGHT)
 
 
 def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]], list[Any]]:
@@ -82,19 +87,23 @@ _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "ra
 class Running:
     """One transaction: what it has seen, what it has written."""
 
-    __slots__ = ("_changes", "_cursor", "_host_now", "_seen", "now_us")
+    __slots__ = ("_changes", "_cursor", "_event_at", "_seen", "_time", "floor_us", "now_us")
 
-    def __init__(self, cursor: apsw.Cursor, host_now: Callable[[], int]) -> None:
+    def __init__(self, cursor: apsw.Cursor, time: Callable[[], int]) -> None:
         self._cursor = cursor
-        self._host_now = host_now
+        self._time = time
         self._seen: dict[int, int] = {}
         self._changes = cursor.connection.total_changes()
-        self.now_us: int = cursor.execute(_NOW, (host_now(),)).get
+        self._event_at = -1
+        """The time of the newest event it has written."""
+        self.floor_us: int = cursor.execute(_NOW, (0,)).get
+        """The last committed time."""
+        self.now_us: int = max(self.floor_us, time())
 
     def now(self) -> int:
         """The time, read anew."""
-        now = self.now_us = max(self.now_us, self._host_now())
-        return now
+        self.now_us = max(self.now_us, self._time())
+        return self.now_us
 
     @property
     def changes(self) -> int:
@@ -116,7 +125,7 @@ class Running:
     def save(self, save: port.Save) -> port.Saved:
         """Write a save's rows of the runs that are where they are expected to be."""
         now = self.now()
-        if save.estimate_us is not None and not self._fine(save.estimate_us, now):
+        if save.estimate_us is not None and abs(now - save.estimate_us) > port.ESTIMATE_OFF_US_MAX:
             return port.Saved(set(), now)
         ids = self._save_runs(save, now)
         if save.new_specs:
@@ -132,10 +141,8 @@ class Running:
 
     def finish(self) -> None:
         """Before the commit of a transaction that wrote something: the clock must not fall behind it."""
-        self._cursor.execute(_DONE, (self.now_us,))
-
-    def _fine(self, estimate_us: int, now: int) -> bool:
-        return self._cursor.execute(_FINE, (estimate_us, now)).fetchall() == [(1,)]
+        if self._event_at < self.floor_us or self._event_at < 0:
+            self._cursor.execute(_DONE, (self.now_us,))
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""
@@ -149,7 +156,10 @@ class Running:
         quick, execute, changes = _QUICK["run"], self._cursor.execute, self._cursor.connection.changes
         for run in save.runs:
             if (version := expect.get(run.id)) is not None:
-                execute(quick, (*_tuple(run), version))
+                if run.id in save.light:
+                    execute(_LIGHT_RUN, (*_light(run), version))
+                else:
+                    execute(quick, (*_tuple(run), version))
                 if changes():
                     ids.add(run.id)
                 else:
@@ -200,6 +210,8 @@ class Running:
         if table == "attempt" and len(written) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
             written.sort(key=_is_live)
+        elif table == "event" and written:
+            self._event_at = written[-1][_AT]
         self._cursor.executemany(_SAVE[table], written)
 
     def _try_quickly(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
@@ -225,6 +237,7 @@ class Running:
 
 
 _ENDED_AT = ROWS["attempt"].__struct_fields__.index("ended_at")
+_AT = ROWS["event"].__struct_fields__.index("at")
 
 
 def _is_live(attempt: tuple[Any, ...]) -> bool:

@@ -118,7 +118,7 @@ CREATE TABLE checkpoint (
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
     )
-) strict;
+) strict, without rowid;
 
 CREATE TABLE child (
     run_id integer not null,
@@ -491,9 +491,7 @@ CREATE TABLE workflow (
 
 CREATE INDEX approval_open on approval (tenant, requested_at) where status = 'requested';
 
-CREATE UNIQUE INDEX attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
-
-CREATE INDEX attempt_usage on attempt (tenant, workflow) where lease in ('granted', 'active');
+CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 

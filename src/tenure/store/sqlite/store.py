@@ -15,6 +15,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -45,6 +46,11 @@ STATEMENTS_CACHED = 256
 SMALL_COMMIT_ROWS = 32
 QUICK_COMMIT_SECONDS = 0.001
 """What the loop may be held up by a commit."""
+WAL_PAGES_MAX = 4000
+"""When the log is brought into the file."""
+WAL_PAGES_MAX_SMALL = 1000
+"""The same as long as commits are small: the log begins anew sooner, and what is written over and over stays in the
+processor's caches (a sixth of a small commit's time). Large commits would do it too often."""
 _HOST_CLOCK = HostClock()
 _EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -71,12 +77,16 @@ class SqliteStore(Beside):
         self._clock = clock
         self._shift_us = 0
         self._last_us = 0
+        self._ahead_us: int | None = None
+        """How far the last committed time is ahead of the monotonic clock, at most."""
         self._inline = inline
         self._busy_seconds = busy_seconds
         self._only_reads = only_reads
         """A file that cannot be written is good enough."""
         self._commit_seconds = QUICK_COMMIT_SECONDS
         """How long small commits have taken of late."""
+        self._wal_pages = 0
+        """How long the log was after the last commit."""
         self._chance = random.Random()
         self._given = connection
         self._connection = connection
@@ -101,6 +111,7 @@ class SqliteStore(Beside):
         except BaseException:
             await self.close()
             raise
+        connection.set_wal_hook(self._log_grew)  # in the place of SQLite's own, that wal_autocheckpoint set
         self._cursor = connection.cursor()
         if self._inline:
             self._read_cursor = connection.cursor()
@@ -131,7 +142,7 @@ class SqliteStore(Beside):
             connection.execute("begin immediate")
             try:
                 todo = migrate.missing(connection)
-                applied = migrate.apply(connection, todo, self._host_now()) if todo else []
+                applied = migrate.apply(connection, todo, self._time()) if todo else []
                 connection.execute("commit")
             except BaseException:
                 _roll_back(connection)
@@ -188,14 +199,16 @@ class SqliteStore(Beside):
         async with self._turn:
             cursor = await self._begin()
             try:
-                running = Running(cursor, self._host_now)
+                running = Running(cursor, self._time)
+                self._heard(running.floor_us)
                 result = _drive(make(), running)
-                self._last_us = running.now_us
-                if not running.changes:
+                changes = running.changes
+                if not changes:
                     cursor.execute("rollback")
                     return result
                 running.finish()
-                await self._commit(cursor, small=running.changes <= SMALL_COMMIT_ROWS)
+                await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
+                self._heard(running.now_us)
             except BaseException as fault:
                 _roll_back(cursor.connection)
                 if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
@@ -207,7 +220,7 @@ class SqliteStore(Beside):
         """Ask one named query on its own."""
         cursor = _ready(self._read_cursor)
         if name == "now":
-            scalars = (self._host_now(),)
+            scalars = (self._time(),)
 
         def call() -> list[Any]:
             try:
@@ -252,11 +265,22 @@ class SqliteStore(Beside):
                 # One slow commit counts at once, quick ones win confidence back little by little.
                 took = time.perf_counter() - started
                 self._commit_seconds = max(took, self._commit_seconds * 0.9)
+            if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
+                self._wal_pages = 0
+                with contextlib.suppress(
+                    apsw.Error
+                ):  # the commit has happened all the same; the next one tries again
+                    cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
         if self._writer is None or (small and self._commit_seconds < QUICK_COMMIT_SECONDS):
             commit()
         else:
             await self._writer.run(commit)
+
+    def _log_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        del connection, name
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
 
     async def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a call while the file is locked, in small random pauses, until the deadline."""
@@ -282,10 +306,23 @@ class SqliteStore(Beside):
 
     def estimate_us(self) -> int:
         """The store's time: here it is known without asking, but for what other processes have committed."""
-        return max(self._host_now(), self._last_us)
+        return self._time()
 
-    def _host_now(self) -> int:
-        return self._clock.now_us() + self._shift_us
+    def _time(self) -> int:
+        """The host's time. Once that has been set back, the last committed time and what has passed since: no
+        lease and no timer may stand still until the host has caught up."""
+        now = max(self._clock.now_us() + self._shift_us, self._last_us)
+        if self._ahead_us is None:
+            return now
+        return max(now, self._clock.monotonic_us() + self._ahead_us)
+
+    def _heard(self, committed_us: int) -> None:
+        """Somebody has committed at this time."""
+        if committed_us > self._last_us:
+            self._last_us = committed_us
+            ahead = committed_us - self._clock.monotonic_us()
+            if self._ahead_us is None or ahead > self._ahead_us:
+                self._ahead_us = ahead
 
     async def wait_for_work(self, timeout_s: float) -> bool:
         """Return early (True) when this or another process has written something."""
@@ -367,7 +404,7 @@ PRAGMAS: tuple[tuple[str, str | int], ...] = (
     ("foreign_keys", 0),
     ("temp_store", "memory"),
     ("cache_size", -64 * 1024),
-    ("wal_autocheckpoint", 4000),
+    ("wal_autocheckpoint", WAL_PAGES_MAX),
 )
 """Settings of every connection."""
 

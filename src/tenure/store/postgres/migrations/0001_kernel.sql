@@ -226,10 +226,9 @@ create table attempt (
     constraint attempt_counters check (n >= 1)
 ) with (fillfactor = 70);
 
--- I22: one live lease per step.
-create unique index attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
--- What caps count, and where stale heartbeats are looked for.
-create index attempt_usage on attempt (tenant, workflow) where lease in ('granted', 'active');
+-- I22: one live lease per step. Tenant and workflow, which are its run's, come first: caps count live leases by them,
+-- and stale heartbeats are looked for here.
+create unique index attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
 create table checkpoint (
     run_id bigint not null,
@@ -457,4 +456,7 @@ end
 $$;
 
 create type expect_in as (id bigint, version integer, valid_until bigint);
+create type run_light_in as (
+    id bigint, expected integer, valid_until bigint, version integer, head bytea, event_at bigint, steps_done integer,
+    checkpoints integer, next_ref integer);
 create type outbox_key_in as (run_id bigint, seq integer, part integer);

@@ -7,9 +7,9 @@
 --    is in no index.
 -- 4. No foreign keys: a run's rows are written and deleted in the run's own commits, and doctor looks
 --    for orphans.
--- 5. What commands write all the time (run, step, attempt, checkpoint, payload, event) keeps its rowid: new rows
---    are appended, their keys lie close together in the index, and a commit changes a third fewer pages than
---    with rows kept in key order. Small tables that are seldom written are without rowid.
+-- 5. What commands write all the time (run, step, attempt, payload, event) keeps its rowid: new rows are appended,
+--    their keys lie close together in the index, and a commit changes a third fewer pages than with rows kept
+--    in key order. Tables that are seldom written, or whose rows are short (checkpoint), are without rowid.
 -- 6. Closed is told by finished_at, which the CHECKs tie to the state: partial indexes stay cheap to test.
 
 create table schema_version (
@@ -289,9 +289,8 @@ create table attempt (
     )
 ) strict;
 
--- I22: one live lease per step.
-create unique index attempt_live on attempt (run_id, idx) where lease in ('granted', 'active');
-create index attempt_usage on attempt (tenant, workflow) where lease in ('granted', 'active');
+-- I22: one live lease per step. Tenant and workflow, which are its run's, come first: caps count live leases by them.
+create unique index attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
 create table checkpoint (
     run_id integer not null,
@@ -314,7 +313,7 @@ create table checkpoint (
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
     )
-) strict;
+) strict, without rowid;
 
 -- Stale messages: once per lease and type.
 create table stale (

@@ -1,0 +1,98 @@
+"""What waits in a lane, and what a batch takes of it."""
+
+from typing import Any
+
+from tenure.kernel.commands import CreateRun, Pause
+from tenure.kernel.model import Cap
+from tenure.limits import BATCH_COMMANDS_MAX
+from tenure.orchestrator.batch import Item
+from tenure.orchestrator.lanes import Lane
+
+NONE: dict[str, Cap] = {}
+
+
+def a_lane(known: dict[str, Cap] | None = NONE) -> Lane:
+    return Lane(0, lambda _: known)
+
+
+def made(run_id: int, tenant: str = "acme", caps: dict[str, Cap] | None = NONE, **given: Any) -> Item:
+    return Item(CreateRun(run_id=run_id, tenant=tenant, workflow="build", **given), None, 0.0, caps)
+
+
+def keyed(run_id: int, tenant: str = "acme") -> Item:
+    return made(run_id, tenant, concurrency_key="one")
+
+
+def paused(run_id: int) -> Item:
+    return Item(Pause(run_id=run_id), None, 0.0, NONE)
+
+
+def take(lane: Lane) -> list[int]:
+    return [item.run_id for item in lane.take()]
+
+
+def put(lane: Lane, *items: Item) -> None:
+    for item in items:
+        lane.put(item)
+
+
+def test_a_batch_has_one_gated_command_per_tenant_and_nobody_else_waits_for_the_others() -> None:
+    lane = a_lane()
+    put(lane, *(keyed(n) for n in range(1, 4)), keyed(10, "other"), paused(20), paused(21))
+    assert take(lane) == [20, 21, 1, 10]
+    put(lane, paused(22))
+    assert take(lane) == [22, 2]
+    assert take(lane) == [3]
+    assert not lane
+
+
+def test_commands_on_one_run_leave_in_the_order_they_came() -> None:
+    lane = a_lane()
+    first, second = keyed(1), keyed(2)
+    after, later = paused(2), paused(2)
+    put(lane, first, second, after)
+    assert lane.take() == [first]
+    put(lane, later)
+    assert lane.take() == [second, after, later]
+    put(lane, paused(2))
+    assert take(lane) == [2]
+    assert not lane
+
+
+def test_a_gated_command_does_not_overtake_what_came_before_it() -> None:
+    lane = a_lane()
+    many = [paused(n) for n in range(BATCH_COMMANDS_MAX + 5)]
+    last = many[-1].run_id
+    put(lane, keyed(7_001), *many, Item(keyed(last).command, None, 0.0, NONE))
+    assert take(lane) == [*range(BATCH_COMMANDS_MAX), 7_001]
+    assert take(lane) == [*range(BATCH_COMMANDS_MAX, last + 1), last]
+    assert not lane
+
+
+def test_a_long_queue_does_not_shut_gated_commands_out() -> None:
+    lane = a_lane()
+    put(lane, keyed(1), *(paused(n) for n in range(10, 10 + 2 * BATCH_COMMANDS_MAX)))
+    assert take(lane)[-1] == 1
+
+
+def test_once_the_caps_are_known_creations_that_waited_for_them_go_together() -> None:
+    lane = a_lane(known=NONE)
+    put(lane, *(made(n, caps=None) for n in range(1, 4)), keyed(4), keyed(5))
+    assert take(lane) == [1, 2, 3, 4]
+    assert take(lane) == [5]
+    unread = a_lane(known=None)
+    put(unread, *(made(n, caps=None) for n in range(1, 4)))
+    assert [take(unread), take(unread), take(unread)] == [[1], [2], [3]]
+
+
+def test_tenants_take_turns_when_there_is_not_room_for_all() -> None:
+    lane = a_lane()
+    tenants = BATCH_COMMANDS_MAX + 3
+    put(
+        lane,
+        *(keyed(n, f"tenant-{n}") for n in range(tenants)),
+        *(keyed(9_000 + n, f"tenant-{n}") for n in range(2)),
+    )
+    assert take(lane) == list(range(BATCH_COMMANDS_MAX))
+    assert take(lane) == [*range(BATCH_COMMANDS_MAX, tenants), 9_000, 9_001]
+    assert not lane
