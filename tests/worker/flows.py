@@ -316,3 +316,5 @@ def gated_plainly(folder: str) -> str:
 
 
 Gated = Workflow[[str], Any]
+
+SOME = [quick, blocking]
