@@ -193,7 +193,7 @@ class Restate:
         }
 
     def close(self) -> None:
-        """At once: nothing of it is kept, and asked politely the server takes ten seconds."""
+        """At once: nothing of it is kept, and asked politely they take more than ten seconds."""
         for process in self._processes:
             process.kill()
             process.wait()
