@@ -82,6 +82,10 @@ class Suspended(Signal):
     """Everything it could do is done, the rest waits; the run goes on elsewhere, later."""
 
 
+class ResumeFailed(Signal):
+    """What was begun can be neither reused nor repeated: the run ends with RUN_RESUME_FAILED."""
+
+
 class Misfit(Signal):
     """The code does not fit what was recorded; `why` names the first step that differs."""
 

@@ -78,6 +78,10 @@ class Line(Protocol):
         """How long a strand may do something we cannot see."""
         ...
 
+    def hurry(self) -> None:
+        """There is news of this run, such as its cancellation: have it told at once."""
+        ...
+
     def new_run_id(self) -> int:
         """An id for a child."""
         ...

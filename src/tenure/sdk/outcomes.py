@@ -15,7 +15,7 @@ from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
 from tenure.limits import CODE_CHARS_MAX
 from tenure.sdk.definitions import Step
-from tenure.sdk.faults import ApprovalExpired, ApprovalRejected, Failure, StepFailed
+from tenure.sdk.faults import ApprovalExpired, ApprovalRejected, Failure, ResumeFailed, StepFailed
 from tenure.sdk.frame import Cost, Frame
 from tenure.store.port import Waited
 
@@ -56,6 +56,8 @@ def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
         return fault.code, str(fault), False
     if isinstance(fault, TenureError):
         return fault.code, fault.message, fault.retryable
+    if isinstance(fault, ResumeFailed):
+        return "RUN_RESUME_FAILED", str(fault), False
     try:
         text = str(fault)
     except Exception:

@@ -9,6 +9,8 @@ from tenure.store.port import Recorded, Waited
 
 BESIDE = "!"
 """Keys with this in them belong to another key (a step's backoff) and are not asked for by code."""
+PATCHED = "patched:"
+"""Keys of patches begin so; the code may stop asking for one, once it has only the new way."""
 
 
 def scope_of(key: str) -> str:
@@ -24,7 +26,7 @@ class Past:
         self.waits = {row.label: row for row in waits}
         self._unasked: dict[str, dict[str, None]] = {}
         for key in (*self.checkpoints, *self.waits):
-            if BESIDE not in key:
+            if BESIDE not in key and not key[key.rfind("/") + 1 :].startswith(PATCHED):
                 self._unasked.setdefault(scope_of(key), {})[key] = None
 
     def __bool__(self) -> bool:

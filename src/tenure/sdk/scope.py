@@ -49,12 +49,14 @@ class Scope:
         if known is None:
             known = self._tasks[task] = self.branch("task", task)
             self.body.strand_begins()
+            self.body.strand_tasks.add(task)
             task.add_done_callback(self._task_ended)
             here.enter(known)  # in the task's own context
         return known
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
+        self.body.strand_tasks.discard(task)
         self.body.strand_ends()
 
     def key(self, name: str) -> str:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import random as _random
 import uuid as _uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
@@ -27,6 +29,7 @@ from tenure.sdk.definitions import Duration, Step, Workflow, registry
 from tenure.sdk.faults import ChildFailed, WaitExpired
 from tenure.sdk.frame import Cost, Frame
 from tenure.sdk.outcomes import refusal
+from tenure.sdk.past import PATCHED
 from tenure.sdk.scope import Scope
 from tenure.store.port import Waited
 
@@ -198,12 +201,13 @@ def gather(
     the others, unless `return_exceptions`.
     """
     scope = here.scope("gather")
+    _check_limit(limit, work)
     if scope.plain:
         raise TenureError(
             "INVALID_INPUT", "tenure.gather is for async workflows; in a plain one use tenure.map"
         )
     branches = [scope.branch("gather") for _ in work]
-    return _gather(scope.body, [_awaited(each) for each in work], branches, limit, return_exceptions)
+    return _gather(scope.body, [_Once(each) for each in work], branches, limit, return_exceptions)
 
 
 def map(  # noqa: A001 - what it is
@@ -215,14 +219,36 @@ def map(  # noqa: A001 - what it is
 ) -> Coroutine[Any, Any, list[Any]]:
     """Call a step (or an async function of the workflow) once per item, `limit` at a time."""
     scope = here.scope("map")
+    _check_limit(limit, ())
     things = list(items)
     branches = [scope.branch("map") for _ in things]
-    work = [_mapped(function, each, branch) for each, branch in zip(things, branches, strict=True)]
+    work = [partial(_mapped, function, each, branch) for each, branch in zip(things, branches, strict=True)]
     return _say(scope, _gather(scope.body, work, branches, limit, return_exceptions))
 
 
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
+def _check_limit(limit: int | None, work: Iterable[Awaitable[Any]]) -> None:
+    if limit is not None and limit < 1:
+        for each in work:
+            _Once(each).close()
+        raise TenureError("INVALID_INPUT", f"a limit is at least 1, not {limit}")
+
+
+class _Once:
+    """Work of a branch: awaited once, or closed if it never is."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self._work: Awaitable[Any] | None = work
+
+    def __call__(self) -> Awaitable[Any]:
+        work, self._work = self._work, None
+        assert work is not None
+        return work
+
+    def close(self) -> None:
+        if isinstance(self._work, Coroutine):
+            self._work.close()
 
 
 async def _mapped(function: Callable[..., Any], item: Any, branch: Scope) -> Any:
@@ -233,45 +259,43 @@ async def _mapped(function: Callable[..., Any], item: Any, branch: Scope) -> Any
 
 async def _gather(
     body: Body,
-    work: list[Coroutine[Any, Any, Any]],
+    work: Sequence[Callable[[], Awaitable[Any]]],
     branches: list[Scope],
     limit: int | None,
     return_exceptions: bool,
 ) -> list[Any]:
-    if limit is not None and limit < 1:
-        raise TenureError("INVALID_INPUT", f"a limit is at least 1, not {limit}")
     room = asyncio.Semaphore(limit) if limit is not None else None
 
-    async def branch(scope: Scope, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def branch(scope: Scope, begin: Callable[[], Awaitable[Any]]) -> Any:
         scope.task = asyncio.current_task()
         here.enter(scope)  # in this task's own context
-        if room is None:
+        async with room or nullcontext():
             body.strand_begins()
             try:
-                return await coroutine
-            finally:
-                body.strand_ends()
-        async with room:
-            body.strand_begins()
-            try:
-                return await coroutine
+                return await begin()
             finally:
                 body.strand_ends()
 
-    tasks = [asyncio.ensure_future(branch(s, c)) for s, c in zip(branches, work, strict=True)]
-    # Branches begin a moment later: until then this strand still counts, so that nothing is let go too early.
-    await asyncio.sleep(0)
-    body.strand_ends()
+    tasks = [asyncio.ensure_future(branch(s, each)) for s, each in zip(branches, work, strict=True)]
+    away = False
     try:
+        # Branches begin a moment later: until then this strand still counts, so that nothing is let go too early.
+        await asyncio.sleep(0)
+        away = True
+        body.strand_ends()
         if not tasks:
             return []
         when = asyncio.ALL_COMPLETED if return_exceptions else asyncio.FIRST_EXCEPTION
         await asyncio.wait(tasks, return_when=when)
     finally:
-        body.strand_begins()
+        if away:
+            body.strand_begins()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for each in work:
+            if isinstance(each, _Once):
+                each.close()
     body.check()
     if return_exceptions:
         return [task.exception() or task.result() for task in tasks]
@@ -362,14 +386,13 @@ def patched(name: str) -> Coroutine[Any, Any, bool]:
     """Whether a run takes the new way: true for runs that come here for the first time, false for those that had
     passed here before the change. `if await tenure.patched("use-v2"): …`"""
     scope = here.scope("patched")
-    return _say(scope, _patched(scope, f"patched:{_plain(name)}"))
+    return _say(scope, _patched(scope, f"{PATCHED}{_plain(name)}"))
 
 
 async def _patched(scope: Scope, name: str) -> bool:
     body = scope.body
     key = scope.path + name
     if key in body.past.checkpoints or key in body.patches:
-        body.past.ask(key)
         return True
     if body.past.is_before(scope.path):
         return False

@@ -26,7 +26,8 @@ from tenure.embedded.flows import Run
 from tenure.embedded.schedules import Schedules, ScheduleView
 from tenure.errors import TenureError
 from tenure.kernel.model import CLOSED_RUN, Checkpoint
-from tenure.orchestrator.views import EventView, StepView
+from tenure.limits import SWEEP_TIMERS_MAX
+from tenure.orchestrator.views import FOREVER_US, EventView, StepView
 from tenure.sdk.definitions import Duration, Registry, Tool, Workflow
 from tenure.store.bundles import examine
 from tenure.testing.clock import QUIET_SECONDS, Alarms, LabClock
@@ -236,6 +237,8 @@ class Lab:
             found = sum([await heart.beat() for heart in self.engine.station.hearts])
             found += await self.engine.sweeper.sweep()
             found += await self.engine.scheduler.look()
+            owed = await self.engine.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
+            found += await self.engine.orchestrator.deliver(owed)
             await self._rest(left, deadline)
             await self._look(deadline)
             await self._rest(left, deadline)

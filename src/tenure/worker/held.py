@@ -149,6 +149,10 @@ class Held:
         """How long a strand may do something we cannot see."""
         return self._station.pace.quiet_seconds
 
+    def hurry(self) -> None:
+        """There is news of this run: the next heartbeat brings it."""
+        self._heart.hurry(self.lease.run_id)
+
     def new_run_id(self) -> int:
         """An id for a child."""
         return self._station.new_run_id()

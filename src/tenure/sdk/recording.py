@@ -1,0 +1,113 @@
+"""What a body makes durable, and its end.
+
+Laws:
+1. What is recorded is durable at the next barrier, in the order in which it was recorded.
+2. A body that has been told to end (suspended, misfit, lease lost) does nothing durable any more, whatever it catches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.kernel.commands import RecordCheckpoint
+from tenure.kernel.decide.leases import Reply
+from tenure.sdk import codec
+from tenure.sdk.faults import Interrupted, LeaseLost, Misfit, Signal
+from tenure.sdk.line import Line
+from tenure.sdk.outcomes import LOST
+from tenure.sdk.past import Past
+
+
+class Recording:
+    """See the laws above."""
+
+    def __init__(self, line: Line, past: Past) -> None:
+        self.line = line
+        self.past = past
+        self.run_id = ids.run_text(line.lease.run_id)
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[asyncio.Future[Reply]] = []
+        self._over: Signal | None = None
+        self._main: asyncio.Task[Any] | None = None
+
+    def end(self, signal: Signal) -> None:
+        """The body is over, whatever its code does; see law 2."""
+        if self._over is None:
+            self._over = signal
+            main = self._main
+            if main is not None and not main.done() and main is not asyncio.current_task():
+                main.cancel()
+
+    def check(self) -> None:
+        """Raise when the body is over."""
+        if self._over is not None:
+            raise self._over
+
+    def record(self, key: str, **fields: Any) -> None:
+        """Record a checkpoint; durable at the next barrier."""
+        self._pending.append(self.line.record(RecordCheckpoint(**self.line.head(), name=key, **fields)))
+
+    async def barrier(self) -> None:
+        """Wait until everything recorded is durable."""
+        while self._pending:
+            pending, self._pending = self._pending, []
+            for recorded in pending:
+                await self._heard(recorded)
+
+    async def _heard(self, recorded: asyncio.Future[Reply]) -> None:
+        try:
+            reply = await recorded
+        except TenureError as refused:
+            raise self._trouble(refused) from refused
+        if reply.cancel:
+            self.line.hurry()
+
+    def _trouble(self, refused: TenureError) -> BaseException:
+        """What a refusal of something durable means: the body is over, unless it is about the content alone."""
+        if refused.code in LOST:
+            self.end(LeaseLost(refused.code))
+        elif refused.retryable:
+            self.end(Interrupted(refused.code))
+        return self._over or refused
+
+    async def aside(self, body: bytes | None) -> bytes | None:
+        """A payload as it is stored: a large one goes to the artifacts."""
+        if body is not None and (len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED)):
+            return await self.line.put_aside(body)
+        return body
+
+    async def fetched(self, body: bytes | None) -> bytes | None:
+        """A stored payload as it was."""
+        if body is not None and body.startswith(codec.RESERVED):
+            return await self.line.fetch(body)
+        return body
+
+    async def recall(self, key: str, make: Callable[[], Any]) -> Any:
+        """A value that is made once and is the same in every replay."""
+        self.check()
+        known = self.past.checkpoints.get(key)
+        if known is not None:
+            return msgspec.json.decode(await self.fetched(known.output) or b"null")
+        self._fit(self.past.check_new, key)
+        value = make()
+        body = codec.encode(value, key) or b"null"
+        self.record(key, output=body)
+        return msgspec.json.decode(body)
+
+    def _fit(self, check: Callable[[str], None], key: str) -> None:
+        try:
+            check(key)
+        except Misfit as misfit:
+            self.end(misfit)
+            raise
+
+    def _misfit(self, why: str) -> None:
+        misfit = Misfit(why)
+        self.end(misfit)
+        raise misfit

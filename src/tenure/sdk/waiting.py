@@ -1,0 +1,219 @@
+"""What a body waits for, and when it is let go.
+
+Laws:
+1. The run suspends when every strand waits and no step is at work. A strand that does something we cannot see (an await of
+   its own) is given its line's `quiet_seconds`.
+2. While steps are at work, waits that settle are noticed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Literal
+
+from tenure.errors import TenureError
+from tenure.sdk.faults import Interrupted, LeaseLost, Signal, Suspended
+from tenure.sdk.line import Line
+from tenure.sdk.past import Past
+from tenure.sdk.recording import Recording
+from tenure.store.port import Waited
+
+LOOK_SECONDS = 0.5
+"""How often waits are looked at while other strands keep the run from suspending."""
+
+
+class Waiting(Recording):
+    """See the laws above."""
+
+    def __init__(self, line: Line, past: Past) -> None:
+        super().__init__(line, past)
+        self.strand_tasks: set[asyncio.Task[Any]] = set()
+        """Tasks of the code's own that have said something durable."""
+        self._closed = False
+        self._strands = 1
+        self._busy = 0
+        self._resting = 0
+        self._waiting: dict[int, list[asyncio.Future[Waited]]] = {}
+        self._quiet: asyncio.TimerHandle | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._letting_go: asyncio.Task[None] | None = None
+
+    def end(self, signal: Signal) -> None:
+        """The body is over: nobody waits in it any more."""
+        if self._over is None:
+            super().end(signal)
+            for waiter in [each for waiters in self._waiting.values() for each in waiters]:
+                if not waiter.done():
+                    waiter.cancel()
+
+    def _close(self) -> None:
+        self._closed = True
+        for each in (self._quiet, self._watch, *self.strand_tasks):
+            if each is not None:
+                each.cancel()
+
+    async def busy(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Something that keeps the run from being let go: time that passes."""
+        self._busy += 1
+        self._resting += 1
+        try:
+            await work
+        finally:
+            self._busy -= 1
+            self._resting -= 1
+            self._poke()
+
+    async def wait(self, label: str, *, check: bool = False, **what: Any) -> Waited:
+        """Open a wait and be told how it was settled; suspends when there is nothing else to do."""
+        self.check()
+        known = self.past.waits.get(label)
+        if known is None:
+            if check:
+                self._fit(self.past.check_new, label)
+            no = await self._open(label, **what)
+            if isinstance(no, Waited):
+                return no
+        elif known.state == "settled":
+            return known
+        else:
+            no = known.no
+        return await self._settled(no)
+
+    async def wait_for(self, no: int) -> Waited:
+        """How a wait that is open was settled, or will be."""
+        self.check()
+        known = next((row for row in self.past.waits.values() if row.no == no), None)
+        if known is not None and known.state == "settled":
+            return known
+        return await self._settled(no)
+
+    async def _settled(self, no: int) -> Waited:
+        waiter: asyncio.Future[Waited] = self._loop.create_future()
+        waiters = self._waiting.setdefault(no, [])
+        waiters.append(waiter)
+        self.strand_ends()
+        try:
+            return await waiter
+        finally:
+            waiters.remove(waiter)
+            if not waiters:
+                self._waiting.pop(no, None)
+            self.strand_begins()
+
+    async def never(self) -> None:
+        """Wait for nothing: until whoever waits here is canceled."""
+        self.strand_ends()
+        try:
+            await self._loop.create_future()
+        finally:
+            self.strand_begins()
+
+    async def open(self, label: str, **what: Any) -> int:
+        """Open a wait that nobody waits for yet (a child, a proposal); its number."""
+        self.check()
+        known = self.past.waits.get(label)
+        if known is not None:
+            return known.no
+        self._fit(self.past.check_new, label)
+        no = await self._open(label, **what)
+        return no.no if isinstance(no, Waited) else no
+
+    async def _open(self, label: str, **what: Any) -> int | Waited:
+        self._busy += 1
+        try:
+            # Recorded before it in the same conversation, so committed before it or together with it.
+            pending, self._pending = self._pending, []
+            opening = asyncio.ensure_future(self.line.open_wait(label, **what))
+            try:
+                for recorded in pending:
+                    await self._heard(recorded)
+            except BaseException:
+                opening.cancel()
+                raise
+            try:
+                reply = await opening
+                assert reply.no is not None
+                return await self._answer(reply.no) if reply.state == "go_on" else reply.no
+            except TenureError as refused:
+                if refused.code != "RUN_CANCELING":
+                    raise self._trouble(refused) from refused
+            if self.line.stop.is_set():  # it knows, and asks all the same
+                raise asyncio.CancelledError
+            self.line.hurry()
+            await self.never()
+            raise AssertionError("never ends")
+        finally:
+            self._busy -= 1
+
+    async def _answer(self, no: int) -> Waited:
+        return next(row for row in await self.line.waited() if row.no == no)
+
+    def rest(self, at_work: int) -> Literal["resting", "unseen", "working"]:
+        """`resting` where every strand only lets time pass, but for so many that are in their steps; `unseen` where
+        a strand besides does something we cannot see."""
+        if self._letting_go is not None or self._busy != self._resting + at_work:
+            return "working"
+        return "resting" if self._strands <= self._busy else "unseen"
+
+    def strand_begins(self) -> None:
+        """A strand of the code can go on."""
+        self._strands += 1
+
+    def strand_ends(self) -> None:
+        """A strand has ended, or waits for something durable."""
+        self._strands -= 1
+        self._poke()
+
+    def _poke(self) -> None:
+        """Something changed: perhaps everything waits now; see law 1."""
+        if not self._waiting or self._over is not None or self._letting_go is not None:
+            return
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
+        if self._busy:
+            if self._watch is None or self._watch.done():
+                self._watch = self._loop.create_task(self._look_again())
+        elif self._strands <= 0:
+            self._let_go()
+        else:
+            self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
+
+    async def _look_again(self) -> None:
+        """While a step keeps the run from suspending, waits may settle all the same."""
+        while self._waiting and self._busy and self._over is None:
+            await self.line.sleep(LOOK_SECONDS)
+            if self._waiting and self._over is None:
+                with suppress(TenureError):  # the store cannot be asked now: there is a next time
+                    self._settle(await self.line.waited())
+
+    def _let_go(self) -> None:
+        if self._busy == 0 and self._waiting and self._over is None and self._letting_go is None:
+            self._letting_go = self._loop.create_task(self._suspend())
+
+    async def _suspend(self) -> None:
+        try:
+            await self.barrier()
+            reply = await self.line.suspend(tuple(self._waiting))
+            rows = await self.line.waited() if reply.state == "go_on" else []
+        except Signal:
+            return
+        except TenureError as refused:
+            self.end(Interrupted(refused.code) if refused.retryable else LeaseLost(refused.code))
+            return
+        finally:
+            self._letting_go = None
+        if reply.state == "go_on":
+            self._settle(rows)
+        elif reply.state == "suspended":
+            self.end(Suspended("suspended"))
+        else:  # refused by a governed wait, or canceled: the run has moved on without us
+            self.end(LeaseLost(reply.state))
+
+    def _settle(self, rows: list[Waited]) -> None:
+        for row in rows:
+            for waiter in self._waiting.get(row.no, ()) if row.state == "settled" else ():
+                if not waiter.done():
+                    waiter.set_result(row)

@@ -1,0 +1,250 @@
+"""Runs that runs start, and runs that go on as others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.errors import TenureError
+from tenure.testing import Lab
+from tests.sdk.flows import Steps, flow, noted
+
+
+@flow(name="child")
+async def child(number: int) -> dict[str, int]:
+    await tenure.sleep("1h")
+    return {"twice": number * 2}
+
+
+@flow(name="failing")
+async def failing() -> None:
+    raise tenure.Failure("NO_LUCK", "at all")
+
+
+@flow(name="waiter")
+async def waiter() -> str:
+    return str(await tenure.wait("go"))
+
+
+async def children_of(lab: Lab, workflow: str) -> list[str]:
+    return [
+        await run.status() for run in await lab.runs() if (await lab.engine.get(run.id)).workflow == workflow
+    ]
+
+
+async def test_a_parent_waits_for_its_childs_result_and_holds_nothing_meanwhile(url: str | None) -> None:
+    @flow
+    async def parent() -> Any:
+        started = await tenure.start(child, 21)
+        return [started.run_id, await started.result()]
+
+    async with Lab(parent, child, url=url) as lab:
+        run = await lab.start(parent)
+        await lab.settle()
+        assert lab.workers[0].leases() == []
+        child_id, result = await run.result()
+        assert result == {"twice": 42}
+        assert (await lab.engine.get(child_id)).parent == run.id
+
+
+async def test_a_childs_failure_can_be_caught_and_names_its_run(url: str | None) -> None:
+    @flow
+    async def parent() -> str:
+        started = await tenure.start(failing)
+        try:
+            await started.result()
+        except tenure.ChildFailed as failed:
+            same = failed.run_id == started.run_id
+            return f"{failed.status} {failed.reason} {failed.error} {same}"
+        return "fine"
+
+    async with Lab(parent, failing, url=url) as lab:
+        run = await lab.start(parent)
+        assert await run.result() == "failed NO_LUCK at all True"
+
+
+async def test_a_childs_failure_that_is_not_caught_fails_the_parent() -> None:
+    @flow
+    async def parent() -> None:
+        await (await tenure.start(failing)).result()
+
+    async with Lab(parent, failing) as lab:
+        run = await lab.start(parent)
+        with pytest.raises(TenureError, match="NO_LUCK") as failed:
+            await run.result()
+        assert failed.value.code == "CHILD_FAILED"
+
+
+async def test_many_children_are_gathered() -> None:
+    @flow
+    async def parent() -> list[Any]:
+        started = [await tenure.start(child, n) for n in range(5)]
+        return await tenure.gather(*(each.result() for each in started))
+
+    async with Lab(parent, child) as lab:
+        run = await lab.start(parent)
+        assert await run.result() == [{"twice": n * 2} for n in range(5)]
+
+
+async def test_children_are_canceled_left_alone_or_waited_for_when_their_parent_ends(url: str | None) -> None:
+    @flow
+    async def parent(on_close: str) -> str:
+        await tenure.start(waiter, on_close=on_close)  # type: ignore[arg-type]  # the three words below
+        return on_close
+
+    async with Lab(parent, waiter, url=url) as lab:
+        run = await lab.start(parent, "cancel")
+        assert await run.result() == "cancel"
+        await lab.settle()
+        assert await children_of(lab, "waiter") == ["canceled"]
+
+        run = await lab.start(parent, "leave")
+        assert await run.result() == "leave"
+        await lab.settle()
+        assert sorted(await children_of(lab, "waiter")) == ["canceled", "waiting_external"]
+
+        run = await lab.start(parent, "wait")
+        await lab.settle()
+        assert await run.status() == "waiting_external"
+        for other in await lab.runs(status="waiting_external"):
+            if other.id != run.id:
+                await lab.deliver(other, "go", "now")
+        assert await run.result() == "wait"
+
+
+async def test_a_crash_around_the_start_makes_one_child() -> None:
+    @flow
+    async def parent() -> Any:
+        return await (await tenure.start(child, 1)).result()
+
+    async def story(lab: Lab) -> None:
+        run = await lab.start(parent)
+        assert await run.result() == {"twice": 2}
+        assert await children_of(lab, "child") == ["succeeded"]
+
+    assert await tenure.testing.crash_everywhere(story, parent, child) > 5
+
+
+async def test_a_canceled_parent_takes_its_children_with_it() -> None:
+    @flow
+    async def parent() -> Any:
+        return await (await tenure.start(waiter)).result()
+
+    async with Lab(parent, waiter) as lab:
+        run = await lab.start(parent)
+        await lab.settle()
+        await lab.cancel(run)
+        await lab.settle()
+        assert await run.status() == "canceled"
+        assert await children_of(lab, "waiter") == ["canceled"]
+
+
+async def test_a_child_that_is_not_defined_here_is_told() -> None:
+    @flow
+    async def parent() -> None:
+        await tenure.start("nowhere")
+
+    async with Lab(parent) as lab:
+        run = await lab.start(parent)
+        with pytest.raises(TenureError, match="there is no workflow 'nowhere' here; import the module"):
+            await run.result()
+
+
+async def test_a_childs_input_that_does_not_fit_is_refused_where_it_is_started() -> None:
+    @flow
+    async def parent() -> str:
+        try:
+            await tenure.start(child, "many")
+        except TenureError as refused:
+            return refused.message
+        return "started"
+
+    async with Lab(parent, child) as lab:
+        run = await lab.start(parent)
+        assert "Expected `int`, got `str`" in await run.result()
+        assert await children_of(lab, "child") == []
+
+
+# ------------------------------------------------------------------------------------------- restarts
+
+
+async def test_a_run_goes_on_as_another_and_its_result_follows(url: str | None) -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @flow
+    async def chain(left: int, total: int = 0) -> int:
+        await work(left)
+        if left == 0:
+            return total
+        await tenure.sleep("1d")
+        tenure.restart(left - 1, total=total + left)
+        raise AssertionError("restart does not return")
+
+    async with Lab(chain, url=url) as lab:
+        run = await lab.start(chain, 5)
+        assert await run.result() == 15
+        assert len(await lab.runs()) == 6
+        assert {await each.status() for each in await lab.runs()} == {"succeeded"}
+    assert done == [f"work {n}" for n in (5, 4, 3, 2, 1, 0)]
+
+
+async def test_a_parent_is_given_the_result_of_what_its_child_went_on_as(url: str | None) -> None:
+    @flow(name="chain")
+    async def chain(left: int) -> str:
+        await tenure.sleep("1h")
+        if left:
+            tenure.restart(left - 1)
+        return "the end"
+
+    @flow
+    async def parent() -> Any:
+        return await (await tenure.start(chain, 3)).result()
+
+    async with Lab(parent, chain, url=url) as lab:
+        run = await lab.start(parent)
+        assert await run.result() == "the end"
+
+
+async def test_a_restart_with_a_large_input_is_possible() -> None:
+    @flow
+    async def chain(text: str, last: bool = False) -> int:
+        if last:
+            return len(text)
+        tenure.restart("x" * 400_000, last=True)
+        return 0
+
+    async with Lab(chain) as lab:
+        run = await lab.start(chain, "")
+        assert await run.result() == 400_000
+
+
+async def test_a_restart_with_an_input_that_does_not_fit_is_refused_there() -> None:
+    @flow
+    async def chain(left: int) -> str:
+        try:
+            tenure.restart("many")
+        except TenureError as refused:
+            return refused.code
+        return "restarted"
+
+    async with Lab(chain) as lab:
+        run = await lab.start(chain, 1)
+        assert await run.result() == "INVALID_INPUT"
+
+
+async def test_code_that_catches_everything_does_not_stop_a_restart() -> None:
+    @flow
+    async def chain(left: int) -> str:
+        if left:
+            try:
+                tenure.restart(left - 1)
+            except BaseException:
+                return "swallowed"
+        return "restarted"
+
+    async with Lab(chain) as lab:
+        run = await lab.start(chain, 1)
+        assert await run.result() == "restarted"

@@ -1,0 +1,321 @@
+"""Several things at once: gather, map, and what asyncio has for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.errors import TenureError
+from tenure.sdk.definitions import Step
+from tenure.testing import Lab
+from tests.sdk.flows import Steps, flow, noted
+
+
+class Crowd:
+    """A step that counts how many of it are at work at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.done: list[int] = []
+        self.step = Step(self._work, name="work")
+
+    async def _work(self, number: int) -> int:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.002)
+        self.now -= 1
+        self.done.append(number)
+        return number * 10
+
+
+async def test_gather_does_everything_at_once_and_answers_in_order(url: str | None) -> None:
+    crowd = Crowd()
+
+    @flow
+    async def whole() -> list[int]:
+        return await tenure.gather(*(crowd.step(n) for n in range(10)))
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == [n * 10 for n in range(10)]
+    assert crowd.most == 10
+
+
+async def test_a_limit_bounds_how_many_are_at_work() -> None:
+    crowd = Crowd()
+
+    @flow
+    async def whole() -> list[int]:
+        first = await tenure.map(crowd.step, range(9), limit=3)
+        return first + await tenure.gather(*(crowd.step(n) for n in range(9)), limit=2)
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == [n * 10 for n in range(9)] * 2
+    assert crowd.most == 3
+
+
+async def test_gather_and_map_of_nothing_answer_nothing() -> None:
+    crowd = Crowd()
+
+    @flow
+    async def whole() -> list[Any]:
+        return [await tenure.gather(), await tenure.map(crowd.step, [])]
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == [[], []]
+
+
+async def test_a_limit_of_none_is_a_mistake() -> None:
+    crowd = Crowd()
+
+    @flow
+    async def whole() -> None:
+        await tenure.map(crowd.step, [1], limit=0)
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match="a limit is at least 1"):
+            await run.result()
+
+
+async def test_the_first_failure_stops_the_others(url: str | None) -> None:
+    done: Steps = []
+
+    @tenure.step(retries=0)
+    async def fails() -> None:
+        raise tenure.Failure("NO_LUCK", "at all")
+
+    @tenure.step
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            done.append("stopped")
+
+    @flow
+    async def whole() -> None:
+        await tenure.gather(endless(), endless(), fails())
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match="NO_LUCK"):
+            await run.result()
+    assert done == ["stopped"] * 2
+
+
+@pytest.mark.parametrize("how", ["tenure", "asyncio", "group"])
+async def test_a_run_goes_on_after_a_failure_that_stopped_others_and_its_replay_too(how: str) -> None:
+    done: Steps = []
+    after = noted(done, "after")
+
+    @tenure.step(retries=0)
+    async def fails() -> None:
+        raise tenure.Failure("NO_LUCK")
+
+    @tenure.step
+    async def endless() -> None:
+        done.append("endless")
+        await asyncio.Event().wait()
+
+    async def group() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(endless())
+            tasks.create_task(fails())
+
+    async def both() -> None:
+        pending = [asyncio.ensure_future(endless()), asyncio.ensure_future(fails())]
+        try:
+            await asyncio.gather(*pending)
+        finally:
+            pending[0].cancel()
+
+    @flow
+    async def whole() -> str:
+        try:
+            if how == "tenure":
+                await tenure.gather(endless(), fails())
+            elif how == "asyncio":
+                await both()
+            else:
+                await group()
+        except* tenure.StepFailed as failed:
+            done.append(type(failed.exceptions[0]).__name__)
+        said = await after()
+        await tenure.sleep("1h")
+        return str(said)
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == "after"
+        assert (await lab.engine.get(run.id)).parked is None
+    assert done == ["endless", "StepFailed", "after", "StepFailed"]
+
+
+async def test_exceptions_can_be_results() -> None:
+    crowd = Crowd()
+
+    @tenure.step(retries=0)
+    async def fails(number: int) -> int:
+        raise tenure.Failure("NO_LUCK", str(number))
+
+    @flow
+    async def whole() -> list[str]:
+        found = await tenure.gather(crowd.step(1), fails(2), crowd.step(3), return_exceptions=True)
+        mapped = await tenure.map(fails, [4, 5], return_exceptions=True)
+        return [str(each.message) if isinstance(each, tenure.StepFailed) else str(each) for each in found + mapped]
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == ["10", "2", "30", "4", "5"]
+
+
+async def test_several_waits_at_once_are_waited_for_together(url: str | None) -> None:
+    @flow
+    async def whole() -> list[Any]:
+        approved, event, _ = await tenure.gather(
+            tenure.approve("Go?"), tenure.wait("healthy"), tenure.sleep("2h")
+        )
+        return [approved.approver, event]
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        assert lab.workers[0].leases() == []
+        await lab.deliver(run, "healthy", 1)
+        await lab.jump("1h")
+        await lab.approve(run, by="ada")
+        await lab.settle()
+        assert await run.status() == "waiting_external"
+        assert await run.result() == ["ada", 1]
+
+
+async def test_a_wait_beside_a_step_at_work_is_noticed_before_the_step_ends() -> None:
+    done: Steps = []
+    finish = asyncio.Event()
+    after = noted(done, "after")
+
+    @tenure.step
+    async def long() -> str:
+        await finish.wait()
+        return "long"
+
+    async def branch() -> str:
+        await tenure.wait("healthy")
+        return str(await after())
+
+    @flow
+    async def whole() -> list[str]:
+        return await tenure.gather(long(), branch())
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.reached("long")
+        await lab.settle(leave="long")
+        await lab.deliver(run, "healthy")
+        await lab.jump("1s", leave="long")
+        assert done == ["after"]
+        finish.set()
+        assert await run.result() == ["long", "after"]
+
+
+@pytest.mark.parametrize("how", ["gather", "group"])
+async def test_asyncios_own_ways_replay_as_they_ran(how: str, url: str | None) -> None:
+    done: Steps = []
+    build, check = noted(done, "build"), noted(done, "check")
+
+    async def part(number: int) -> str:
+        await build(number)
+        await tenure.sleep("1h" if number else 1)
+        return str(await check(number))
+
+    @flow
+    async def whole() -> list[str]:
+        if how == "gather":
+            return list(await asyncio.gather(*(part(n) for n in range(3))))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part(n)) for n in range(3)]
+        return [task.result() for task in tasks]
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await lab.jump("2s")
+        assert sorted(done) == ["build 0", "build 1", "build 2", "check 0"]
+        assert await run.status() == "waiting_external"
+        assert await run.result() == ["check 0", "check 1", "check 2"]
+    assert sorted(done) == sorted(f"{step} {n}" for step in ("build", "check") for n in range(3))
+
+
+async def test_branches_have_keys_of_their_own_whatever_order_they_come_in() -> None:
+    done: Steps = []
+    build = noted(done, "build")
+
+    async def part(name: str) -> str:
+        first = await build(name, 1)
+        await tenure.sleep("2h" if name == "a" else "1h")
+        return f"{first}, {await build(name, 2)}"
+
+    @flow
+    async def whole() -> list[str]:
+        return await tenure.gather(part("a"), part("b"))
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == ["build a 1, build a 2", "build b 1, build b 2"]
+        assert set(await run.recorded()) == {
+            "gather[1]/build", "gather[1]/build#2", "gather[2]/build", "gather[2]/build#2",
+        }  # fmt: skip
+    assert sorted(done) == ["build a 1", "build a 2", "build b 1", "build b 2"]
+
+
+async def test_a_crash_in_the_middle_of_a_map_repeats_only_what_was_not_recorded() -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @flow
+    async def whole() -> list[str]:
+        return await tenure.map(work, range(6), limit=2)
+
+    async with Lab(whole) as lab:
+        async with lab.crash_after("work"):
+            run = await lab.start(whole)
+        assert await run.result() == [f"work {n}" for n in range(6)]
+        recorded = await run.recorded()
+        first = [key for key, row in recorded.items() if row.n == 1]
+        assert first
+        assert {row.n for row in recorded.values()} == {1, 2}
+    assert len(done) <= 6 + 2  # at most what was at work
+
+
+async def test_gather_within_gather_and_map_over_a_function_of_the_workflow() -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    async def pair(n: int) -> list[str]:
+        return await tenure.gather(work(n, "l"), work(n, "r"))
+
+    @flow
+    async def whole() -> list[list[str]]:
+        found = await tenure.map(pair, [1, 2])
+        await tenure.sleep("1h")
+        return found
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == [["work 1 l", "work 1 r"], ["work 2 l", "work 2 r"]]
+    assert len(done) == 4
+
+
+async def test_a_plain_workflow_is_told_to_use_map() -> None:
+    @flow
+    def whole() -> None:
+        _ = tenure.gather()
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match=r"in a plain one use tenure\.map"):
+            await run.result()
