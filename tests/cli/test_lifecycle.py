@@ -25,7 +25,8 @@ def test_bare_tenure_teaches() -> None:
     shown = tenure()
     assert shown.returncode == 0
     assert "First steps" in shown.stdout
-    assert "tenure lifecycle list" in shown.stdout
+    assert "tenure init hello" in shown.stdout
+    assert "lifecycle" in shown.stdout
 
 
 def test_the_version_is_the_packages() -> None:

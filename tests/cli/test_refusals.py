@@ -80,7 +80,7 @@ def test_work_is_refused_before_a_step_is_taken(tenure: Tenure, tmp_path: Path) 
 
 
 def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in (("runs", "list"), ("doctor",), ("migrate",), ("demo",)):
+    for words in (("runs", "list"), ("doctor",), ("migrate",)):
         assert "it is empty" in misused(tenure, *words, "--db", "")
     misused(tenure, *CREATE, "--by", "")
     assert "no blanks" in misused(tenure, *CREATE, "--by", "ada lovelace")
@@ -111,7 +111,6 @@ def test_help_shows_the_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch
     assert "[default: uid:N of this account]" in tenure("runs", "cancel", "--help").out
     assert "Who answers" in tenure("approvals", "reject", "--help").out
     assert "[default: as the profile's rules say]" in tenure("runs", "work", "--help").out
-    assert "[default: a temporary file]" in tenure("demo", "--help").out
     settled = " ".join(tenure("doctor", "--help").out.replace("│", " ").split())
     assert "wait for a worker" in settled
 

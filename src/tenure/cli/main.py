@@ -24,11 +24,9 @@ COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 
 COMMANDS: dict[str, Line] = {
     # Work with workflows.
-    "init": Line("init", "Begin", "Make a project that runs: a workflow, a YAML file, a test."),
-    "run": Line("run", "Begin", "Run a workflow here and watch it: a Python function or a YAML file."),
-    "dev": Line(
-        "dev", "Begin", "Work on an app: a worker, the sweeper and the scheduler, anew on every change."
-    ),
+    "init": Line("init", "Begin", "Make a project that runs."),
+    "run": Line("run", "Begin", "Run a workflow here and watch it: code or a YAML file."),
+    "dev": Line("dev", "Begin", "Serve an app while you work on it; anew on every change."),
     "worker": Line("worker", "Begin", "Serve the workflows and tools of an app until you stop it."),
     "demo": Line("demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."),
     # Look after runs.
@@ -110,7 +108,7 @@ def main() -> None:
     from tenure.errors import TenureError
 
     try:
-        app()
+        app(prog_name="tenure")
     except TenureError as error:
         _refused(error)
 

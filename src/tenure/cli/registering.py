@@ -60,6 +60,19 @@ def workflows_in(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) ->
     return found
 
 
+def tools_in(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[str]:
+    """The names of the tools among what a worker serves."""
+    from tenure.sdk.definitions import Registry, Tool
+
+    found: list[str] = []
+    for each in definitions:
+        if isinstance(each, Registry):
+            found += each.tools
+        elif isinstance(each, Tool):
+            found.append(each.name)
+    return found
+
+
 async def put(engine: Engine, workflow: Workflow[..., Any] | Declared) -> RegisteredWorkflow:
     """Register one version of a workflow; WORKFLOW_CHANGED where that version is something else."""
     about = described(workflow)

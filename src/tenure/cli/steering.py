@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +123,8 @@ def delete(
     from tenure import ids
     from tenure.kernel import commands as c
 
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to be asked: add --yes", param_hint="--yes")
     if not yes:
         typer.confirm(f"Delete {run} with its whole history?", abort=True, err=True)
 

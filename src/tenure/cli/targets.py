@@ -132,9 +132,15 @@ def definitions_of(target: str) -> tuple[Registry | Workflow[..., Any] | Tool, .
     place, name = split(target)
     module = load_module(place)
     found = vars(module).get(name or "app")
-    if isinstance(found, Registry | Workflow | Tool) and (name or isinstance(found, Registry)):
+    if isinstance(found, Registry | Workflow | Tool):
         return (found,)
-    if name and name != "app":
+    if (
+        isinstance(found, list | tuple)
+        and found
+        and all(isinstance(f, Registry | Workflow | Tool) for f in found)
+    ):
+        return tuple(found)
+    if name:
         known = [key for key, value in vars(module).items() if isinstance(value, Registry | Workflow | Tool)]
         raise TenureError(
             "INVALID_INPUT",

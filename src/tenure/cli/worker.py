@@ -6,22 +6,16 @@ rest uncharged. A second signal ends it at once; its leases expire and others ta
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import Annotated, Any
 
 import typer
 
-from tenure.cli.console import err, print_json, shown
+from tenure.cli.console import counted, err, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import seconds, wait_for
 
-if TYPE_CHECKING:
-    from tenure.embedded import Engine
-    from tenure.worker import Worker
-
-INTERRUPTED = 130
 _EPILOG = """
 Examples:
 
@@ -71,80 +65,61 @@ def worker(
     if target is None and not commands:
         raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
     from tenure.cli.targets import definitions_of
-    from tenure.sdk.definitions import Registry
-
-    definitions = definitions_of(target) if target is not None else (Registry(),)
-    how: dict[str, Any] = {
-        "slots": slots,
-        "queues": tuple(queue) if queue else None,
-        "name": name,
-        "commands": commands,
-    }
-    wait_for(_serve(db, definitions, how, seconds(grace), as_json))
-
-
-async def _serve(
-    db: str | None, definitions: tuple[Any, ...], how: dict[str, Any], grace: float, as_json: bool
-) -> None:
-    from tenure.cli.registering import put_all, workflows_in
     from tenure.config import choose_database
-    from tenure.embedded import Engine
+    from tenure.embedded.serving import serve
 
+    definitions = definitions_of(target) if target is not None else ()
     database = choose_database(db)
     sqlite = database.kind == "sqlite"
     address = f"sqlite:{database.address}" if sqlite else database.address
-    async with Engine(address, migrate=sqlite) as engine:
-        made = engine.worker(*definitions, **how)
-        stopping = _signals(made)
-        await made.start()
-        refused = await put_all(engine, workflows_in(definitions))
-        _ready(engine, made, str(database), refused, as_json)
-        await stopping.wait()
-        if not as_json:
-            err().print(shown(f"stopping: up to {grace:g} s for what is under way; again to end at once"))
-        await made.stop(grace)
-        _stopped(made, as_json)
+    lines = wait_for(_registered(address, definitions, sqlite))
+    _tell(definitions, str(database), slots, commands, lines, as_json)
+    stuck = wait_for(
+        serve(
+            address,
+            definitions,
+            slots=slots,
+            queues=tuple(queue) if queue else None,
+            name=name,
+            grace=seconds(grace),
+            commands=commands,
+        )
+    )
+    if stuck:
+        err().print(shown(f"{counted(stuck, 'step')} could not be stopped and will be done again", "yellow"))
+        sys.stdout.flush()
+        os._exit(1)  # a thread that does not end would keep the process
 
 
-def _signals(made: Worker) -> asyncio.Event:
-    """Told when somebody wants it to stop; see the law above."""
-    stopping = asyncio.Event()
+async def _registered(address: str, definitions: tuple[Any, ...], make: bool) -> list[str]:
+    """Tell the database what there is; what was refused."""
+    from tenure.cli.registering import put_all, workflows_in
+    from tenure.embedded import Engine
 
-    def told() -> None:
-        if stopping.is_set():
-            made.kill()
-            os._exit(INTERRUPTED)  # what runs in threads cannot be stopped otherwise
-        stopping.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    return stopping
+    async with Engine(address, migrate=make, sweep=False) as engine:
+        return await put_all(engine, workflows_in(definitions))
 
 
-def _ready(engine: Engine, made: Worker, database: str, refused: list[str], as_json: bool) -> None:
-    del engine
+def _tell(
+    definitions: tuple[Any, ...], database: str, slots: int, commands: bool, lines: list[str], as_json: bool
+) -> None:
+    """What is served, before the work begins."""
+    from tenure.cli.registering import tools_in, workflows_in
+
+    flows = workflows_in(definitions)
+    tools = tools_in(definitions)
     if as_json:
-        print_json({"worker": made.name, "database": database, "slots": made.slots, "queues": made.queues})
+        workflows = [{"name": f.name, "version": f.version, "queue": f.queue} for f in flows]
+        print_json({"database": database, "workflows": workflows, "tools": tools, "commands": commands})
+        sys.stdout.flush()
         return
     console = err()
-    console.print(
-        shown(f"{made.name} serves {database} with {made.slots} slots; Ctrl-C stops it"), soft_wrap=True
-    )
-    for flow in made.registry.workflows.values():
+    console.print(shown(f"serving {database} with {counted(slots, 'slot')}; Ctrl-C stops it"), soft_wrap=True)
+    for flow in flows:
         console.print(shown(f"  workflow {flow.name} version {flow.version} on {flow.queue}"))
-    for tool in made.registry.tools:
+    for tool in tools:
         console.print(shown(f"  tool {tool}"))
-    if any(queue.endswith("|run") for queue in made.queues):
+    if commands:
         console.print(shown("  commands of YAML workflows"))
-    for line in refused:
+    for line in lines:
         console.print(shown(line, "yellow"), soft_wrap=True)
-
-
-def _stopped(made: Worker, as_json: bool) -> None:
-    counts = {name: number for name, number in made.counts.items() if number}
-    if as_json:
-        print_json({"worker": made.name, "counts": made.counts})
-    else:
-        told = ", ".join(f"{number} {name}" for name, number in counts.items()) or "nothing was there to do"
-        err().print(shown(f"{made.name} stopped: {told}"))
