@@ -1,14 +1,20 @@
-"""A claim looks past what others hold. SQLite has one writer and no locked runs, so these are PostgreSQL's."""
+"""A claim looks past what others hold, and past what may not be taken.
+
+SQLite has one writer and no locked runs, so what is about locks is PostgreSQL's.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import asyncpg
 import pytest
 
 from tenure.kernel.model import Cap
+from tenure.orchestrator import claims
+from tenure.store.port import Query
 from tests.conformance.world import Place, World, step
 
 
@@ -46,3 +52,64 @@ async def test_a_locked_lane_makes_room_for_another_ones_work(postgres_dsn: str)
         async with locked(postgres_dsn, held):
             assert (await w.claim()).run_id == free
         assert (await w.claim()).run_id == held
+
+
+# --------------------------------------------------------------------------------- past full workflows
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small windows; how many steps each query for candidates asked for."""
+    asked: list[int] = []
+
+    def counting(name: str, rows: Sequence[tuple[Any, ...]] = (), scalars: tuple[Any, ...] = ()) -> Query:
+        if name.startswith("candidates"):
+            asked.extend(row[-1] for row in rows)
+        return Query(name, rows, scalars)
+
+    monkeypatch.setattr(claims, "PAST_FULL_WINDOW", 8)
+    monkeypatch.setattr(claims, "PAST_FULL_WINDOWS_MAX", 2)
+    monkeypatch.setattr(claims, "Query", counting)
+    return asked
+
+
+FULL = [Cap("acme", "wf:full", max_concurrency=1)]
+
+
+async def test_a_claim_looks_past_a_full_workflow_a_bounded_way_and_the_next_one_goes_on(
+    place: Place, looked: list[int]
+) -> None:
+    async with World(place, caps=FULL) as w:
+        full = await w.create(workflow="full", plan=[step(f"s{n}") for n in range(300)])
+        first = await w.claim()
+        assert first.run_id == full
+        free = [await w.create(workflow="free", plan=["a"], priority=-n) for n in range(3)]
+        looked.clear()
+        found: list[int] = []
+        calls = 0
+        while len(found) < 3:
+            leases = await w.claims(limit=2)
+            found += [lease.run_id for lease in leases]
+            calls += 1
+            assert sum(looked) <= 5 * 3 * 8, "five tries of three windows"
+            assert calls < 10
+            looked.clear()
+        assert found == free
+        assert calls > 2
+        for _ in range(10):
+            assert await w.claims() == [], "it comes around and finds nothing"
+        await w.complete(first)
+        assert (await w.claim()).run_id == full, "what is at the head is seen at once when there is room"
+
+
+async def test_work_at_the_head_of_a_lane_is_found_at_once_whatever_lies_behind(
+    place: Place, looked: list[int]
+) -> None:
+    async with World(place, caps=FULL) as w:
+        await w.create(workflow="full", plan=[step(f"s{n}") for n in range(40)])
+        await w.claim()
+        assert await w.claims() == []
+        urgent = await w.create(workflow="free", plan=["a"], priority=5)
+        looked.clear()
+        assert (await w.claim()).run_id == urgent
+        assert looked == [8]

@@ -155,6 +155,14 @@ def test_candidates_cost_what_is_asked_for(connection: apsw.Connection) -> None:
     assert cost(connection, "candidates", "q1", "acme", "main", 10) == before
 
 
+def test_candidates_behind_another_cost_what_is_asked_for(connection: apsw.Connection) -> None:
+    put(connection, [a_ready_step(1, n, priority=1) for n in range(20)])
+    before = cost(connection, "candidates_behind", "q1", "acme", "main", 1, 1000, 1, 5, 10)
+    put(connection, [a_ready_step(2, n, priority=1) for n in range(3000)])
+    put(connection, [a_ready_step(0, n, priority=1) for n in range(3000)])
+    assert cost(connection, "candidates_behind", "q1", "acme", "main", 1, 1000, 1, 5, 10) <= before * 1.1
+
+
 def test_closing_a_run_does_not_look_at_its_closed_steps(connection: apsw.Connection) -> None:
     put(connection, [a_step(1, n) for n in range(3)])
     before = cost(connection, "load_open_steps", 1)

@@ -102,7 +102,7 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
     Step: ("dependents", *columns(Step, "state")),  # AddSteps: new steps may need one that is there
     Attempt: columns(Attempt, "timeout_at"),
     Checkpoint: columns(Checkpoint, "no"),
-    Wait: columns(Wait, "expires_at"),
+    Wait: ("name", *columns(Wait, "expires_at")),
     Approval: columns(Approval, "tier"),
     Inbox: ("wait_no",),
     Child: columns(Child, "state"),

@@ -8,15 +8,17 @@ Laws:
    for one window only, in order, so that claims do not wait for each other in a circle.
 3. Runs locked by others are left out, never waited for: where all that was chosen is locked, more is asked for, a
    bounded number of times. A step is looked at again under its run's lock.
+4. Past the steps of workflows that have all the leases they may have, a claim looks a bounded number of windows far;
+   the next one goes on there, and at the end of the queue from its beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Set
+from itertools import product
 from typing import Any
 
 import msgspec
-from msgspec.json import encode
 
 from tenure.errors import TenureError
 from tenure.kernel.admission import Lane as LaneKey
@@ -37,6 +39,10 @@ WINDOWS_MAX = 16
 """Windows without anything to take that one claim passes over; the next one goes on behind them."""
 
 
+PAST_FULL_WINDOW = 256
+"""Steps looked at at once in a lane where a workflow has all the leases it may have."""
+PAST_FULL_WINDOWS_MAX = 4
+"""Windows behind the first one that a claim looks at there."""
 LOOKS = (0, 32, 256, 2048)
 """How many candidates more each look asks for, after all that the look before it chose were locked by others."""
 
@@ -55,6 +61,8 @@ class Dispatch:
     def __init__(self) -> None:
         self.shares = Shares()
         self.cursor: LaneKey = ("", "")
+        self.places: dict[tuple[str, str, str], Candidate] = {}
+        """By (queue, tenant, workspace): behind which step to look on, where full workflows fill what is before."""
 
 
 class Claimed(msgspec.Struct, gc=False):
@@ -63,7 +71,7 @@ class Claimed(msgspec.Struct, gc=False):
     leases: list[Lease]
     outcome: Any
     more: bool
-    """Whether there was work that was not taken because somebody held its run, or was quicker."""
+    """Whether there may be work that was not taken: somebody held its run, or was quicker, or it lies further back."""
 
 
 def claim(
@@ -93,10 +101,10 @@ def claim(
         usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
     locked: set[int] = set()
     for extra in LOOKS:
-        chosen, blocked = yield from _choose(claim, dispatch.shares, lanes, caps, usage, locked, extra)
+        chosen, blocked = yield from _choose(claim, dispatch, lanes, caps, usage, locked, extra)
         if not chosen:
             if not locked:
-                return Claimed([], outcome, False)
+                return Claimed([], outcome, any((t, w) in seen for _, t, w in dispatch.places))
             continue  # the steps of a locked run may be many: the next look goes further
         runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
         if runs:
@@ -134,13 +142,13 @@ def _any(
     """Whether there seems to be something to take in a window; without locks, so it is looked at again."""
     rows = yield Query("usage", [(t,) for t in capped])
     usage = {(u.tenant, u.workflow): u.leases for u in rows}
-    chosen, _ = yield from _choose(claim, dispatch.shares, lanes, caps, usage)
+    chosen, _ = yield from _choose(claim, dispatch, lanes, caps, usage)
     return bool(chosen)
 
 
 def _choose(
     claim: Claim,
-    shares: Shares,
+    dispatch: Dispatch,
     lanes: list[LaneKey],
     caps: dict[LaneKey, Cap],
     usage: dict[LaneKey, int],
@@ -150,26 +158,23 @@ def _choose(
     """Candidates that may be taken, and the lanes that are held back. Lanes whose turn it is and that have none
     make room for the others. Runs known to be `locked` are left out, and `extra` candidates looked at instead."""
     tenant_room, workflow_room = headroom(caps, usage)
-    full: dict[str, list[str]] = {}
+    full: dict[str, set[str]] = {}
     for (tenant, workflow), room in workflow_room.items():
         if room <= 0:
-            full.setdefault(tenant, []).append(workflow)
+            full.setdefault(tenant, set()).add(workflow)
     blocked = {lane for lane in lanes if tenant_room.get(lane[0], 1) <= 0}
     while True:
-        quotas = shares.serve(lanes, caps, claim.limit, tenant_room)
+        quotas = dispatch.shares.serve(lanes, caps, claim.limit, tenant_room)
         turn = {lane: n for lane, n in quotas.items() if n > 0}
         if not turn:
             return [], blocked
         plain = [(q, t, w, n + extra) for (t, w), n in turn.items() if t not in full for q in claim.queues]
-        held = [
-            (q, t, w, n + extra, encode(full[t]).decode())
-            for (t, w), n in turn.items()
-            if t in full
-            for q in claim.queues
-        ]
         candidates: list[Candidate] = (yield Query("candidates", plain)) if plain else []
-        if held:
-            candidates += yield Query("candidates_except", held)
+        for q, (t, w) in product(claim.queues, turn):
+            if t in full:
+                candidates += yield from _past_full(dispatch, (q, t, w), turn[t, w] + extra, full[t])
+            else:
+                dispatch.places.pop((q, t, w), None)
         if len(claim.queues) > 1:  # a lane's steps are in order within each queue only
             candidates.sort(key=lambda c: (-c.priority, c.ready_at or 0, c.run_id, c.idx))
         blocked |= turn.keys() - {(c.tenant, c.workspace) for c in candidates}
@@ -179,6 +184,32 @@ def _choose(
         if chosen:
             return chosen, blocked
         lanes = [lane for lane in lanes if lane not in turn]
+
+
+def _past_full(
+    dispatch: Dispatch, lane: tuple[str, str, str], most: int, full: Set[str]
+) -> Generator[Query | Save, Any, list[Candidate]]:
+    """The first steps of a lane that are not of a full workflow, as far as law 4 looks. Without an index by workflow
+    the full ones have to be passed over one by one: a window at a time, and not from the beginning each time."""
+    window = max(PAST_FULL_WINDOW, most)
+    rows: list[Candidate] = yield Query("candidates", [(*lane, window)])
+    found = [c for c in rows if c.workflow not in full]
+    place = dispatch.places.pop(lane, None)
+    if found or len(rows) < window:
+        return found[:most]
+    after = place or rows[-1]
+    for _ in range(PAST_FULL_WINDOWS_MAX):
+        key = (after.priority, after.ready_at, after.run_id, after.idx)
+        rows = yield Query("candidates_behind", [(*lane, *key, window)])
+        found = [c for c in rows if c.workflow not in full]
+        if found:
+            dispatch.places[lane] = after  # there may be more where these are
+            return found[:most]
+        if len(rows) < window:
+            return []
+        after = rows[-1]
+    dispatch.places[lane] = after
+    return []
 
 
 def _within(

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -223,6 +224,8 @@ IN_TRANSACTION: dict[str, Answer] = {
     "usage": Usage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
     "candidates": Candidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
     "candidates_except": Candidate,  # (queue, tenant, workspace, limit, JSON array of workflows left out) -> likewise
+    "candidates_behind": Candidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
+    # behind this one
     "key_queue": KeyQueue,  # () ; tenant, concurrency_key, horizon -> exactly one row; waiting: wake_at <= horizon
     "live_keys": LiveKey,  # () ; tenant, concurrency_key, except_run_id
     "rates": Rate,  # () ; tenant, since -> rated runs admitted after `since`
@@ -365,6 +368,38 @@ class Store(Protocol):
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Insert or replace caps."""
+        ...
+
+    # Beside the runs: see tenure.store.beside, which has these for every store.
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
+        """Insert a schedule (revision 1) or change it (the next revision); None: not in the state it expects."""
+        ...
+
+    async def advance_schedule(self, schedule: Schedule, next_at: int | None, last_slot: int | None) -> bool:
+        """Go on from the slot a schedule was read with, if nobody else did."""
+        ...
+
+    async def drop_schedule(self, tenant: str, name: str) -> bool:
+        """Delete a schedule; whether there was one."""
+        ...
+
+    async def put_worker(self, name: str, queues: Sequence[str], slots: int, version: str) -> None:
+        """Say that a worker is there: when it starts, and every few seconds."""
+        ...
+
+    async def drop_worker(self, name: str) -> None:
+        """A worker stops in peace."""
+        ...
+
+    async def put_workflow(
+        self, tenant: str, name: str, version: str, kind: str, definition: str, digest: str
+    ) -> RegisteredWorkflow:
+        """Register a version of a workflow; WORKFLOW_CHANGED where it is registered as something else."""
+        ...
+
+    async def put_log_lines(self, lines: Sequence[LogLine]) -> None:
+        """Append lines to the logs of runs."""
         ...
 
     async def wait_for_work(self, timeout_s: float) -> bool:

@@ -184,6 +184,26 @@ cross join lateral (
         and not jsonb_exists(l.full_::jsonb, s.workflow)
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
+-- name: candidates_behind
+-- The same, behind a given step: first those of its priority, then those of lower ones. A comparison of all four as
+-- a row would not do, because priorities go down.
+select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
+from unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer[])
+    l (queue, tenant, workspace, priority, ready_at, run_id, idx, most)
+cross join lateral (
+    select * from (
+        select s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at from step s
+        where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
+            and s.priority = l.priority and (s.ready_at, s.run_id, s.idx) > (l.ready_at, l.run_id, l.idx)
+        order by s.ready_at, s.run_id, s.idx limit l.most) same
+    union all
+    select * from (
+        select s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at from step s
+        where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
+            and s.priority < l.priority
+        order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) lower_
+    order by priority desc, ready_at, run_id, idx limit l.most) c
+
 -- name: key_queue
 -- Who holds a concurrency key and who has waited longest for it: exactly one row. A run that waits for the key
 -- looks again soon (wake_at <= $3); one whose start is delayed does not wait for it yet.
@@ -205,14 +225,17 @@ group by workflow order by workflow
 
 -- name: beat
 -- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
--- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from.
-update attempt a set beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = b.seq, progress = b.progress
+-- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from. A
+-- heartbeat without a number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
+update attempt a set
+    beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = greatest(a.seq, b.seq), progress = b.progress
 from (
     select * from unnest($1::bigint[], $2::integer[], $3::integer[], $4::integer[], $5::bigint[], $6::text[])
         u (run_id, idx, n, seq, expires_at, progress)
     order by run_id, idx, n offset 0) b
 where a.run_id = any (array[b.run_id]) and a.idx = b.idx and a.n = b.n
-    and a.lease = 'active' and a.expires_at > $7::bigint and a.seq < b.seq and a.expires_at <= b.expires_at
+    and a.lease = 'active' and a.expires_at > $7::bigint and (b.seq = 0 or a.seq < b.seq)
+    and a.expires_at <= b.expires_at
 returning a.run_id, a.idx, a.n, a.state
 
 -- --------------------------------------------------------------------------------------------- timers
@@ -347,7 +370,8 @@ select distinct b.run_id from (
     union all select run_id from child
     union all select run_id from payload
     union all select run_id from event
-    union all select run_id from stale) b
+    union all select run_id from stale
+    union all select run_id from log_line) b
 where not exists (select from run r where r.id = b.run_id) order by b.run_id
 
 -- name: lost_specs
@@ -370,6 +394,10 @@ union all select 'outbox', count(*) from outbox
 union all select 'stale', count(*) from stale
 union all select 'cap', count(*) from cap
 union all select 'idempotency', count(*) from idempotency
+union all select 'schedule', count(*) from schedule
+union all select 'worker', count(*) from worker
+union all select 'workflow', count(*) from workflow
+union all select 'log_line', count(*) from log_line
 
 -- ------------------------------------------------------------------------------------------ the writer
 --
@@ -463,7 +491,7 @@ on conflict (run_id, idx, name) do update set
 insert into wait ({wait})
 select {n.wait} from unnest({rows}::wait_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
-    expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
+    name = excluded.name, expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_approval

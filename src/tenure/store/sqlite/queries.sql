@@ -163,6 +163,24 @@ where
     and workflow not in (select value from json_each(?5))
 order by priority desc, ready_at, run_id, idx limit ?4
 
+-- name: candidates_behind
+-- The same, behind a given step (?4..?7): first those of its priority, then those of lower ones. A comparison of
+-- all four as a row would not do, because priorities go down.
+select * from (
+    select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
+    where
+        queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
+        and priority = ?4 and (ready_at, run_id, idx) > (?5, ?6, ?7)
+    order by ready_at, run_id, idx limit ?8
+)
+union all
+select * from (
+    select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
+    where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1 and priority < ?4
+    order by priority desc, ready_at, run_id, idx limit ?8
+)
+order by 6 desc, 7, 1, 2 limit ?8
+
 -- name: key_queue
 -- Who holds a concurrency key, and who has waited for it longest. Always one row. A run that waits for the key
 -- looks again soon (wake_at <= ?3); one whose start is delayed does not wait for it yet.
@@ -192,11 +210,12 @@ group by workflow order by workflow
 
 -- name: beat
 -- A heartbeat only extends: the lease is active and unexpired, the message newer, the expiry not earlier.
--- ?7 is now; the last message may have been decided at an estimate a little ahead of it.
-update attempt set beat_at = max(beat_at, ?7), expires_at = ?5, seq = ?4, progress = ?6
+-- ?7 is now; the last message may have been decided at an estimate a little ahead of it. A heartbeat without a
+-- number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
+update attempt set beat_at = max(beat_at, ?7), expires_at = ?5, seq = max(seq, ?4), progress = ?6
 where
     run_id = ?1 and idx = ?2 and n = ?3
-    and lease = 'active' and expires_at > ?7 and seq < ?4 and expires_at <= ?5
+    and lease = 'active' and expires_at > ?7 and (?4 = 0 or seq < ?4) and expires_at <= ?5
 returning run_id, idx, n, state
 
 -- --------------------------------------------------------------------------------------------- writing
@@ -291,7 +310,7 @@ insert into wait values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
 )
 on conflict (run_id, no) do update set
-    expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
+    name = excluded.name, expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_approval
@@ -608,6 +627,8 @@ select run_id from (
     select run_id from event
     union
     select run_id from stale
+    union
+    select run_id from log_line
 )
 where run_id not in (select id from run) order by run_id
 
@@ -647,6 +668,14 @@ union all
 select 'cap', count(*) from cap
 union all
 select 'idempotency', count(*) from idempotency
+union all
+select 'schedule', count(*) from schedule
+union all
+select 'worker', count(*) from worker
+union all
+select 'workflow', count(*) from workflow
+union all
+select 'log_line', count(*) from log_line
 
 -- ------------------------------------------------------------------------------------------ the schema
 
