@@ -224,12 +224,6 @@ async def pair(folder: str, name: str) -> str:
     return name
 
 
-@tenure.workflow(lease="2s")
-async def orphan_of_a_children_step(folder: str) -> None:
-    """A step in a process of its own, with a child."""
-    await have_children(folder)
-
-
 @tenure.step
 async def tell(folder: str) -> None:
     """Say how far it is, and wait."""
@@ -316,5 +310,307 @@ def gated_plainly(folder: str) -> str:
 
 
 Gated = Workflow[[str], Any]
+
+
+@tenure.workflow(lease="2s")
+async def too_long(folder: str) -> str:
+    """A thread that takes too long."""
+    try:
+        waited: str = await wait_too_long_at(folder, "gate")
+        return waited
+    except tenure.StepFailed as failed:
+        return failed.code
+
+
+@tenure.step(timeout=0.3, retries=1, backoff=[0.01])
+def hang_once(folder: str) -> int:
+    """Hang in the first try."""
+    tries = tenure.current().attempt
+    note(folder, f"try {tries}")
+    while tries == 1 and not is_open(folder, "gate"):
+        time.sleep(0.02)
+    return tries
+
+
+@tenure.workflow(lease="2s")
+def second_try(folder: str) -> int:
+    """A thread that hangs in its first try."""
+    result: int = hang_once(folder)
+    return result
+
+
+@tenure.step(retries=0)
+def begin(folder: str, name: str) -> str:
+    """Take the only thread until the gate opens."""
+    note(folder, f"begun {name}")
+    time.sleep(0.6)
+    return name
+
+
+@tenure.step(timeout=0.2, retries=0)
+def begin_later(folder: str, name: str) -> str:
+    """Wait for a thread for longer than it may."""
+    note(folder, f"begun {name}")
+    return name
+
+
+@tenure.workflow(lease="2s")
+async def queueing(folder: str) -> list[str]:
+    """Two steps for one thread."""
+
+    async def second() -> str:
+        await asyncio.sleep(0.1)
+        try:
+            begun: str = await begin_later(folder, "second")
+            return begun
+        except tenure.StepFailed as failed:
+            return failed.code
+
+    return await tenure.gather(begin(folder, "first"), second())
+
+
+@tenure.step(timeout=0.2, retries=0)
+async def deafly_wait_too_long(folder: str) -> None:
+    """Swallow one's timeout."""
+    note(folder, "at deaf")
+    while not is_open(folder, "deaf"):
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            note(folder, "deaf at deaf")
+    note(folder, "past deaf")
+
+
+@tenure.workflow(lease="2s")
+async def deaf(folder: str) -> str:
+    """A step that does not hear that it took too long."""
+    try:
+        await deafly_wait_too_long(folder)
+    except tenure.StepFailed as failed:
+        return failed.code
+    return "done"
+
+
+@tenure.workflow(lease="2s")
+async def deaf_for_good(folder: str) -> None:
+    """A step that cannot be stopped, and one behind it."""
+    await deafly_wait_at(folder, "deaf")
+    await mark(folder, "after")
+
+
+class Unspeakable(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@tenure.step(retries=0)
+async def exit_async() -> None:
+    """Leave."""
+    sys.exit(3)
+
+
+@tenure.step(retries=0)
+def exit_plainly() -> None:
+    """Leave, in a thread."""
+    sys.exit(4)
+
+
+@tenure.step(retries=0, timeout="1m")
+async def interrupt() -> None:
+    """Press a key."""
+    raise KeyboardInterrupt
+
+
+@tenure.step(retries=0)
+def stop_iteration() -> None:
+    """What a future cannot carry."""
+    raise StopIteration(5)
+
+
+@tenure.step(retries=0)
+async def cancel_itself() -> None:
+    """Nobody has asked for it."""
+    raise asyncio.CancelledError
+
+
+@tenure.step(retries=0, timeout="1m")
+async def cancel_itself_slowly() -> None:
+    """Nobody has asked for it."""
+    raise asyncio.CancelledError
+
+
+@tenure.step(retries=0)
+async def unspeakable() -> None:
+    """Raise what has no text."""
+    raise Unspeakable
+
+
+@tenure.step(retries=0)
+async def without_a_code() -> None:
+    """Fail with nothing to say."""
+    raise tenure.Failure("", "?")
+
+
+@tenure.step(retries=0)
+async def not_a_text() -> None:
+    """Fail with what UTF-8 cannot say."""
+    raise UnicodeError("a lone \udc80")
+
+
+@tenure.workflow(lease="2s")
+async def raising() -> list[str]:
+    """Steps that raise everything."""
+    told = []
+    for step in (
+        exit_async,
+        exit_plainly,
+        interrupt,
+        stop_iteration,
+        cancel_itself,
+        cancel_itself_slowly,
+        unspeakable,
+        without_a_code,
+        not_a_text,
+    ):
+        try:
+            await step()
+        except tenure.StepFailed as failed:
+            told.append(failed.message.encode(errors="replace").decode())
+    return told
+
+
+@tenure.workflow(lease="2s")
+async def raising_itself(how: str) -> None:
+    """The workflow itself does it."""
+    if how == "exit":
+        sys.exit(1)
+    if how == "cancel":
+        raise asyncio.CancelledError
+    raise StopAsyncIteration
+
+
+@tenure.workflow(lease="2s")
+async def miscoded() -> None:
+    """Fail with a code that is none."""
+    raise tenure.Failure("two\nlines" * 20, "it is no code")
+
+
+@tenure.workflow(lease="2s")
+async def crashing() -> list[str]:
+    """Two processes that end without a word."""
+    told = []
+    for step in (vanish, segfault):
+        try:
+            await step()
+        except tenure.StepFailed as failed:
+            told.append(failed.message)
+    return told
+
+
+@tenure.workflow(lease="2s")
+async def hungry(folder: str) -> int:
+    """A process that is killed for its memory."""
+    tries: int = await run_out_of_memory(folder)
+    return tries
+
+
+@tenure.workflow(lease="2s")
+async def parent(folder: str) -> None:
+    """A process with a child."""
+    await have_children(folder)
+
+
+@tenure.workflow(lease="2s")
+async def parent_too_long(folder: str) -> str:
+    """A process with a child, for too long."""
+    try:
+        await have_children_too_long(folder)
+    except tenure.StepFailed as failed:
+        return failed.code
+    return "done"
+
+
+@tenure.step(isolate="process")
+def talk(folder: str) -> str:
+    """Say how far it is, from another process."""
+    tenure.current().progress("half way")
+    tenure.log("from another process", where="there")
+    while not is_open(folder, "gate"):
+        time.sleep(0.02)
+    return tenure.current().key
+
+
+@tenure.workflow(lease="1s")
+async def talkative(folder: str) -> str:
+    """A process that says how far it is."""
+    key: str = await talk(folder)
+    return key
+
+
+@tenure.workflow(lease="2s")
+async def waiting(folder: str) -> None:
+    """Wait for an event that never comes."""
+    await mark(folder, "first")
+    await tenure.wait("never")
+
+
+@tenure.workflow(lease="2s")
+def waiting_plainly(folder: str) -> None:
+    """The same in a thread."""
+    mark_plainly(folder, "first")
+    _ = tenure.wait("never")
+
+
+@tenure.workflow(lease="2s")
+async def waiting_beside(folder: str) -> None:
+    """Wait while another strand is at work, so that the lease is kept."""
+    await tenure.gather(wait_at(folder, "gate"), tenure.wait("never"))
+    await mark(folder, "last")
+
+
+@tenure.workflow(lease="2s")
+async def backing_off(folder: str) -> None:
+    """Wait between two tries."""
+    await fail_always(folder)
+    await mark(folder, "last")
+
+
+@tenure.step(retries=3, backoff=[4.0], jitter=0)
+def fail_always_plainly(folder: str) -> None:
+    """Fail, and be tried again much later."""
+    note(folder, "failing")
+    raise RuntimeError("as always")
+
+
+@tenure.workflow(lease="2s")
+def backing_off_plainly(folder: str) -> None:
+    """The same in a thread."""
+    fail_always_plainly(folder)
+    mark_plainly(folder, "last")
+
+
+@tenure.step
+async def first(folder: str) -> None:
+    """A step before."""
+    note(folder, "first")
+
+
+@tenure.step
+async def clean(folder: str) -> None:
+    """A step after."""
+    note(folder, "cleaned up")
+
+
+@tenure.workflow(lease="2s")
+async def tidy(folder: str) -> None:
+    """Clean up, whatever happens."""
+    await first(folder)
+    try:
+        await wait_at(folder, "gate")
+    finally:
+        await clean(folder)
+
 
 SOME = [quick, blocking]

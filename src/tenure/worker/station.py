@@ -44,6 +44,10 @@ class Station(Protocol):
         """Take up to `limit` steps; wait for some when there are none."""
         ...
 
+    async def wait_for_work(self, wait_seconds: float) -> None:
+        """Wait until there may be something to claim that was not there before the last claim."""
+        ...
+
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message of a lease; messages of one lease are carried out in the order in which they are said."""
         ...
@@ -127,9 +131,13 @@ class LocalStation:
             leases = await asyncio.shield(claiming)
         except asyncio.CancelledError:
             return await claiming
-        if not leases:
-            await self.orchestrator.wait_for_work(wait_seconds)
+        if not leases and wait_seconds > 0:
+            await self.wait_for_work(wait_seconds)
         return leases
+
+    async def wait_for_work(self, wait_seconds: float) -> None:
+        """Wait until there may be something to claim."""
+        await self.orchestrator.wait_for_work(wait_seconds)
 
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message of a lease; one that finds the queue full waits for room."""

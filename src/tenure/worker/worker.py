@@ -26,6 +26,7 @@ from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.limits import CLAIM_STEPS_MAX
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
@@ -54,6 +55,8 @@ LAST_WORD_SECONDS = 20.0
 LAST_WORD_PAUSE_SECONDS = 0.05
 REGISTER_SECONDS = 10.0
 GRACE_SECONDS = 10.0
+CANCEL_SHARE = 0.5
+"""How much of a cancel's grace its code has here: the request may be a heartbeat old, and the last word takes a moment."""
 
 
 class Worker:
@@ -87,6 +90,8 @@ class Worker:
         """How many leases of a run it holds."""
         self._stuck = 0
         self._reserved = 0
+        self._claimed = 0
+        """Slots that a claim under way may fill."""
         self._room = asyncio.Event()
         self._heart: Heart | None = None
         self._claiming: asyncio.Task[None] | None = None
@@ -160,7 +165,7 @@ class Worker:
     @property
     def free(self) -> int:
         """Slots nobody has."""
-        return self.slots - len(self._held) - self._stuck - self._reserved
+        return self.slots - len(self._held) - self._stuck - self._reserved - self._claimed
 
     @property
     def stuck(self) -> int:
@@ -204,16 +209,23 @@ class Worker:
                 self._room.clear()
                 await self._room.wait()
                 continue
+            # Some slots are left for runs that are started here meanwhile; the others are the claim's until it is over.
+            self._claimed = limit = min(max(free - free // 4, 1), CLAIM_STEPS_MAX)
             try:
-                leases = await self.station.claim(self.name, self.queues, min(free, 500), CLAIM_WAIT_SECONDS)
+                leases = await self.station.claim(self.name, self.queues, limit, 0.0)
             except Exception as fault:  # whatever it is: the next claim may go better
+                self._claimed = 0
                 log.warning("claim_failed", worker=self.name, error=repr(fault))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, CLAIM_PAUSE_SECONDS_MAX)
                 continue
+            finally:
+                self._claimed = 0
             pause = CLAIM_PAUSE_SECONDS_MIN
             for lease in leases:
                 self._begin(lease)
+            if not leases:
+                await self.station.wait_for_work(CLAIM_WAIT_SECONDS)
 
     async def _register(self) -> None:
         while True:
@@ -314,7 +326,7 @@ class Worker:
         held.work.cancel()
         patience = STOP_SECONDS
         if held.cancel and not held.lost:  # it may say what it has done until the cancel's deadline
-            patience = profiles.get(held.lease.profile).timing.cancel_grace_seconds / 2
+            patience = profiles.get(held.lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
         asyncio.get_running_loop().call_later(patience, held.is_over)
 
     async def _stopped(self, held: Held) -> None:
