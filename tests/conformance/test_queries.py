@@ -212,8 +212,6 @@ CASES = [
     rows("usage", [("acme",), ("nobody",), ("beta",)], [port.Usage("acme", "build", 1), port.Usage("beta", "build", 1)]),
     rows("candidates", [("q1", "acme", "main", 9)], candidates(URGENT, OLDER, READY), in_order=True),
     rows("candidates", [("q1", "acme", "main", 2), ("q2", "beta", "gpu", 1)], candidates(URGENT, OLDER, BETA_GPU)),
-    rows("candidates_except", [("q1", "acme", "main", 9, '["fix"]')], candidates(OLDER, READY), in_order=True),
-    rows("candidates_except", [("q1", "acme", "main", 9, '["build","x"]'), ("q2", "beta", "gpu", 1, "[]")], candidates(URGENT, BETA_GPU)),
     rows("candidates_behind", [("q1", "acme", "main", 10, 0, 0, 0, 9)], candidates(URGENT, OLDER, READY), in_order=True),
     rows("candidates_behind", [("q1", "acme", "main", 9, 1200, 102, 1, 9)], candidates(OLDER, READY), in_order=True),
     rows("candidates_behind", [("q1", "acme", "main", 9, 1200, 102, 0, 2)], candidates(URGENT, OLDER), in_order=True),

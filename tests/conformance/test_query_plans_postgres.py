@@ -85,7 +85,6 @@ ARGUMENTS: dict[str, str] = {
     "lanes": "'{q0,q1}', 't1', 'w1', 20",
     "usage": "'{t0,t1}'",
     "candidates": "'{q1,q1}', '{t1,t2}', '{w0,w1}', '{10,10}'",
-    "candidates_except": "'{q1,q1}', '{t1,t2}', '{w0,w1}', '{10,10}', '{[],[]}'",
     "candidates_behind": "'{q1,q1}', '{t1,t2}', '{w0,w1}', '{1,1}', '{0,0}', '{0,0}', '{0,0}', '{10,10}'",
     "key_queue": "'t1', 'k1', 9000",
     "live_keys": "'t1', 'k1', 5",

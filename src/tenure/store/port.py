@@ -223,7 +223,6 @@ IN_TRANSACTION: dict[str, Answer] = {
     "lanes": Lane,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
     "usage": Usage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
     "candidates": Candidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
-    "candidates_except": Candidate,  # (queue, tenant, workspace, limit, JSON array of workflows left out) -> likewise
     "candidates_behind": Candidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
     # behind this one
     "key_queue": KeyQueue,  # () ; tenant, concurrency_key, horizon -> exactly one row; waiting: wake_at <= horizon

@@ -174,16 +174,6 @@ cross join lateral (
     where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
--- name: candidates_except
--- The same without the steps of some workflows (a JSON array): those that have all the leases they may have.
-select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
-from unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[]) l (queue, tenant, workspace, most, full_)
-cross join lateral (
-    select s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at from step s
-    where s.claimable and s.queue = l.queue and s.tenant = l.tenant and s.workspace = l.workspace
-        and not jsonb_exists(l.full_::jsonb, s.workflow)
-    order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
-
 -- name: candidates_behind
 -- The same, behind a given step: first those of its priority, then those of lower ones. A comparison of all four as
 -- a row would not do, because priorities go down.

@@ -155,14 +155,6 @@ select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
 where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
 
--- name: candidates_except
--- The same without the steps of some workflows (?5, a JSON array): those that have all the leases they may have.
-select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
-where
-    queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
-    and workflow not in (select value from json_each(?5))
-order by priority desc, ready_at, run_id, idx limit ?4
-
 -- name: candidates_behind
 -- The same, behind a given step (?4..?7): first those of its priority, then those of lower ones. A comparison of
 -- all four as a row would not do, because priorities go down.
