@@ -204,3 +204,24 @@ def test_what_cannot_be_meant_is_told_with_what_can(tenure: Tenure, tmp_path: Pa
     refused(tenure("run", "shop.py:shop", "--supersede"), 2, "--concurrency-key")
     refused(tenure("worker"), 2, "name a module to serve, or --commands")
     assert not (tmp_path / "tenure.db").exists(), "nothing was begun"
+
+
+def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, tmp_path: Path) -> None:
+    run = tenure("run", "shop.py:shop", "--detach", "-i", "event=go").out.strip()
+    words = [sys.executable, "-m", "tenure.cli", "dev", "shop", "--grace", "1s"]
+    told: list[str] = []
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            told.append(line)
+            if "worker_started" in line and len(told) < 10:
+                (tmp_path / "shop.py").write_text(app("shop") + "\n# another line\n")
+            elif "worker_started" in line:
+                break
+        assert tenure("signal", run, "go").code == 0
+        watched = tenure("runs", "watch", run)
+        running.send_signal(signal.SIGINT)
+        told += running.stderr
+    assert running.returncode == 130
+    assert any("shop.py changed: starting anew" in line for line in told)
+    assert (watched.code, json.loads(watched.out)) == (0, "app:main")

@@ -27,7 +27,7 @@ def timeline(events: Iterable[EventView]) -> Table:
             f"{after:.3f} s",
             shown(event.actor),
             event.kind,
-            shown(changes(event.edges) or note(event)),
+            shown("; ".join(part for part in (changes(event.edges), *event.notes) if part) or note(event)),
         )
     return table
 

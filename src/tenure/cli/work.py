@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,13 +13,13 @@ from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import value_text
 from tenure.cli.session import change, code_of, json_value, wait_for
-from tenure.embedded import Engine
-from tenure.embedded.plan import payload
 from tenure.errors import TenureError
-from tenure.kernel.commands import Complete, Context, Fail
-from tenure.kernel.decide.leases import Lease
 from tenure.limits import PAYLOAD_BYTES_MAX
-from tenure.orchestrator.views import decoded
+
+if TYPE_CHECKING:
+    from tenure.embedded import Engine
+    from tenure.kernel.commands import Complete, Fail
+    from tenure.kernel.decide.leases import Lease
 
 
 class Worked(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +59,10 @@ def work(
         raise typer.BadParameter("--message, --retryable and --final need --fail")
     if fail is not None and output is not None:
         raise typer.BadParameter("a step that fails has no output: use --output or --fail")
+    from tenure.embedded.plan import payload
+    from tenure.kernel.commands import Complete, Context, Fail
+    from tenure.orchestrator.views import decoded
+
     # Everything that can be refused is refused before a step is taken: a claim is a try that counts.
     result, said_why = payload(json_value(output, "--output")), (message or "").encode()
     _check_size(result, "--output")

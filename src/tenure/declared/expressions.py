@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cel
 import msgspec
 
 from tenure.errors import TenureError
@@ -30,6 +29,9 @@ from tenure.limits import (
     EXPRESSION_BYTES_MAX,
     NESTED_COMPREHENSION_ITEMS_MAX,
 )
+
+if TYPE_CHECKING:
+    import cel
 
 ROOTS = ("inputs", "steps", "run", "trigger", "slot")
 FIELDS = {
@@ -184,6 +186,8 @@ def parse(source: str) -> Expression:
 
 @lru_cache(maxsize=1024)
 def _program(source: str) -> cel.Program:
+    import cel  # late: it brings a whole terminal toolkit along, and most runs have no expression
+
     return cel.compile(source)
 
 

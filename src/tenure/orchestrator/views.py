@@ -29,6 +29,7 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.profile import Profile
+from tenure.orchestrator.event_views import EdgeView, EventView, event_view
 from tenure.orchestrator.step_views import (
     CostView,
     Rows,
@@ -133,31 +134,6 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     finished_at: datetime | None
     seconds: float | None
-
-
-class EdgeView(msgspec.Struct, frozen=True):
-    """One edge of one machine that an event took."""
-
-    machine: str
-    before: str
-    after: str
-    owner: str
-    step: str | None = None
-    attempt: int | None = None
-
-
-class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a run's history."""
-
-    seq: int
-    at: datetime
-    kind: str
-    actor: str
-    initiator: str
-    cause: str
-    edges: tuple[EdgeView, ...]
-    context: dict[str, Any]
-    hash: str
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -416,8 +392,10 @@ class Views:
         await self.row(run_id)
         steps: list[Step] = await self._store.read("steps_of", run_id)
         names = {step.idx: step.name for step in steps}
+        waits: list[Wait] = await self._store.read("waits_of", run_id)
+        labels = {str(wait.no): wait.label for wait in waits}
         rows: list[Event] = await self._store.read("events_after", run_id, after, limit)
-        return [event_view(row, names) for row in rows]
+        return [event_view(row, names, labels) for row in rows]
 
     async def approvals(self, run_id: int) -> list[ApprovalView]:
         """Every question of a run, oldest first."""
@@ -456,31 +434,3 @@ def _has(spec: RunSpec, labels: Mapping[str, str]) -> bool:
     """Whether a run has all of these labels."""
     given = msgspec.json.decode(spec.labels)
     return all(str(given.get(key)) == value for key, value in labels.items())
-
-
-def event_view(row: Event, names: dict[int, str]) -> EventView:
-    """An event with its edges; `names` are the steps' by index."""
-    body = history.decode_body(row)
-    edges = [
-        EdgeView(
-            machine,
-            before,
-            after,
-            owner,
-            None if "run" in entry else names.get(entry["step"], str(entry["step"])),
-            entry.get("attempt"),
-        )
-        for entry in body.get("edges", ())
-        for machine, before, after, owner in entry["edges"]
-    ]
-    return EventView(
-        seq=row.seq,
-        at=moment(row.at),
-        kind=row.kind,
-        actor=row.actor,
-        initiator=row.initiator,
-        cause=row.cause,
-        edges=tuple(edges),
-        context=body.get("context", {}),
-        hash=row.hash.hex(),
-    )
