@@ -167,7 +167,9 @@ async def test_exceptions_can_be_results() -> None:
     async def whole() -> list[str]:
         found = await tenure.gather(crowd.step(1), fails(2), crowd.step(3), return_exceptions=True)
         mapped = await tenure.map(fails, [4, 5], return_exceptions=True)
-        return [str(each.message) if isinstance(each, tenure.StepFailed) else str(each) for each in found + mapped]
+        return [
+            str(each.message) if isinstance(each, tenure.StepFailed) else str(each) for each in found + mapped
+        ]
 
     async with Lab(whole) as lab:
         run = await lab.start(whole)

@@ -58,6 +58,8 @@ class Crashes:
     def __init__(self, kill: Callable[[str], None]) -> None:
         self._kill = kill
         self.planned: list[Crash] = []
+        self.doomed: set[str] = set()
+        """Workers whose last commit is under way: they say nothing more."""
         self.points: list[str] = []
         """What was committed or asked for, in order."""
 
@@ -81,6 +83,7 @@ class Crashes:
         self.points.append(f"{worker}: {_shown(message)}")
         for crash in self.planned:
             if crash.when == "after" and crash.fits(point, message):
+                self.doomed.add(worker)
                 answer.add_done_callback(partial(self._heard, crash, worker))
 
     def _heard(self, crash: Crash, worker: str, _answer: asyncio.Future[Reply]) -> None:

@@ -76,7 +76,8 @@ class LabStation(LocalStation):
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message, unless its worker is dead or dies of it; see laws 2 and 3."""
         worker = message.context.actor.removeprefix("worker:")
-        if worker in self.dead or self.crashes.strikes(worker, "before", message):
+        gone = worker in self.dead or worker in self.crashes.doomed
+        if gone or self.crashes.strikes(worker, "before", message):
             return asyncio.get_running_loop().create_future()
         answer = super().say(message)
         self.crashes.said(worker, message, answer)

@@ -1,0 +1,260 @@
+"""Code that changes while runs are under way: caught, named, and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.sdk import Workflow
+from tenure.testing import Lab, Stuck
+from tests.sdk.flows import Steps, flow, noted
+
+done: Steps = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    done.clear()
+
+
+build, check, ship, extra = (noted(done, name) for name in ("build", "check", "ship", "extra"))
+
+
+@flow
+async def right() -> str:
+    await build("main")
+    await check()
+    await tenure.sleep("1h")
+    return str(await ship())
+
+
+@flow
+async def renamed() -> str:
+    await noted(done, "compile")("main")
+    await check()
+    await tenure.sleep("1h")
+    return str(await ship())
+
+
+@flow
+async def inserted() -> str:
+    await build("main")
+    await extra()
+    await check()
+    await tenure.sleep("1h")
+    return str(await ship())
+
+
+@flow
+async def removed() -> str:
+    await build("main")
+    await tenure.sleep("1h")
+    return str(await ship())
+
+
+@flow
+async def other_arguments() -> str:
+    await build("develop")
+    await check()
+    await tenure.sleep("1h")
+    return str(await ship())
+
+
+@flow
+async def no_wait() -> str:
+    await build("main")
+    await check()
+    return str(await ship())
+
+
+@flow
+async def ends_early() -> str:
+    await build("main")
+    return "the end"
+
+
+@flow
+async def swallowing() -> str:
+    try:
+        await noted(done, "compile")("main")
+    except BaseException:
+        await extra()
+    return "swallowed"
+
+
+CHANGED: list[tuple[Workflow[..., Any], str]] = [
+    (renamed, "calls 'compile' where 'build' was recorded"),
+    (inserted, "calls 'extra' where 'check' was recorded"),
+    (removed, "calls 'ship' where 'check' was recorded"),
+    (other_arguments, "step 'build' was recorded with other arguments"),
+    (no_wait, "calls 'ship' where 'sleep' was recorded"),
+    (ends_early, "ends without 'check', which was recorded"),
+    (swallowing, "calls 'compile' where 'build' was recorded"),
+]
+
+
+@pytest.mark.parametrize(("changed", "why"), CHANGED, ids=lambda each: getattr(each, "__name__", ""))
+async def test_code_that_does_not_fit_parks_the_run_and_the_right_code_goes_on(
+    changed: Workflow[..., Any], why: str
+) -> None:
+    async with Lab(right) as lab:
+        run = await lab.start(right)
+        await lab.settle()
+        assert done == ["build main", "check"]
+        await lab.deploy(changed)
+        await lab.jump("2h")
+        view = await lab.engine.get(run.id)
+        assert view.parked is not None
+        assert why in view.parked
+        assert why in await run.why()
+        assert done == ["build main", "check"]  # nothing was done that does not fit
+        with pytest.raises(Stuck, match="parked"):
+            await run.result()
+        await lab.deploy(right)
+        await lab.engine.unpause(run.id)
+        assert await run.result() == "ship"
+    assert done == ["build main", "check", "ship"]
+
+
+async def test_a_new_version_leaves_old_runs_to_old_workers(url: str | None) -> None:
+    @flow(version="2")
+    async def newer() -> str:
+        return str(await extra())
+
+    async with Lab(right, url=url) as lab:
+        old = await lab.start(right)
+        await lab.settle()
+        await lab.deploy(newer)
+        new = await lab.start(newer)
+        assert await new.result() == "extra"
+        await lab.jump("2h")
+        assert await old.status() == "queued" or await old.status() == "running"
+        assert "worker" in (await lab.engine.why(old.id)).reason
+        await lab.add_worker(right)
+        assert await old.result() == "ship"
+
+
+async def test_a_version_that_accepts_older_ones_goes_on_with_their_runs() -> None:
+    @flow(version="2", accepts=["1"])
+    async def newer() -> str:
+        await build("main")
+        await check()
+        await tenure.sleep("1h")
+        return f"{await ship()} by version 2"
+
+    async with Lab(right) as lab:
+        run = await lab.start(right)
+        await lab.settle()
+        await lab.deploy(newer)
+        assert lab.run(run, newer) is not None
+        assert await run.result() == "ship by version 2"
+
+
+def with_patch() -> Workflow[..., Any]:
+    @flow
+    async def patched() -> str:
+        await build("main")
+        if await tenure.patched("check-twice"):
+            await check(1)
+            await check(2)
+        else:
+            await check()
+        await tenure.sleep("1h")
+        return str(await ship())
+
+    return patched
+
+
+def only_new() -> Workflow[..., Any]:
+    @flow
+    async def clean() -> str:
+        await build("main")
+        await check(1)
+        await check(2)
+        await tenure.sleep("1h")
+        return str(await ship())
+
+    return clean
+
+
+async def test_a_patch_is_taken_by_new_runs_and_not_by_old_ones() -> None:
+    async with Lab(right) as lab:
+        old = await lab.start(right)
+        await lab.settle()
+        done.clear()
+        await lab.deploy(with_patch())
+        new = await lab.start(with_patch())
+        await lab.settle()
+        assert done == ["build main", "check 1", "check 2"]
+        done.clear()
+        assert await old.result() == "ship"
+        assert await new.result() == "ship"
+        assert done == ["ship", "ship"]
+        assert "patched:check-twice" in await new.recorded()
+        assert "patched:check-twice" not in await old.recorded()
+
+
+async def test_a_patch_can_be_removed_while_runs_that_took_it_are_under_way() -> None:
+    async with Lab(with_patch()) as lab:
+        run = await lab.start(with_patch())
+        await lab.settle()
+        await lab.deploy(only_new())
+        assert await run.result() == "ship"
+    assert done == ["build main", "check 1", "check 2", "ship"]
+
+
+async def test_a_patch_asked_for_often_answers_the_same() -> None:
+    seen: list[bool] = []
+
+    @flow
+    async def whole() -> None:
+        for _ in range(3):
+            seen.append(await tenure.patched("loop"))
+            await build("main")
+        await tenure.sleep("1h")
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await run.result()
+    assert seen == [True] * 6
+
+
+async def test_a_patch_behind_everything_that_was_recorded_is_taken_by_old_runs_too() -> None:
+    @flow
+    async def longer() -> str:
+        await build("main")
+        await check()
+        await tenure.sleep("1h")
+        if await tenure.patched("announce"):
+            await extra()
+        return str(await ship())
+
+    async with Lab(right) as lab:
+        run = await lab.start(right)
+        await lab.settle()
+        await lab.deploy(longer)
+        assert await run.result() == "ship"
+    assert done == ["build main", "check", "extra", "ship"]
+
+
+async def test_more_code_behind_what_was_recorded_is_no_change() -> None:
+    def changed(*more: Callable[..., Any]) -> Workflow[..., Any]:
+        @flow
+        async def whole() -> str:
+            await build("main")
+            await tenure.sleep("1h")
+            for step in more:
+                await step()
+            return "done"
+
+        return whole
+
+    async with Lab(changed(ship)) as lab:
+        run = await lab.start(changed(ship))
+        await lab.settle()
+        await lab.deploy(changed(extra, check))
+        assert await run.result() == "done"
+    assert done == ["build main", "extra", "check"]
