@@ -83,7 +83,10 @@ async def wait_at(folder: str, gate: str) -> str:
     """Wait at a gate, and stop when asked to."""
     note(folder, f"at {gate}")
     try:
-        while not is_open(folder, gate):  # noqa: ASYNC110 - a file makes no event
+        while not is_open(folder, gate):
+            if is_open(folder, "memory is short"):
+                os.remove(Path(folder) / "memory is short")
+                os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does it
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
         note(folder, f"stopped at {gate}")
@@ -611,6 +614,52 @@ async def tidy(folder: str) -> None:
         await wait_at(folder, "gate")
     finally:
         await clean(folder)
+
+
+async def _three(folder: str, name: str, seconds: float) -> str:
+    await mark(folder, f"{name} a")
+    await asyncio.sleep(seconds)
+    await mark_once(folder, f"{name} b")
+    await asyncio.sleep(seconds)
+    await mark(folder, f"{name} c")
+    return name
+
+
+@tenure.workflow(lease="30s")
+async def patient_pair(folder: str, name: str) -> str:
+    """Three steps, one of which may not be repeated; with a lease that no busy machine outlasts."""
+    return await _three(folder, name, 0.01)
+
+
+@tenure.workflow(lease="2s")
+async def slow_pair(folder: str, name: str) -> str:
+    """The same, long enough to be killed in between."""
+    return await _three(folder, name, 0.1)
+
+
+@tenure.workflow(lease="3s", profile="git-with-intent")
+async def intent(folder: str) -> str:
+    """A run under the profile of git-with-intent: it resumes from a checkpoint."""
+    await mark(folder, "first")
+    await wait_at(folder, "gate")
+    await mark(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease="3s", profile="git-with-intent")
+async def intent_without_checkpoint(folder: str) -> str:
+    """The same without anything to resume from."""
+    await wait_at(folder, "gate")
+    return "done"
+
+
+@tenure.workflow(lease="3s", profile="git-with-intent")
+async def intent_asking(folder: str) -> str:
+    """A run that waits for a person."""
+    await mark(folder, "first")
+    await tenure.approve("merge it?")
+    await mark(folder, "last")
+    return "done"
 
 
 SOME = [quick, blocking]

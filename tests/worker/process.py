@@ -26,7 +26,7 @@ class WorkerProcess:
     def __init__(self, url: str, target: str = "tests.worker.flows", **options: Any) -> None:
         self._command = [sys.executable, "-m", "tests.worker.process", url, target]
         self._command += [f"{key}={value}" for key, value in options.items()]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the process
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -46,8 +46,10 @@ class WorkerProcess:
         self._log.close()
 
     def again(self) -> None:
-        """Start it anew, once it has ended."""
+        """Start it anew, once it has ended; what it printed is forgotten."""
         self.process.wait()
+        self._log.seek(0)
+        self._log.truncate()
         self.process = self._start()
 
     @property

@@ -1,0 +1,132 @@
+"""Git With Intent, 5.1 and 5.4, with real processes: a crash, a partition and an out-of-memory kill orphan a run; it
+is resumed from its checkpoint, or failed with RUN_ORPHANED."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from tests.conformance.wire import Wire
+from tests.worker import flows
+from tests.worker.process import WorkerProcess
+from tests.worker.stage import Watched, until, watching
+
+DISASTERS = ("crash", "partition", "out of memory")
+
+
+class Island:
+    """A worker that something will happen to."""
+
+    def __init__(self, worker: WorkerProcess, folder: str, wire: Wire | None) -> None:
+        self._worker = worker
+        self._folder = folder
+        self._wire = wire
+
+    def strike(self, disaster: str) -> None:
+        """Let it happen."""
+        if disaster == "crash":
+            self._worker.signal(signal.SIGKILL)
+        elif disaster == "out of memory":
+            flows.open_gate(
+                self._folder, "memory is short"
+            )  # the kernel kills the process in the middle of its step
+        elif self._wire is not None:
+            self._wire.mute()
+        else:  # nobody can be cut off from a file; a process that stands still says just as little
+            self._worker.signal(signal.SIGSTOP)
+
+    def heal(self, disaster: str) -> None:
+        """It is back, as far as it can be."""
+        if disaster != "partition":
+            return
+        if self._wire is not None:
+            self._wire.unmute()
+        else:
+            self._worker.signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def island(url: str, folder: str) -> AsyncIterator[Island]:
+    """A worker on a line of its own."""
+    if url.startswith("sqlite:"):
+        with WorkerProcess(url, name="island") as worker:
+            yield Island(worker, folder, None)
+        return
+    async with Wire(url).strung() as wire:
+        with WorkerProcess(wire.dsn, name="island") as worker:
+            yield Island(worker, folder, wire)
+
+
+async def orphaned(engine: Watched, run_id: str) -> bool:
+    """Whether the history says that the run has lost its owner."""
+    return any(event.kind == "lease_expired" for event in await engine.events(run_id))
+
+
+@pytest.mark.clause("GWI-16", "GWI-19")
+@pytest.mark.parametrize("disaster", DISASTERS)
+async def test_an_orphaned_run_goes_on_from_its_checkpoint(url: str, folder: str, disaster: str) -> None:
+    async with watching(url) as engine, island(url, folder) as owner:
+        run = await engine.start(flows.intent, folder)
+        await until(lambda: "at gate" in flows.notes(folder), "the step")
+        owner.strike(disaster)
+        await until(partial(orphaned, engine, run.id), "the run to be orphaned")
+        assert (await engine.step(run.id)).state == "ready"
+        async with engine.worker(flows.intent, name="mainland"):
+            await until(lambda: flows.notes(folder).count("at gate") == 2, "the second try")
+            owner.heal(disaster)
+            flows.open_gate(folder, "gate")
+            await engine.see_end(run.id)
+        assert [(row.owner, row.state) for row in await engine.tries(run.id)] == [
+            ("island", "stale"),
+            ("mainland", "succeeded"),
+        ]
+        assert flows.notes(folder).count("first") == 1, "the checkpoint was not used"
+        assert flows.notes(folder).count("last") == 1
+
+
+@pytest.mark.clause("GWI-16", "GWI-19")
+@pytest.mark.parametrize("disaster", DISASTERS)
+async def test_an_orphaned_run_without_a_checkpoint_fails_with_the_orphan_error(
+    url: str, folder: str, disaster: str
+) -> None:
+    async with watching(url) as engine, island(url, folder) as owner:
+        run = await engine.start(flows.intent_without_checkpoint, folder)
+        await until(lambda: "at gate" in flows.notes(folder), "the step")
+        owner.strike(disaster)
+        await engine.see_end(run.id, "failed")
+        assert (await engine.get(run.id)).reason == "RUN_ORPHANED"
+        before = await engine.events(run.id)
+        owner.heal(disaster)
+        flows.open_gate(folder, "gate")  # should the old owner still be there: its word counts no more
+        other = await engine.start(flows.quick, folder, "alive")
+        async with engine.worker(flows.quick):
+            await engine.see_end(other.id)
+        assert await engine.attempts(run.id) == ["stale"]
+        assert await engine.events(run.id) == before
+
+
+@pytest.mark.clause("GWI-16")
+async def test_a_run_that_waits_for_a_person_is_left_alone_by_a_restart(url: str, folder: str) -> None:
+    async with watching(url) as engine:
+        run = await engine.start(flows.intent_asking, folder)
+
+        async def asks() -> bool:
+            return (await engine.get(run.id)).status == "waiting_approval"
+
+        with WorkerProcess(url) as worker:
+            await until(asks, "the question")
+            worker.signal(signal.SIGKILL)
+            worker.again()
+            await until(lambda: "worker_started" in worker.text, "the restart")
+            before = await engine.events(run.id)
+            other = await engine.start(flows.quick, folder, "alive")
+            await engine.see_end(other.id)
+            assert await asks()
+            assert await engine.events(run.id) == before
+            await engine.approve(run.id, approver="user:ann")
+            await engine.see_end(run.id)
+        assert flows.notes(folder) == ["first", "alive", "last"]

@@ -1,0 +1,69 @@
+"""Failure 6: kill -9 at random points, again and again. Then everything ends right, and nothing happened too often."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from tests.worker import flows
+from tests.worker.process import WorkerProcess
+from tests.worker.stage import Watched, until, watching
+
+KILLS = 12
+RUNS = 60
+
+
+@pytest.mark.guard_seconds(180)
+async def test_kills_at_random_points_leave_every_run_ended_and_no_step_done_too_often(
+    url: str, folder: str
+) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    async with watching(url) as engine:
+        runs = [await engine.start(flows.slow_pair, folder, f"r{n}") for n in range(RUNS)]
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(WorkerProcess(url, "tests.worker.flows:slow_pair", slots=6))
+                for _ in range(2)
+            ]
+
+            async def kill_one() -> None:
+                worker = chance.choice(workers)
+                await until(partial(_is_up, worker), "a worker")
+                await asyncio.sleep(chance.uniform(0.0, 0.5))
+                worker.signal(signal.SIGKILL)
+                worker.again()
+
+            for _ in range(KILLS):
+                await kill_one()
+            for run in runs:
+                await until(partial(_over, engine, run.id), f"{run.id} (seed {seed})", 60)
+            for worker in workers:
+                await until(partial(_is_up, worker), "a worker")
+                worker.signal(signal.SIGTERM)
+            assert [worker.wait(30) for worker in workers] == [0, 0]
+        counts = Counter(flows.notes(folder))
+        ended: Counter[str] = Counter()
+        for n, run in enumerate(runs):
+            row = await engine.get(run.id)
+            ended[f"{row.status} {row.reason}"] += 1
+            assert counts[f"r{n} b"] <= 1, f"what may not be repeated was (seed {seed})"
+            if row.status == "succeeded":
+                assert all(counts[f"r{n} {part}"] >= 1 for part in "abc"), f"a step was lost (seed {seed})"
+            else:  # killed between the start of what may not be repeated and its end
+                assert row.reason == "RUN_RESUME_FAILED", f"{row.status} {row.reason} (seed {seed})"
+        assert sum(n for how, n in ended.items() if how.startswith("succeeded")) > RUNS // 2, ended
+
+
+async def _over(engine: Watched, run_id: str) -> bool:
+    return (await engine.get(run_id)).finished_at is not None
+
+
+def _is_up(worker: WorkerProcess) -> bool:
+    return "worker_started" in worker.text
