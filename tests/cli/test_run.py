@@ -136,7 +136,6 @@ def test_a_detached_run_is_run_by_a_worker(tenure: Tenure, tmp_path: Path) -> No
     assert "succeeded=1" in told
 
 
-@pytest.mark.clause("AGR-09")
 def test_after_the_last_retry_code_and_message_are_shown_and_only_a_person_starts_again(
     tenure: Tenure,
 ) -> None:
@@ -159,6 +158,38 @@ def test_after_the_last_retry_code_and_message_are_shown_and_only_a_person_start
     assert tenure("runs", "show", run, "--json").json()["run"]["status"] == "failed", (
         "the first stays as it ended"
     )
+
+
+def test_a_file_uses_the_tools_of_an_app(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "kit.py").write_text(
+        "import tenure\n\n@tenure.tool('kit.double')\ndef double(n: int) -> int:\n    return 2 * n\n"
+    )
+    (tmp_path / "twice.yaml").write_text(
+        "name: twice\nprofile: tenure\ninputs: {n: {type: integer}}\nsteps:\n"
+        "  - {id: a, uses: kit.double, queue: heavy, with: {n: '${{ inputs.n }}'}}\n"
+        "  - {id: b, uses: kit.double, with: {n: '${{ steps.a.output }}'}}\n"
+    )
+    ended = tenure("run", "twice.yaml", "--app", "kit.py", "-i", "n=3")
+    assert (ended.code, ended.out) == (0, "12\n"), ended.err
+    sent = tenure("run", "twice.yaml", "--detach", "-i", "n=3")
+    assert "`tenure worker MODULE --commands --queue heavy --queue default` runs it" in sent.err
+    assert tenure("run", "twice.yaml", "-i", "n=three").code == 1
+
+
+def test_in_a_database_that_is_shared_whoever_starts_a_run_does_not_approve_it(
+    tenure: Tenure, postgres_dsn: str
+) -> None:
+    refused(tenure("run", "shop.py:shop", "--db", postgres_dsn), 1, "STORE_NOT_MIGRATED")
+    assert tenure("migrate", "--db", postgres_dsn).code == 0
+    ended = tenure("run", "shop.py:shop", "--db", postgres_dsn, "--json").json()
+    assert ended["run"]["output"] == "app:main"
+    assert ended["run"]["requester"].startswith("uid:")
+    assert [w["name"] for w in tenure("workflows", "list", "--db", postgres_dsn, "--json").json()] == ["shop"]
+    found = tenure(
+        "runs", "list", "--workflow", "shop", "--status", "succeeded", "--db", postgres_dsn, "--json"
+    )
+    assert [line["id"] for line in found.json()] == [ended["run"]["id"]]
+    assert tenure("doctor", "--db", postgres_dsn).code == 0
 
 
 def test_ctrl_c_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Path) -> None:

@@ -114,12 +114,12 @@ def run(
     }
     session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(by))
     if detach:
-        _detached(session, target, as_json)
+        _detached(session, _serving(target, workflow), as_json)
         return
     try:
         ended = wait_for(session.run(quiet=as_json or not watch))
     except KeyboardInterrupt:
-        _interrupted(session.run_id, target)
+        _interrupted(session.run_id, _serving(target, workflow))
         raise typer.Exit(INTERRUPTED) from None
     from tenure.cli.watching import finish
 
@@ -203,31 +203,36 @@ class _Session:
             return run_id
 
 
-def _serving(target: str) -> str:
+def _serving(target: str, workflow: Workflow[..., Any] | Declared) -> str:
     """The command that would serve a target."""
-    if target.partition(":")[0].endswith((".yaml", ".yml")):
-        return "tenure worker --commands"
-    return f"tenure worker {target.partition(':')[0]}"
+    from tenure.declared import Declared
+
+    if not isinstance(workflow, Declared):
+        return f"tenure worker {target.partition(':')[0]}"
+    queues = dict.fromkeys(step.queue for step in workflow.steps)
+    chosen = "" if list(queues) == ["default"] else "".join(f" --queue {queue}" for queue in queues)
+    tools = " MODULE" if any(step.kind in ("uses", "workflow") for step in workflow.steps) else ""
+    return f"tenure worker{tools} --commands{chosen}"
 
 
-def _detached(session: _Session, target: str, as_json: bool) -> None:
+def _detached(session: _Session, serving: str, as_json: bool) -> None:
     run_id = wait_for(session.detached())
     if as_json:
         print_json({"run": run_id})
         return
     print(run_id)
     err().print(
-        shown(f"submitted; `{_serving(target)}` runs it, `tenure runs watch {run_id}` shows it"),
+        shown(f"submitted; `{serving}` runs it, `tenure runs watch {run_id}` shows it"),
         soft_wrap=True,
     )
 
 
-def _interrupted(run_id: str | None, target: str) -> None:
+def _interrupted(run_id: str | None, serving: str) -> None:
     console = err()
     if run_id is None:
         console.print(shown("stopped before the run was submitted"))
         return
     console.print(shown(f"stopped; {run_id} is not canceled, and what it has done is kept."))
-    console.print(shown(f"  {_serving(target)}            # go on with it"), soft_wrap=True)
+    console.print(shown(f"  {serving}            # go on with it"), soft_wrap=True)
     console.print(shown(f"  tenure runs watch {run_id}    # watch it"), soft_wrap=True)
     console.print(shown(f"  tenure runs cancel {run_id}   # end it"), soft_wrap=True)

@@ -66,9 +66,17 @@ def lasted(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def took(step: StepView, now_us: int | None = None) -> str:
+    """How long a step took; of one that is under way how long it has been, where the time is known."""
+    if step.seconds is None and now_us is not None and step.started_at is not None and not step.finished_at:
+        return lasted(max(now_us / 1e6 - step.started_at.timestamp(), 0.0))
+    return lasted(step.seconds)
+
+
 def value_text(value: Any) -> str:
     """A payload on one line."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " / ".join(line.strip() for line in text.splitlines() if line.strip())
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.console import shown
-from tenure.cli.runs_show import about, colour, lasted, state_text, tries_text
+from tenure.cli.runs_show import about, colour, lasted, state_text, took, tries_text
+from tenure.clock import HostClock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,6 +51,7 @@ class Live:
         self._console = console
         self._live: RichLive | None = None
         self._last: RenderableType = ""
+        self._clock = HostClock()
 
     def update(self, run: RunView, steps: list[StepView]) -> None:
         """Show how it is now."""
@@ -94,7 +96,14 @@ class Live:
                 told.append(f"\n{helps}", style="dim")
             tries = tries_text(step) if step.attempt > 1 else ""
             state = Text(step.state, colour(step.state))
-            table.add_row(mark, shown(step.name), state, tries and f"try {tries}", lasted(step.seconds), told)
+            table.add_row(
+                mark,
+                shown(step.name),
+                state,
+                tries and f"try {tries}",
+                took(step, self._clock.now_us()),
+                told,
+            )
         if run.status == "running" and not any(step.state in _BUSY for step in lines):
             table.add_row(Spinner("dots"), Text("working", "dim"))
         return Group(head, table)
