@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text()
     found = list(_FENCE.finditer(text))
     made = []
-    for here, following in zip(found, [*found[1:], None], strict=True):
+    for here, following in zip_longest(found, found[1:]):
         prints = None
         if following is not None and following["language"] == "text":
             between = text[here.end() : following.start()]
