@@ -8,8 +8,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,11 @@ from tenure.sdk.faults import Interrupted, LeaseLost, Misfit, Signal
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import LOST
 from tenure.sdk.past import Past
+
+T = TypeVar("T")
+
+ARTIFACT_PAUSES_SECONDS = (0.5, 2.0, 8.0, 30.0)
+"""How often a place for artifacts is asked again that cannot be reached: a run does not fail of a short outage."""
 
 
 class Recording:
@@ -79,14 +85,28 @@ class Recording:
     async def aside(self, body: bytes | None) -> bytes | None:
         """A payload as it is stored: a large one goes to the artifacts."""
         if body is not None and (len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED)):
-            return await self.line.put_aside(body)
+            return await self._patiently(partial(self.line.put_aside, body))
         return body
 
     async def fetched(self, body: bytes | None) -> bytes | None:
         """A stored payload as it was."""
         if body is not None and body.startswith(codec.RESERVED):
-            return await self.line.fetch(body)
+            return await self._patiently(partial(self.line.fetch, body))
         return body
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Ask a place for artifacts that may be away for a moment."""
+        for pause in ARTIFACT_PAUSES_SECONDS:
+            try:
+                return await work()
+            except TenureError as refused:
+                if not refused.retryable:
+                    raise
+            await self._let_pass(pause)
+        return await work()
+
+    async def _let_pass(self, seconds: float) -> None:
+        await self.line.sleep(seconds)
 
     async def recall(self, key: str, make: Callable[[], Any]) -> Any:
         """A value that is made once and is the same in every replay."""

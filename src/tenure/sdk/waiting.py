@@ -65,6 +65,9 @@ class Waiting(Recording):
             self._resting -= 1
             self._poke()
 
+    async def _let_pass(self, seconds: float) -> None:
+        await self.busy(self.line.sleep(seconds))
+
     async def wait(self, label: str, *, check: bool = False, **what: Any) -> Waited:
         """Open a wait and be told how it was settled; suspends when there is nothing else to do."""
         self.check()

@@ -130,14 +130,16 @@ class Lab:
         self.workers: list[LabWorker] = []
         self._dead: list[LabWorker] = []
         self._reviving: set[asyncio.Task[None]] = set()
+        self.folder = Path()
+        """Where its artifacts and, unless it has another, its database lie while it is open."""
         self._stack = AsyncExitStack()
         self._engine: LabEngine | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-lab-")))
-            url = self._url or f"sqlite:{folder / 'lab.db'}"
-            made = LabEngine(url, folder, self.clock, self.alarms, self.crashes)
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-lab-")))
+            url = self._url or f"sqlite:{self.folder / 'lab.db'}"
+            made = LabEngine(url, self.folder, self.clock, self.alarms, self.crashes)
             self._engine = await stack.enter_async_context(made)
             stack.push_async_callback(self._stop)
             for _ in range(self._worker_count):

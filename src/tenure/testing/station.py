@@ -108,6 +108,9 @@ class LabWorker(Worker):
     def kill(self) -> None:
         """Drop everything without a word."""
         self.station.dead.add(self.name)
+        for held in self._held.values():
+            if held.work is not None:
+                held.work.add_done_callback(_looked_at)
         super().kill()
 
     def take(self, lease: Lease | None) -> None:
@@ -149,6 +152,12 @@ class LabWorker(Worker):
             return "resting" if held.lease.kind != "body" and held.lease.name in leave else "working"
         left = sum(name in leave for name in _steps_of(held))
         return held.body.rest(left)
+
+
+def _looked_at(work: asyncio.Task[Any]) -> None:
+    """Nobody wants its outcome."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _steps_of(held: Held) -> list[str]:
