@@ -256,3 +256,15 @@ def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, t
     assert running.returncode == 130
     assert any("shop.py changed: starting anew" in line for line in told)
     assert (watched.code, json.loads(watched.out)) == (0, "app:main")
+
+
+def test_a_step_that_is_under_way_is_shown_with_what_it_says(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import asyncio, tenure\n\n@tenure.step\nasync def think() -> int:\n"
+        "    tenure.current().progress('half way')\n    await asyncio.sleep(0.5)\n    return 7\n\n"
+        "@tenure.workflow\nasync def slow_thought() -> int:\n    return await think()\n"
+    )
+    ended = tenure("run", "slow.py")
+    assert (ended.code, ended.out) == (0, "7\n"), ended.err
+    assert "think  running  half way" in ended.err
+    assert "think  succeeded  in 0." in ended.err

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import typer
@@ -17,13 +18,15 @@ import typer
 from tenure.cli.console import err, print_json, shown
 from tenure.cli.runs_show import costs_text, lasted, value_text
 from tenure.cli.screens import Lines, Live
+from tenure.clock import HostClock
 from tenure.errors import TenureError
-from tenure.orchestrator.views import RunView, StepView, summed
+from tenure.orchestrator.views import RunView, StepView, moment, summed
 from tenure.orchestrator.why import Why
 
 if TYPE_CHECKING:
     from tenure.embedded import Engine
     from tenure.kernel.beside import LogLine
+    from tenure.sdk.frame import Frame
 
 LOOK_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
@@ -90,12 +93,13 @@ async def watch_run(engine: Engine, run_id: str, *, quiet: bool, approver: str) 
 async def _to_its_end(engine: Engine, run_id: str, screen: Screen, answering: Any) -> Ended:
     loop = asyncio.get_running_loop()
     seen, read_at = -1, 0.0
+    here = _Here(engine, run_id)
     while True:
-        version = await _version(engine, run_id)
-        if version != seen or loop.time() - read_at > REFRESH_SECONDS:
+        version, news = await _version(engine, run_id), here.look()
+        if version != seen or news or loop.time() - read_at > REFRESH_SECONDS:
             run, steps = await engine.get(run_id), await engine.steps(run_id)
             seen, read_at = run.events, loop.time()
-            screen.update(run, steps)
+            screen.update(run, steps if run.finished else here.among(steps))
             if run.finished:
                 output = None
                 if run.status == "succeeded" and run.restarted_as is None:
@@ -104,6 +108,46 @@ async def _to_its_end(engine: Engine, run_id: str, screen: Screen, answering: An
             if answering is not None and await answering.ask(run, steps, screen):
                 continue
         await asyncio.sleep(LOOK_SECONDS)
+
+
+class _Here:
+    """The steps of a code-first run that are under way in this process: the history tells of them when they end."""
+
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self._engine = engine
+        self._run_id = run_id
+        self._clock = HostClock()
+        self._frames: dict[tuple[str, int], Frame] = {}
+        self._said: list[str] = []
+        self._since: dict[tuple[str, int], datetime] = {}
+
+    def look(self) -> bool:
+        """Whether something has begun, ended or told of its progress since the last look."""
+        found = [frame for worker in self._engine.local for frame in worker.frames(self._run_id)]
+        now = {(frame.step, frame.attempt): frame for frame in found}
+        said = [frame.progress_text for frame in found]
+        news = now.keys() != self._frames.keys() or said != self._said
+        self._frames, self._said = now, said
+        at = moment(self._clock.now_us())
+        self._since = {key: self._since.get(key, at) for key in now}
+        return news
+
+    def among(self, steps: list[StepView]) -> list[StepView]:
+        """The steps as the history has them, with those that are under way."""
+        running = {
+            name: StepView(
+                name=name,
+                kind="checkpoint",
+                state="running",
+                shown="running",
+                attempt=attempt,
+                progress=frame.progress_text,
+                started_at=self._since[name, attempt],
+            )
+            for (name, attempt), frame in self._frames.items()
+        }
+        known = [running.pop(step.name, step) for step in steps]
+        return known + list(running.values())
 
 
 async def _version(engine: Engine, run_id: str) -> int:

@@ -272,6 +272,8 @@ def _checkpoint(rows: Rows, row: Checkpoint, within: str | None) -> tuple[int, i
     state = {"started": "running", "done": "succeeded"}.get(row.state, "failed")
     if state == "failed" and row.next_at is not None:
         state = "retry_wait"
+    elif state == "failed" and not row.tries:
+        state = "canceled"  # stopped by its own workflow: the other branch was done first
     output = decoded(rows.bodies.get(row.output_ref or 0))
     begun = row.at - (meta.us or 0)
     until: datetime | None = None

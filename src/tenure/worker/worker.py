@@ -42,6 +42,7 @@ from tenure.worker.station import Station, beat_of, key_of
 from tenure.worker.threads import Threads
 
 if TYPE_CHECKING:
+    from tenure.sdk.frame import Frame
     from tenure.worker.heart import Heart
 
 log = structlog.get_logger(__name__)
@@ -176,6 +177,11 @@ class Worker:
     def busy(self) -> list[tuple[str, str]]:
         """The (run, step) pairs it works on now."""
         return [(held.run_id, held.lease.name) for held in self._held.values()]
+
+    def frames(self, run_id: str) -> list[Frame]:
+        """The tries of a run's steps that are under way here."""
+        bodies = (held.body for held in self._held.values() if held.run_id == run_id)
+        return [frame for body in bodies if body is not None for frame in body.at_work.values()]
 
     def holds(self, run_id: int) -> bool:
         """Whether it works on a run now."""
