@@ -90,7 +90,8 @@ async def answer(conversation: Conversation) -> str:
             # A proposal waits for nobody: the run ends, and people decide about it when they do.
             await tenure.propose("Publish the answer", {"answer": thought.text})
             return thought.text
-        conversation.said.append(await TOOLS[thought.tool](thought.text))
+        tool = TOOLS.get(thought.tool)
+        conversation.said.append(await tool(thought.text) if tool else f"there is no tool {thought.tool}")
         if conversation.turns % TURNS_PER_RUN == 0:
             tenure.restart(conversation)
     raise tenure.Failure("TURNS_USED_UP", f"no answer after {TURNS_MAX} turns")
