@@ -45,7 +45,9 @@ POLL_SECONDS = 0.05
 STATEMENTS_CACHED = 256
 SMALL_COMMIT_ROWS = 32
 QUICK_COMMIT_SECONDS = 0.001
-"""What the loop may be held up by a commit."""
+"""What the loop may be held up by a commit, on average."""
+SLOW_COMMIT_SECONDS = 0.004
+"""As much as one commit may count for."""
 WAL_PAGES_MAX = 4000
 """When the log is brought into the file."""
 WAL_PAGES_MAX_SMALL = 1000
@@ -262,9 +264,10 @@ class SqliteStore(Beside):
             started = time.perf_counter()
             cursor.execute("commit")
             if small:
-                # One slow commit counts at once, quick ones win confidence back little by little.
-                took = time.perf_counter() - started
-                self._commit_seconds = max(took, self._commit_seconds * 0.9)
+                # A disk that has become slow is told by a few commits. A single slow one says nothing about the next:
+                # handing over the twenty after it would cost them a third of their time.
+                took = min(time.perf_counter() - started, SLOW_COMMIT_SECONDS)
+                self._commit_seconds += (took - self._commit_seconds) * 0.1
             if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
                 self._wal_pages = 0
                 with contextlib.suppress(
