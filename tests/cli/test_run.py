@@ -1,5 +1,6 @@
 """`tenure run`: code and files, watched without a terminal; what it prints, and how it ends."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tenure.kernel.commands import BODY
 from tests.cli.apps import YAML, app
 from tests.cli.shell import Done, Tenure, in_folder
+from tests.embedded.stage import stage
 
 
 @pytest.fixture
@@ -268,3 +271,28 @@ def test_a_step_that_is_under_way_is_shown_with_what_it_says(tenure: Tenure, tmp
     assert (ended.code, ended.out) == (0, "7\n"), ended.err
     assert "think  running  half way" in ended.err
     assert "think  succeeded  in 0." in ended.err
+
+
+async def begun(url: str) -> str:
+    """A run whose worker died in the middle of something that must not be done twice."""
+    async with stage(url) as engine:
+        run = await engine.create("till", [BODY])
+        lease = await engine.claim()
+        await engine.checkpoint(lease, "pay", 1, state="started", idempotent=False)
+        await engine.fail(lease, "OOPS", retryable=False)
+        return run
+
+
+def test_whoever_resumes_says_whether_a_step_that_was_begun_has_happened(
+    tenure: Tenure, tmp_path: Path
+) -> None:
+    run = asyncio.run(begun(f"sqlite:{tmp_path / 'tenure.db'}"))
+    refused(tenure("runs", "resume", run), 1, "RUN_RESUME_FAILED", "'pay'", "say so")
+    refused(tenure("runs", "resume", run, "--happened", "pay=paid"), 1, "is not JSON")
+    known = tenure("runs", "resume", run, "--happened", 'pay="receipt 7"').out.strip()
+    (step,) = tenure("runs", "show", known, "--json").json()["steps"]
+    assert (step["name"], step["state"], step["output"]) == ("pay", "succeeded", "receipt 7")
+    again = tenure("runs", "resume", run, "--repeat", "pay", "--json").json()
+    assert again["resumed_from"] == run
+    assert tenure("runs", "show", again["id"], "--json").json()["steps"] == []
+    assert tenure("doctor").code == 0

@@ -85,13 +85,32 @@ def _again(db: str | None, tenant: str, call: Callable[[Engine], Awaitable[str]]
 
 
 def resume(
-    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+    run: RunArg,
+    happened: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--happened", metavar="STEP[=JSON]", help="A step that was begun did happen, and returned this."
+        ),
+    ] = None,
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option("--repeat", metavar="STEP", help="A step that was begun did not happen: do it again."),
+    ] = None,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
 ) -> None:
     """Go on: a finished run as a new one that keeps what was done; a waiting one by ending its wait.
 
-    Ends a wait for an event or a time, never an approval.
+    Ends a wait for an event or a time, never an approval. After RUN_RESUME_FAILED nobody knows whether a step has
+    happened: find out, and say so with --happened or --repeat.
     """
-    view = _again(db, tenant, lambda e: e.resume(run, actor=who(by)))
+    split = [text.partition("=") for text in happened or ()]
+    known = {name: json_value(said, f"--happened {name}") if eq else None for name, eq, said in split}
+    view = _again(
+        db, tenant, lambda e: e.resume(run, actor=who(by), happened=known, repeat=tuple(repeat or ()))
+    )
     if as_json:
         print_json(view)
     elif view.id == run:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -425,15 +425,20 @@ class Engine(Flows):
 
     # ----------------------------------------------------------------------------------------- once more
 
-    async def resume(self, run_id: str, *, actor: str | None = None) -> str:
-        """Go on: a finished run as a new one that reuses what was done (its id is answered), a run that
-        waits for an event or a time by ending that wait (the same id). An approval is never passed over."""
+    async def resume(
+        self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
+        repeat: Collection[str] = (),
+    ) -> str:  # fmt: skip
+        """Go on: a finished run as a new one that reuses what was done, a run that waits for an event or a time by ending
+        that wait, never an approval; the id of the run that goes on. Of what was begun and may not simply be
+        repeated, `happened` (step: what it returned) or `repeat` says what became of it."""
         run = await self.views.row(ids.run_int(run_id))
         if run.status not in CLOSED_RUN:
             await self._send(c.EndWait(**self._to(run_id, actor)))
             return run_id
-        old = await self._finished(run)
-        return await self._create_again(again.resume(old, self.orchestrator.new_id(), self.context(actor)))
+        told = {name: payload(said) for name, said in (happened or {}).items()}
+        old, new_id, context = await self._finished(run), self.orchestrator.new_id(), self.context(actor)
+        return await self._create_again(again.resume(old, new_id, context, happened=told, repeat=repeat))
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """A fresh run of the same plan, linked to the finished one; its id."""
