@@ -249,7 +249,7 @@ async def test_why_says_whether_nobody_is_there_or_it_is_not_its_turn(place: Pla
         await w.store.put_worker("w1", ["reports|flow:report@3"], 1, "1")
         assert await reason() == (
             "turn",
-            "Step 'main' is ready and waits for its turn: worker w1 serves the queue 'reports|flow:report@3'.",
+            "It is ready and waits for its turn: worker w1 serves the queue 'reports|flow:report@3'.",
         )
         w.later(60)
         assert (await reason())[0] == "worker", "it has not been heard of for too long"

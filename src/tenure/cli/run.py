@@ -13,7 +13,7 @@ import typer
 
 from tenure.cli.console import err, print_json, shown
 from tenure.cli.options import AsJson, Db
-from tenure.cli.session import By, Tenant, moment_of, pairs, seconds, wait_for, who
+from tenure.cli.session import Starter, Tenant, moment_of, pairs, seconds, wait_for, who
 
 if TYPE_CHECKING:
     from tenure.cli.watching import Ended
@@ -84,7 +84,7 @@ def run(
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = None,
+    by: Starter = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a workflow in this process and watch it: each step, its tries, what it waits for.
@@ -112,7 +112,7 @@ def run(
         "source": "cli",
         "actor": by,
     }
-    session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(by))
+    session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(None))
     if detach:
         _detached(session, _serving(target, workflow), as_json)
         return

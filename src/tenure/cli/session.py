@@ -63,12 +63,13 @@ def _opaque(given: str | None) -> str | None:
     return text
 
 
-def _by(what: str) -> Any:
-    help_text = f"{what}, as an opaque id without blanks.  \\[default: uid:N of this account]"
+def _by(what: str, default: str = "uid:N of this account") -> Any:
+    help_text = f"{what}, as an opaque id without blanks.  \\[default: {default}]"
     return typer.Option("--by", metavar="ID", help=help_text, show_default=False, callback=_opaque)
 
 
 By = Annotated[str | None, _by("Who asks")]
+Starter = Annotated[str | None, _by("Who asks", "`cli` in a file, uid:N in PostgreSQL")]
 Approver = Annotated[str | None, _by("Who answers")]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

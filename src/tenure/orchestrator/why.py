@@ -120,32 +120,31 @@ def _called(steps: list[Step], idx: int) -> str:
 
 async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
     step = next(s for s in steps if s.state == "ready")
+    what = _called(steps, step.idx)
     caps: list[Cap] = await store.read("all_caps")
     used: list[Usage] = await store.read("live_usage")
     tenants, workflows = headroom(
         {(c.tenant, c.scope): c for c in caps}, {(u.tenant, u.workflow): u.leases for u in used}
     )
     if tenants.get(run.tenant, 1) <= 0:
-        text = (
-            f"Step {step.name!r} is ready; tenant {run.tenant!r} has as many steps at work as its cap allows."
-        )
+        text = f"{what} is ready; tenant {run.tenant!r} has as many steps at work as its cap allows."
         return Why(reason="cap", text=text, step=step.name)
     if workflows.get((run.tenant, run.workflow), 1) <= 0:
-        text = f"Step {step.name!r} is ready; workflow {run.workflow!r} has as many steps at work as its cap allows."
+        text = f"{what} is ready; workflow {run.workflow!r} has as many steps at work as its cap allows."
         return Why(reason="cap", text=text, step=step.name)
-    return await _unclaimed(store, step)
+    return await _unclaimed(store, step, what)
 
 
-async def _unclaimed(store: Store, step: Step) -> Why:
+async def _unclaimed(store: Store, step: Step, what: str) -> Why:
     """Ready, allowed, and not taken: is nobody there for it, or is it not its turn yet?"""
     now = (await store.read("now"))[0].now_us
     seen: list[SeenWorker] = await store.read("workers_seen_since", now - us(WORKER_SILENT_SECONDS))
     able = [worker for worker in seen if step.queue in msgspec.json.decode(worker.queues, type=list[str])]
     if able:
         who = f"worker {able[0].name} serves" if len(able) == 1 else f"{len(able)} workers serve"
-        text = f"Step {step.name!r} is ready and waits for its turn: {who} the queue {step.queue!r}."
+        text = f"{what} is ready and waits for its turn: {who} the queue {step.queue!r}."
         return Why(reason="turn", text=text, step=step.name)
-    text = f"Step {step.name!r} is ready and waits for a worker that serves the queue {step.queue!r}: {_start(step)}"
+    text = f"{what} is ready and waits for a worker that serves the queue {step.queue!r}: {_start(step)}"
     return Why(reason="worker", text=text, step=step.name)
 
 
