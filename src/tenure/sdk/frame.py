@@ -36,11 +36,11 @@ class Frame:
         "_tell",
         "attempt",
         "costs",
+        "given_up",
         "key",
         "progress_text",
         "run_id",
         "step",
-        "stop",
         "workflow",
     )
 
@@ -63,8 +63,8 @@ class Frame:
         """Stable over the tries of this step: pass it on to whatever can recognise a repeat."""
         self.costs: list[Cost] = []
         self.progress_text = ""
-        self.stop = threading.Event()
-        """Set when this try is given up; its lease may go on."""
+        self.given_up = False
+        """Whether this try is over, though its code goes on; its lease may be another try's."""
         self._log = log
         self._line_stop = stop
         self._tell = tell
@@ -79,7 +79,7 @@ class Frame:
     @property
     def canceled(self) -> bool:
         """Whether the step should stop: for code in threads, which nobody can interrupt."""
-        return self.stop.is_set() or self._line_stop.is_set()
+        return self.given_up or self._line_stop.is_set()
 
     def progress(self, text: str) -> None:
         """Say how far it is; told with the next heartbeat, and counted as progress where that is asked for."""

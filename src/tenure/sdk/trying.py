@@ -122,7 +122,7 @@ async def _moving(
 async def give_up(line: Line, work: asyncio.Future[Any], frame: Frame | None, stoppable: bool) -> None:
     """Tell work to stop, and leave it alone if it does not."""
     if frame is not None:
-        frame.stop.set()
+        frame.given_up = True
     work.cancel()
     await ended(line, work, STOP_SECONDS if stoppable else 0.0)
 
