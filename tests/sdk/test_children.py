@@ -248,3 +248,15 @@ async def test_code_that_catches_everything_does_not_stop_a_restart() -> None:
     async with Lab(chain) as lab:
         run = await lab.start(chain, 1)
         assert await run.result() == "restarted"
+
+
+async def test_a_childs_result_may_be_waited_for_often() -> None:
+    @flow
+    async def parent() -> list[Any]:
+        started = await tenure.start(child, 1)
+        both = await tenure.gather(started.result(), started.result())
+        return [*both, await started.result()]
+
+    async with Lab(parent, child) as lab:
+        run = await lab.start(parent)
+        assert await run.result() == [{"twice": 2}] * 3

@@ -200,3 +200,29 @@ async def test_a_replay_finds_the_proposal_and_the_answer_of_the_first_run() -> 
     proposal, _, decision = seen[0], seen[1], seen[2]
     assert seen == [proposal, proposal, decision, proposal, decision]
     assert decision.at == datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "profile", ["approval-runs", "delta-ci", "git-with-intent", "governed-runtime", "tenure"]
+)
+async def test_a_workflow_asks_waits_and_goes_on_under_every_profile(profile: str) -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @flow(profile=profile)
+    async def whole() -> list[Any]:
+        await work()
+        said = await tenure.approve("Go?")
+        await tenure.sleep("10m")
+        healthy = await tenure.wait("healthy")
+        await work(2)
+        return [said.approver, healthy]
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        await lab.approve(run, by="ada")
+        await lab.jump("11m")
+        await lab.deliver(run, "healthy", 1)
+        assert await run.result() == ["ada", 1]
+    assert done == ["work", "work 2"]

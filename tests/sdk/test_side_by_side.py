@@ -321,3 +321,129 @@ async def test_a_plain_workflow_is_told_to_use_map() -> None:
         run = await lab.start(whole)
         with pytest.raises(TenureError, match=r"in a plain one use tenure\.map"):
             await run.result()
+
+
+async def test_map_takes_functions_of_the_workflow_async_or_not() -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    async def part(n: int) -> str:
+        return str(await work(n))
+
+    @flow
+    async def whole() -> list[Any]:
+        return [await tenure.map(lambda n: n * 2, [1, 2]), await tenure.map(part, [3])]
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == [[2, 4], ["work 3"]]
+
+
+async def test_a_plain_workflow_maps_over_functions_that_say_what_is_durable(url: str | None) -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @flow
+    def whole() -> list[Any]:
+        def part(n: int) -> Any:
+            first: Any = work(n)
+            nap: Any = tenure.sleep("1h")
+            assert nap is None
+            return [first, work(n, "again")]
+
+        found: Any = tenure.map(part, [1, 2])
+        return list(found)
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        assert lab.workers[0].leases() == []
+        assert await run.result() == [["work 1", "work 1 again"], ["work 2", "work 2 again"]]
+    assert len(done) == 4
+
+
+async def test_a_failure_in_a_plain_map_stops_the_others_and_the_run_goes_on() -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @tenure.step(retries=0)
+    async def fails() -> None:
+        await asyncio.sleep(0.01)
+        raise tenure.Failure("NO_LUCK")
+
+    @tenure.step
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    def part(n: int) -> Any:
+        return (fails if n else endless)()
+
+    @flow
+    def whole() -> str:
+
+        try:
+            said: Any = tenure.map(part, [0, 1])
+        except tenure.StepFailed as failed:
+            said = failed.code
+        nap: Any = tenure.sleep("1h")
+        assert nap is None
+        return f"{said} {work()}"
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == "NO_LUCK work"
+
+
+async def test_durable_calls_from_a_thread_of_an_async_workflow_are_told_where_they_belong() -> None:
+    done: Steps = []
+    work = noted(done, "work")
+
+    @flow
+    async def whole() -> None:
+        _ = await asyncio.to_thread(work, 1)
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match="in its own event loop, not in a thread"):
+            await run.result()
+    assert done == []
+
+
+async def test_two_waits_for_one_event_name_at_once_take_events_in_order() -> None:
+    @flow
+    async def whole() -> list[Any]:
+        return await tenure.gather(tenure.wait("n"), tenure.wait("n"))
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        await lab.deliver(run, "n", 1)
+        await lab.deliver(run, "n", 2)
+        assert await run.result() == [1, 2]
+
+
+async def test_tasks_that_nobody_waits_for_end_with_their_body() -> None:
+    tasks: list[asyncio.Task[Any]] = []
+    done: Steps = []
+    work = noted(done, "work")
+
+    async def beside() -> None:
+        await work()
+        await asyncio.Event().wait()
+
+    @flow
+    async def whole() -> str:
+        tasks.append(asyncio.create_task(beside()))
+        await tenure.approve("Go?")
+        return "done"
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        assert await run.status() == "waiting_approval"
+        assert [task.cancelled() for task in tasks] == [True]
+        await lab.approve(run)
+        assert await run.result() == "done"
+        await lab.settle()
+    assert [task.cancelled() for task in tasks] == [True, True]
+    assert done == ["work"]

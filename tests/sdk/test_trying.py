@@ -417,3 +417,40 @@ async def test_a_cancellation_while_a_backoff_passes_in_memory_is_seen() -> None
         await lab.settle()
         assert await run.status() == "canceled"
     assert flaky.tries == 1
+
+
+async def test_a_canceled_run_may_clean_up_and_is_canceled_whatever_it_returns() -> None:
+    done: Steps = []
+    clean = noted(done, "clean")
+
+    @tenure.step
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    @flow
+    async def whole() -> str:
+        try:
+            await endless()
+        except asyncio.CancelledError:
+            await clean()
+        return "finished all the same"
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.reached("endless")
+        await lab.cancel(run)
+        await lab.settle()
+        assert await run.status() == "canceled"
+        assert (await run.recorded())["clean"].state == "done"
+    assert done == ["clean"]
+
+
+async def test_code_that_fails_by_itself_fails_the_run_with_its_place() -> None:
+    @flow
+    async def whole() -> None:
+        raise ValueError("no such thing")
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match=r"ValueError: no such thing \(test_trying\.py:\d+\)"):
+            await run.result()

@@ -258,3 +258,43 @@ async def test_more_code_behind_what_was_recorded_is_no_change() -> None:
         await lab.deploy(changed(extra, check))
         assert await run.result() == "done"
     assert done == ["build main", "extra", "check"]
+
+
+async def test_a_branch_that_is_gone_is_noticed_before_anything_new_is_done() -> None:
+    def mapped(count: int) -> Workflow[..., Any]:
+        @flow
+        async def whole() -> str:
+            await tenure.map(build, range(count))
+            await tenure.sleep("1h")
+            return str(await ship())
+
+        return whole
+
+    async with Lab(mapped(3)) as lab:
+        run = await lab.start(mapped(3))
+        await lab.settle()
+        await lab.deploy(mapped(2))
+        await lab.jump("2h")
+        assert "calls 'ship' where 'map[3]/build' was recorded" in await run.why()
+        assert "ship" not in done
+        await lab.deploy(mapped(3))
+        await lab.engine.unpause(run.id)
+        assert await run.result() == "ship"
+
+
+async def test_a_run_whose_worker_is_replaced_in_a_short_pause_goes_on_uncharged() -> None:
+    @flow
+    async def napping() -> str:
+        await build("main")
+        await tenure.sleep(3)
+        await tenure.sleep(3)
+        return str(await ship())
+
+    async with Lab(napping) as lab:
+        run = await lab.start(napping)
+        await lab.settle()
+        for _ in range(5):
+            await lab.deploy(napping)
+            await lab.settle()
+        assert await run.result() == "ship"
+    assert done == ["build main", "ship"]

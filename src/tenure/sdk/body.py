@@ -16,6 +16,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from tenure.kernel.retry import Rng
@@ -47,8 +48,8 @@ class Body(Waiting):
         self.patches: set[str] = set()
         """Patches this run has taken here."""
         self._chance = chance
-        self._bridged: set[concurrent.futures.Future[Any]] = set()
-        """What plain code waits for in its thread."""
+        self._bridged: dict[concurrent.futures.Future[Any], Scope] = {}
+        """What plain code waits for in its threads."""
 
     # --------------------------------------------------------------------------------------- its life
 
@@ -62,7 +63,8 @@ class Body(Waiting):
         self.line.body = self
         try:
             if scope.plain:
-                value = await self._in_body_thread(lambda: self.workflow.parameters.call(function, input_))
+                code = partial(self.workflow.parameters.call, function, input_)
+                value = await self.in_thread_of(scope, code)
             else:
                 value = await self.workflow.parameters.call(function, input_)
         except BaseException as how:
@@ -83,31 +85,34 @@ class Body(Waiting):
         self.workflow.codec.echo(value, output)
         return await self.aside(output)
 
-    async def _in_body_thread(self, function: Callable[[], Any]) -> Any:
+    async def in_thread_of(self, scope: Scope, function: Callable[[], Any]) -> Any:
         """Plain workflow code has a thread of its own: one of the steps' could be waiting for this very one."""
         work = in_own_thread(function)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            self.line.stop.set()
-            for waited_for in tuple(self._bridged):
-                waited_for.cancel()
+            scope.stopped = True
+            if not scope.path:
+                self.line.stop.set()
+            for waited_for, mine in tuple(self._bridged.items()):
+                if mine.path.startswith(scope.path):
+                    waited_for.cancel()
             await ended(self.line, work, STOP_SECONDS)
             raise
 
-    def bridge(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def bridge(self, work: Coroutine[Any, Any, Any], scope: Scope) -> Any:
         """Do something durable for plain code in its thread, and wait for it there."""
-        if self.line.stop.is_set():
+        if self.line.stop.is_set() or scope.stopped:
             work.close()
             raise self._over or LeaseLost("told to stop")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        self._bridged.add(future)
+        self._bridged[future] = scope
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise self._over or LeaseLost("canceled") from None
         finally:
-            self._bridged.discard(future)
+            self._bridged.pop(future, None)
 
     # ------------------------------------------------------------------------------------------ steps
 
@@ -139,7 +144,7 @@ class Body(Waiting):
 
     def _goes_on(self) -> bool:
         """Whether the code has more to say: neither its body nor its lease is at its end."""
-        return self._over is None and not self._closed and not self.line.stop.is_set()
+        return self._over is None and not self.closed and not self.line.stop.is_set()
 
     async def _carry_out(
         self,

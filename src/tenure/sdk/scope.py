@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tenure.errors import TenureError
 from tenure.sdk import here
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Scope:
 
     frame = None
 
-    __slots__ = ("_counts", "_tasks", "body", "path", "plain", "task")
+    __slots__ = ("_counts", "_tasks", "body", "path", "plain", "stopped", "task")
 
     def __init__(self, body: Body, path: str, task: asyncio.Task[Any] | None, *, plain: bool = False) -> None:
         self.body = body
@@ -34,6 +35,8 @@ class Scope:
         self.task = task
         self.plain = plain
         """Whether its code runs in a thread and gets results instead of awaitables."""
+        self.stopped = False
+        """Whether its thread was given up: nothing it says counts any more."""
         self._counts: dict[str, int] = {}
         self._tasks: dict[asyncio.Task[Any], Scope] = {}
 
@@ -42,11 +45,19 @@ class Scope:
         """The scope of the task that runs now; see law 2."""
         if self.plain:
             return self
-        task = asyncio.current_task()
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            raise TenureError(
+                "INVALID_INPUT",
+                "an async workflow says what is durable in its own event loop, not in a thread: call a plain step",
+            ) from None
         if self.task is task or task is None:
             return self
         known = self._tasks.get(task)
         if known is None:
+            if self.body.closed:
+                raise asyncio.CancelledError  # the workflow has ended without this task
             known = self._tasks[task] = self.branch("task", task)
             self.body.strand_begins()
             self.body.strand_tasks.add(task)
@@ -72,9 +83,12 @@ class Scope:
         """A scope beneath this one."""
         n = self._counts.get(name, 0) + 1
         self._counts[name] = n
-        return Scope(self.body, f"{self.path}{name}[{n}]/", task, plain=self.plain)
+        path = f"{self.path}{name}[{n}]/"
+        if self.body.past:
+            self.body.past.begin(path)
+        return Scope(self.body, path, task, plain=self.plain)
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A durable call of a step: awaited, or done at once in plain code."""
         calling = self.body.call(self.key(step.name), step, args, kwargs)
-        return self.body.bridge(calling) if self.plain else calling
+        return self.body.bridge(calling, self) if self.plain else calling

@@ -31,7 +31,8 @@ class Waiting(Recording):
         super().__init__(line, past)
         self.strand_tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the code's own that have said something durable."""
-        self._closed = False
+        self.closed = False
+        """Whether its code has ended."""
         self._strands = 1
         self._busy = 0
         self._resting = 0
@@ -49,7 +50,7 @@ class Waiting(Recording):
                     waiter.cancel()
 
     def _close(self) -> None:
-        self._closed = True
+        self.closed = True
         for each in (self._quiet, self._watch, *self.strand_tasks):
             if each is not None:
                 each.cancel()

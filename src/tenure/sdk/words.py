@@ -48,7 +48,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _say(scope: Scope, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """See law 1. (The types are those of async workflows.)"""
-    return cast("Coroutine[Any, Any, T]", scope.body.bridge(work)) if scope.plain else work
+    return cast("Coroutine[Any, Any, T]", scope.body.bridge(work, scope)) if scope.plain else work
 
 
 def _moment(us: int | None) -> datetime | None:
@@ -217,7 +217,7 @@ def map(  # noqa: A001 - what it is
     limit: int | None = None,
     return_exceptions: bool = False,
 ) -> Coroutine[Any, Any, list[Any]]:
-    """Call a step (or an async function of the workflow) once per item, `limit` at a time."""
+    """Call a step (or a function of the workflow) once per item, `limit` at a time."""
     scope = here.scope("map")
     _check_limit(limit, ())
     things = list(items)
@@ -254,7 +254,10 @@ class _Once:
 async def _mapped(function: Callable[..., Any], item: Any, branch: Scope) -> Any:
     if isinstance(function, Step):
         return await branch.body.call(branch.key(function.name), function, (item,), {})
-    return await function(item)
+    if branch.plain:
+        return await branch.body.in_thread_of(branch, partial(function, item))
+    value = function(item)
+    return await value if isinstance(value, Awaitable) else value
 
 
 async def _gather(
