@@ -44,7 +44,6 @@ async def test_a_plain_workflow_has_them_too() -> None:
         assert await run.result() == ["datetime", "UUID", "float", "bool"]
 
 
-@pytest.mark.clause("GWI-17")
 async def test_a_checkpoint_holds_all_that_a_step_was_and_cost(url: str | None) -> None:
     @tenure.step(agent="reviewer", idempotent=False)
     async def review(path: str) -> dict[str, str]:
