@@ -115,3 +115,27 @@ async def test_a_store_that_was_away_when_a_step_ended_is_told_when_it_is_back(u
             line.up()
             await other.see_end(run.id)
         assert flows.notes(folder)[-1] == "last"
+
+
+async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_recorded_once(
+    url: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(url) as engine, Watched(url) as other:
+        async with other.worker(flows.gated, name="numb", slots=1) as numb:
+            # It neither beats nor looks at its clock.
+            monkeypatch.setattr(numb._heart, "hold", lambda *_: None)
+            run = await engine.start(flows.gated, folder)
+            await until(lambda: "at gate" in flows.notes(folder), "the step")
+            async with engine.worker(flows.gated, name="heir"):
+                await until(lambda: flows.notes(folder).count("at gate") == 2, "the takeover")
+                flows.open_gate(folder, "gate")
+                await engine.see_end(run.id)
+            await until(lambda: numb.counts["lost"] == 1, "its refusal")
+        assert [(row.owner, row.state) for row in await engine.tries(run.id)] == [
+            ("numb", "stale"),
+            ("heir", "succeeded"),
+        ]
+        sizes = {size.table: size.rows for size in await engine.store.read("sizes")}
+        assert sizes["stale"] == 1
+        assert flows.notes(folder).count("past gate") == 2, "both had waited"
+        assert flows.notes(folder).count("last") == 1, "only one went on"

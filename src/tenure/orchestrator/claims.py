@@ -19,8 +19,10 @@ from itertools import product
 from typing import Any
 
 import msgspec
+import structlog
 
 from tenure.errors import TenureError
+from tenure.ids import run_text
 from tenure.kernel.admission import Lane as LaneKey
 from tenure.kernel.admission import Shares, headroom
 from tenure.kernel.commands import ClaimBy, ClaimStep, Context
@@ -32,6 +34,8 @@ from tenure.kernel.model import Cap, Run, Step
 from tenure.kernel.snapshot import Snapshot
 from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
 from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
+
+log = structlog.get_logger(__name__)
 
 LANES_WINDOW = 128
 """Lanes looked at by one claim; the next one goes on behind them."""
@@ -45,6 +49,10 @@ PAST_FULL_WINDOWS_MAX = 4
 """Windows behind the first one that a claim looks at there."""
 LOOKS = (0, 32, 256, 2048)
 """How many candidates more each look asks for, after all that the look before it chose were locked by others."""
+ASIDE_CLAIMS = 1000
+"""After so many claims a run that was set aside is looked at again: by then somebody may have repaired it."""
+TAKEN = frozenset({"RUN_INVALID_TRANSITION", "RUN_TERMINAL_STATE"})
+"""Somebody was quicker, or the run was paused: nothing is wrong with it."""
 
 
 class Claim(msgspec.Struct, gc=False, frozen=True):
@@ -63,6 +71,23 @@ class Dispatch:
         self.cursor: LaneKey = ("", "")
         self.places: dict[tuple[str, str, str], Candidate] = {}
         """By (queue, tenant, workspace): behind which step to look on, where full workflows fill what is before."""
+        self.claims = 0
+        self.aside: dict[int, int] = {}
+        """Runs nobody can decide about (a profile that is not here, a row that makes no sense), and at which claim to
+        look at each again: they must not stand in the way of others."""
+
+    def put_aside(self, run_id: int, fault: Exception) -> None:
+        """Leave a run out for a while."""
+        if run_id not in self.aside:
+            log.error("run_set_aside", run_id=run_text(run_id), error=repr(fault))
+        self.aside[run_id] = self.claims + ASIDE_CLAIMS
+
+    def left_out(self) -> set[int]:
+        """The runs that this claim leaves out."""
+        self.claims += 1
+        if self.aside:
+            self.aside = {run_id: until for run_id, until in self.aside.items() if until > self.claims}
+        return set(self.aside)
 
 
 class Claimed(msgspec.Struct, gc=False):
@@ -99,7 +124,7 @@ def claim(
     if capped:
         yield Query("lock_tenants", [(t,) for t in capped])
         usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
-    locked: set[int] = set()
+    locked = dispatch.left_out()
     for extra in LOOKS:
         chosen, blocked = yield from _choose(claim, dispatch, lanes, caps, usage, locked, extra)
         if not chosen:
@@ -111,11 +136,11 @@ def claim(
             break
         locked.update(c.run_id for c in chosen)
     else:
-        return Claimed([], outcome, True)
+        return Claimed([], outcome, len(locked) > len(dispatch.aside))
     snaps = {run.id: _snapshot(run, cache) for run in runs}
     now: int = (yield Query("now"))[0].now_us
     mine = [c for c in chosen if c.run_id in snaps]
-    works, leases = yield from _grant(claim.by, mine, snaps, now, chance)
+    works, leases = yield from _grant(claim.by, dispatch, mine, snaps, now, chance)
     saved: Saved = yield save_of(works, None)
     conclude(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]
@@ -252,7 +277,12 @@ DEPENDENTS_LOADED_MAX = 16
 
 
 def _grant(
-    by: ClaimBy, chosen: list[Candidate], snaps: dict[int, Snapshot], now: int, chance: Chance
+    by: ClaimBy,
+    dispatch: Dispatch,
+    chosen: list[Candidate],
+    snaps: dict[int, Snapshot],
+    now: int,
+    chance: Chance,
 ) -> Generator[Query | Save, Any, tuple[list[Work], list[Lease]]]:
     """Look at the steps again under their runs' locks, and grant."""
     steps: list[Step] = yield Query("load_steps", [(c.run_id, c.idx) for c in chosen])
@@ -272,7 +302,11 @@ def _grant(
         if step.checkpoints == 0:
             snap.known.add(("checkpoints", step.idx))
         if step.dependents:
-            missing = [idx for idx in dependents_of(step) if idx not in snap.steps]
+            try:
+                missing = [idx for idx in dependents_of(step) if idx not in snap.steps]
+            except ValueError as broken:
+                dispatch.put_aside(step.run_id, broken)
+                continue
             behind += [(step.run_id, idx) for idx in missing[:DEPENDENTS_LOADED_MAX]]
     if behind:
         for step in (yield Query("load_steps", list(dict.fromkeys(behind)))):
@@ -291,8 +325,13 @@ def _grant(
             work = Work(snap, [])
         try:
             decision = decide(snap, command, now, chance)
-        except TenureError:
-            continue  # somebody was quicker, or the run was paused
+        except TenureError as refused:
+            if refused.code not in TAKEN:
+                dispatch.put_aside(step.run_id, refused)
+            continue
+        except (ValueError, TypeError, LookupError) as broken:
+            dispatch.put_aside(step.run_id, broken)
+            continue
         works[step.run_id] = work
         work.accept(Item(command, None, 0.0, {}), decision)
         leases.append(decision.result)
