@@ -146,7 +146,10 @@ CODES: dict[str, ErrorSpec] = {
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
     "CHILD_NOT_KNOWN": _spec(
-        409, "The child's restart has not been heard of yet.", "Nothing to do: it is told again.", retryable=True
+        409,
+        "The child's restart has not been heard of yet.",
+        "Nothing to do: it is told again.",
+        retryable=True,
     ),
     "CHILD_FAILED": _spec(500, "A child run did not succeed.", "Look at the child's error."),
     # ------------------------------------------------------------------------- idempotency and limits
