@@ -33,6 +33,8 @@ _MARKS = {
 }
 _BUSY = ("running", "leased", "starting", "uploading", "canceling")
 FRAMES_PER_SECOND = 8
+LINES_SHOWN_MAX = 30
+"""Of more steps than this the first that have succeeded are only counted."""
 
 
 def hint(run: RunView, step: StepView) -> str | None:
@@ -84,7 +86,9 @@ class Live:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for name in ("mark", "step", "state", "try", "took", "about"):
             table.add_column(name, overflow="fold", no_wrap=name in ("mark", "took"))
-        lines = [step for step in steps if step.kind != "value"]
+        lines, before = _newest([step for step in steps if step.kind != "value"])
+        if before:
+            table.add_row(Text("✓", colour("succeeded")), Text(f"{before} before", "dim"))
         for step in lines:
             busy = step.state in _BUSY
             mark: RenderableType = (
@@ -107,6 +111,13 @@ class Live:
         if run.status == "running" and not any(step.state in _BUSY for step in lines):
             table.add_row(Spinner("dots"), Text("working", "dim"))
         return Group(head, table)
+
+
+def _newest(steps: list[StepView]) -> tuple[list[StepView], int]:
+    """The steps that fit, and how many that have succeeded were left out before them."""
+    done = [step for step in steps if step.state == "succeeded"]
+    left_out = {step.name for step in done[: max(len(steps) - LINES_SHOWN_MAX, 0)]}
+    return [step for step in steps if step.name not in left_out], len(left_out)
 
 
 class Lines:

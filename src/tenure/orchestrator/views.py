@@ -181,12 +181,21 @@ def run_word(profile: Profile, run: Run, events: Iterable[Event] = ()) -> str:
     return profile.word("run", run.status, last=last)
 
 
-def step_word(profile: Profile, step: Step, attempt: Attempt | None, events: Iterable[Event]) -> str:
-    """What the profile calls the step now."""
+def _fixed_word(profile: Profile, step: Step, attempt: Attempt | None) -> str | None:
+    """What the profile calls the step now, where that does not depend on what it was called before."""
     outcome = None if attempt is None else attempt.state
     given = profile.step.words[step.state]
     if isinstance(given, str) or (outcome is not None and outcome in given.by_attempt):
         return profile.word("step", step.state, outcome)
+    return None
+
+
+def step_word(profile: Profile, step: Step, attempt: Attempt | None, events: Iterable[Event]) -> str:
+    """What the profile calls the step now; `events` are needed only where its word keeps the one before."""
+    fixed = _fixed_word(profile, step, attempt)
+    if fixed is not None:
+        return fixed
+    outcome = None if attempt is None else attempt.state
     last: str | None = None
     for event in events:
         for entry in history.decode_body(event).get("edges", ()):
@@ -370,7 +379,6 @@ class Views:
         read = self._store.read
         steps: list[Step] = await read("steps_of", run_id)
         attempts: list[Attempt] = await read("attempts_of", run_id)
-        events: list[Event] = await read("events_of", run_id)
         payloads: list[Payload] = await read("payloads_of", run_id)
         rows = Rows(
             now_us=(await read("now"))[0].now_us,
@@ -384,7 +392,10 @@ class Views:
         )
         newest = {(a.idx, a.n): a for a in attempts}
         profile = profiles.get(run.profile)
-        words = {s.idx: step_word(profile, s, newest.get((s.idx, s.attempt)), events) for s in steps}
+        seen = [(step, newest.get((step.idx, step.attempt))) for step in steps if step.kind != "body"]
+        untold = any(_fixed_word(profile, step, attempt) is None for step, attempt in seen)
+        events: list[Event] = await read("events_of", run_id) if untold else []
+        words = {step.idx: step_word(profile, step, attempt, events) for step, attempt in seen}
         return listed(rows, words)
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[EventView]:
