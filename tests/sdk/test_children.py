@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -248,6 +249,26 @@ async def test_code_that_catches_everything_does_not_stop_a_restart() -> None:
     async with Lab(chain) as lab:
         run = await lab.start(chain, 1)
         assert await run.result() == "restarted"
+
+
+async def test_a_childs_result_that_was_given_up_can_be_waited_for_again() -> None:
+    seen: list[str] = []
+
+    @flow
+    async def parent() -> Any:
+        started = await tenure.start(child, 1)
+        try:
+            await asyncio.wait_for(started.result(), 0.01)
+        except TimeoutError:
+            seen.append("patience")
+        result = await started.result()
+        await tenure.sleep("1h")
+        return result
+
+    async with Lab(parent, child) as lab:
+        run = await lab.start(parent)
+        assert await run.result() == {"twice": 2}
+    assert len(seen) == 3  # at first, and in two replays
 
 
 async def test_a_childs_result_may_be_waited_for_often() -> None:

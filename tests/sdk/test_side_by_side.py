@@ -447,3 +447,55 @@ async def test_tasks_that_nobody_waits_for_end_with_their_body() -> None:
         await lab.settle()
     assert [task.cancelled() for task in tasks] == [True, True]
     assert done == ["work"]
+
+
+async def test_the_first_of_two_waits_wins_and_wins_in_every_replay(url: str | None) -> None:
+    seen: list[list[str]] = []
+    done: Steps = []
+    after = noted(done, "after")
+
+    @flow
+    async def whole() -> str:
+        event = asyncio.create_task(tenure.wait("a"), name="event")
+        timer = asyncio.create_task(tenure.sleep("1d"), name="timer")
+        finished, pending = await asyncio.wait((event, timer), return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        seen.append(sorted(task.get_name() for task in finished))
+        await after()
+        await tenure.sleep("7d")  # meanwhile the timer has come as well
+        return "done"
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        assert lab.workers[0].leases() == []
+        await lab.deliver(run, "a")
+        assert await run.result() == "done"
+    assert seen == [["event"], ["event"]]
+    assert done == ["after"]
+
+
+async def test_a_timeout_of_asyncios_around_a_step_replays_as_it_was() -> None:
+    done: Steps = []
+    after = noted(done, "after")
+
+    @tenure.step
+    async def endless() -> None:
+        done.append("endless")
+        await asyncio.Event().wait()
+
+    @flow
+    async def whole() -> str:
+        try:
+            async with asyncio.timeout(0.02):
+                await endless()
+        except TimeoutError:
+            await after()
+        await tenure.sleep("1h")
+        return "done"
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        assert await run.result() == "done"
+    assert done == ["endless", "after"]

@@ -186,20 +186,20 @@ async def test_what_is_done_is_skipped_repeated_or_the_end_by_what_its_step_says
     skipped = noted(done, "skipped")
     repeated = noted(done, "repeated", resumable=False)
     neither = noted(done, "neither", resumable=False, idempotent=False)
-    last = noted(done, "last")
+    last, end = noted(done, "last"), noted(done, "end")
 
     @flow
     async def whole(risky: bool) -> str:
         first = f"{await skipped()} {await repeated()}"
         if risky:
             await neither()
-        return f"{first} {await last()}"
+        return f"{first} {await last()} {await end()}"
 
     async with Lab(whole, url=url) as lab:
         async with lab.crash_after("last"):
             run = await lab.start(whole, False)
-        assert await run.result() == "skipped repeated last"
-        assert done == ["skipped", "repeated", "last", "repeated"]
+        assert await run.result() == "skipped repeated last end"
+        assert done == ["skipped", "repeated", "last", "repeated", "end"]
         done.clear()
         async with lab.crash_after("last"):
             run = await lab.start(whole, True)

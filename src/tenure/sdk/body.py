@@ -5,9 +5,7 @@ Laws:
    durable; between steps the code may run ahead of the commit, which a replay would repeat anyway.
 2. Each failed try is recorded with its count and the next moment. A pause under SHORT_SECONDS is waited for here; a
    longer one suspends the run.
-3. A call that the code itself gave up (a gather stopped it, a task was canceled) is recorded as that: in a replay it
-   is not made again, and waits until it is given up once more.
-4. What was begun and must not be repeated ends the run, whatever its code catches.
+3. What was begun and must not be repeated ends the run, whatever its code catches.
 """
 
 from __future__ import annotations
@@ -29,12 +27,10 @@ from tenure.sdk.outcomes import MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
 from tenure.sdk.past import Past
 from tenure.sdk.scope import Scope
 from tenure.sdk.trying import STOP_SECONDS, ended, frame_of, in_own_thread, left, try_once
-from tenure.sdk.waiting import Waiting
+from tenure.sdk.waiting import STOPPED, Waiting
 from tenure.store.port import Recorded
 
 SHORT_SECONDS = 5.0
-STOPPED = "STEP_CANCELED"
-"""With no tries: how a call is recorded that the code gave up; see law 3."""
 
 
 class Body(Waiting):
@@ -138,13 +134,9 @@ class Body(Waiting):
         try:
             return await self._carry_out(key, step, digest, tries, limit, args, kwargs)
         except asyncio.CancelledError:
-            if self._goes_on():
-                self.record(key, state="failed", error=STOPPED, arguments=digest, tries=0)  # see law 3
+            if self.goes_on():
+                self.record(key, state="failed", error=STOPPED, arguments=digest, tries=0)
             raise
-
-    def _goes_on(self) -> bool:
-        """Whether the code has more to say: neither its body nor its lease is at its end."""
-        return self._over is None and not self.closed and not self.line.stop.is_set()
 
     async def _carry_out(
         self,
@@ -160,6 +152,8 @@ class Body(Waiting):
         while True:
             if self._pending:
                 await self.barrier()
+            if self._letting_go is not None:
+                await self.undecided()
             tries += 1
             if not step.idempotent:
                 self.record(

@@ -24,6 +24,7 @@ class Past:
     def __init__(self, checkpoints: Iterable[Recorded] = (), waits: Iterable[Waited] = ()) -> None:
         self.checkpoints = {row.name: row for row in checkpoints}
         self.waits = {row.label: row for row in waits}
+        self.settled = {row.no: row for row in self.waits.values() if row.state == "settled"}
         self._begun: set[str] = set()
         self._unasked: dict[str, dict[str, None]] = {}
         for key in (*self.checkpoints, *self.waits):

@@ -4,6 +4,8 @@ Laws:
 1. The run suspends when every strand waits and no step is at work. A strand that does something we cannot see (an await of
    its own) is given its line's `quiet_seconds`.
 2. While steps are at work, waits that settle are noticed all the same.
+3. A call or a wait that the code itself gave up (a gather stopped it, a task was canceled) is recorded as that: in a
+   replay it is not made again, and waits until it is given up once more.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from tenure.errors import TenureError
+from tenure.sdk import here
 from tenure.sdk.faults import Interrupted, LeaseLost, Signal, Suspended
 from tenure.sdk.line import Line
-from tenure.sdk.past import Past
+from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.recording import Recording
 from tenure.store.port import Waited
 
+STOPPED = "STEP_CANCELED"
+"""With no tries: how something is recorded that the code gave up; see law 3."""
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 
@@ -37,6 +42,8 @@ class Waiting(Recording):
         self._busy = 0
         self._resting = 0
         self._waiting: dict[int, list[asyncio.Future[Waited]]] = {}
+        self._turns: dict[int, int] = {}
+        """How often a wait was waited for."""
         self._quiet: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
@@ -48,6 +55,10 @@ class Waiting(Recording):
             for waiter in [each for waiters in self._waiting.values() for each in waiters]:
                 if not waiter.done():
                     waiter.cancel()
+
+    def goes_on(self) -> bool:
+        """Whether the code has more to say: neither its body nor its lease is at its end."""
+        return self._over is None and not self.closed and not self.line.stop.is_set()
 
     def _close(self) -> None:
         self.closed = True
@@ -79,8 +90,6 @@ class Waiting(Recording):
             no = await self._open(label, **what)
             if isinstance(no, Waited):
                 return no
-        elif known.state == "settled":
-            return known
         else:
             no = known.no
         return await self._settled(no)
@@ -88,18 +97,28 @@ class Waiting(Recording):
     async def wait_for(self, no: int) -> Waited:
         """How a wait that is open was settled, or will be."""
         self.check()
-        known = next((row for row in self.past.waits.values() if row.no == no), None)
-        if known is not None and known.state == "settled":
-            return known
         return await self._settled(no)
 
     async def _settled(self, no: int) -> Waited:
+        turn = self._turns[no] = self._turns.get(no, 0) + 1
+        given_up = f"{BESIDE}{no}.{turn}"
+        if self.past:
+            if given_up in self.past.checkpoints:
+                await self.never()
+            known = self.past.settled.get(no)
+            if known is not None:
+                return known
+        here.here()  # a task of the code's own that waits is a strand of its own
         waiter: asyncio.Future[Waited] = self._loop.create_future()
         waiters = self._waiting.setdefault(no, [])
         waiters.append(waiter)
         self.strand_ends()
         try:
             return await waiter
+        except asyncio.CancelledError:
+            if self.goes_on():
+                self.record(given_up, state="failed", error=STOPPED, tries=0)
+            raise
         finally:
             waiters.remove(waiter)
             if not waiters:
@@ -108,6 +127,7 @@ class Waiting(Recording):
 
     async def never(self) -> None:
         """Wait for nothing: until whoever waits here is canceled."""
+        here.here()
         self.strand_ends()
         try:
             await self._loop.create_future()
@@ -184,6 +204,12 @@ class Waiting(Recording):
             self._let_go()
         else:
             self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
+
+    async def undecided(self) -> None:
+        """While it is being let go, nothing new begins: nobody would hear of it."""
+        while self._letting_go is not None:
+            await asyncio.wait((self._letting_go,))
+        self.check()
 
     async def _look_again(self) -> None:
         """While a step keeps the run from suspending, waits may settle all the same."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from tenure.kernel.commands import LeaseMessage, RecordCheckpoint
+from tenure.kernel.commands import Complete, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Reply
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.testing.station import step_name
@@ -40,10 +40,14 @@ class Crash:
             return False
         if self.point is not None:
             return point == self.point
+        if isinstance(message, Complete):  # the last step's outcome may come with the end of its run
+            message = message.last
+        # The last outcome of a run may go with its end.
+        told = message if isinstance(message, RecordCheckpoint) else getattr(message, "last", None)
         return (
-            isinstance(message, RecordCheckpoint)
-            and message.state != "started"
-            and step_name(message.name) == self.step
+            isinstance(told, RecordCheckpoint)
+            and told.state != "started"
+            and step_name(told.name) == self.step
         )
 
     def __str__(self) -> str:
