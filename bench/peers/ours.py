@@ -1,7 +1,7 @@
-"""Tenure, measured as its peers are: in its own process, by the same clock.
+"""Tenure, measured as its peers are: in its own process, by the same clock, through what its users write.
 
-The runs are driven as `bench/workloads.py` drives them, on the orchestrator itself. A workflow of the SDK comes in as
-one more entry of `WAYS`, and is what the comparison takes from then on.
+A run is a workflow of five no-op steps, started and awaited in the process of its one worker. A job is a workflow
+without steps, which is one leased step with its whole history; submissions are such jobs that nobody works off.
 """
 
 from __future__ import annotations
@@ -9,32 +9,45 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from importlib import metadata
 from typing import Any
 
 import uvloop
 
-from bench import workloads
+import tenure
 from bench.checking import check
 from bench.peers.protocol import Site, expect, serve
 from bench.plan import Plan
-from bench.workloads import INPUT, STEPS, Expected, Workers
-from tenure.kernel.commands import CreateRun, StepSpec
-from tenure.kernel.decide.leases import Lease
-from tenure.orchestrator import Orchestrator
-from tenure.store.postgres.store import PostgresStore
-from tenure.store.sqlite.store import SqliteStore
+from bench.workloads import STEPS, Expected
+from tenure import ids
 
 PLAN = Plan()
 BATCH = 500
 """Submissions at a time."""
-JOB = (StepSpec(name="job"),)
 CHECKED = 5
 
-Way = Callable[[Orchestrator], Awaitable[Expected]]
-"""One run of five durable steps from submit to done."""
-WAYS: dict[str, Way] = {"kernel": workloads.code_first_run}
+
+@tenure.step
+async def nothing(order: dict[str, int]) -> dict[str, int]:
+    """A step that does nothing."""
+    return order
+
+
+@tenure.workflow
+async def five(order: dict[str, int]) -> dict[str, int]:
+    """Five durable steps, one after another."""
+    for _ in range(STEPS):
+        order = await nothing(order)
+    return order
+
+
+@tenure.workflow
+async def job(order: dict[str, int]) -> None:
+    """A plain job."""
+
+
+ORDER = {"order": 4711, "customer": 815}
 
 
 class Ours:
@@ -42,14 +55,10 @@ class Ours:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._way = site.text("way", "kernel")
         self._in_flight = site.number("in_flight", PLAN.code_first_in_flight)
         self._loop = uvloop.new_event_loop()
         asyncio.set_event_loop(self._loop)
-        self._store: PostgresStore | SqliteStore = (
-            PostgresStore(site.dsn) if site.dsn else SqliteStore(site.folder / "tenure.db")
-        )
-        self._orchestrator = Orchestrator(self._store)
+        self._engine = tenure.Engine(site.dsn or f"sqlite:{site.folder / 'tenure.db'}")
         self._open = False
 
     def prepare(self) -> None:
@@ -59,9 +68,7 @@ class Ours:
         gc.freeze()
 
     async def _prepare(self) -> None:
-        await self._store.migrate()
-        await self._store.open()
-        await self._orchestrator.__aenter__()
+        await self._engine.__aenter__()
         self._open = True
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
@@ -79,23 +86,26 @@ class Ours:
         return self._runs(runs, 1)
 
     def _runs(self, runs: int, in_flight: int) -> list[float]:
+        engine = self._engine
         made: list[Expected] = []
         seconds: list[float] = []
         left = iter(range(runs))
-        way = WAYS[self._way]
 
         async def lane() -> None:
             for _ in left:
                 started = time.perf_counter()
-                made.append(await way(self._orchestrator))
+                run = await engine.start(five, ORDER)
+                expect(await run.result(), ORDER, f"result of {run.id}")
                 seconds.append(time.perf_counter() - started)
+                made.append(Expected(ids.run_int(run.id), STEPS + 1, STEPS))
 
         async def lanes() -> None:
-            with self._site.clock():
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(in_flight, runs)):
-                        group.create_task(lane())
-            await check(self._store, made, checked=CHECKED)
+            async with engine.worker(five, slots=5 * in_flight):
+                with self._site.clock():
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(min(in_flight, runs)):
+                            group.create_task(lane())
+            await check(engine.store, made, checked=CHECKED)
 
         gc.collect()
         self._do(lanes())
@@ -107,45 +117,26 @@ class Ours:
         """What a queue is compared by. Submissions come last: what they submit stays."""
         return {"jobs": self.jobs, "single_enqueues": self.single, "batch_enqueues": self.batches}
 
-    async def _submit(self, count: int) -> list[int]:
-        """Leased one-step runs, all of them asked for at once."""
-        commands = [
-            CreateRun(run_id=self._orchestrator.new_id(), tenant="tenant-1", workflow="job", input=INPUT, plan=JOB)
-            for _ in range(count)
-        ]  # fmt: skip
-        created = await asyncio.gather(*map(self._orchestrator.create, commands))
-        return [one.run_id for one in created]
-
-    async def _submit_all(self, count: int, at_a_time: int) -> list[int]:
-        made: list[int] = []
+    async def _submit_all(self, count: int, at_a_time: int) -> list[str]:
+        made: list[str] = []
         while len(made) < count:
-            made += await self._submit(min(at_a_time, count - len(made)))
+            some = min(at_a_time, count - len(made))
+            runs = await asyncio.gather(*(self._engine.start(job, ORDER) for _ in range(some)))
+            made += [run.id for run in runs]
         return made
 
     def jobs(self, count: int) -> int:
-        """Runs of one leased step, submitted before the clock, worked off by workers with slots."""
+        """Jobs submitted before the clock, worked off by one worker."""
+        engine = self._engine
 
         async def work() -> None:
             runs = await self._submit_all(count, BATCH)
-            workers = Workers(self._orchestrator, PLAN.workers, PLAN.slots)
-            ended = self._loop.create_future()
-            left = count
-
-            def on_step(lease: Lease) -> None:
-                nonlocal left
-                del lease
-                left -= 1
-                if not left:
-                    clock.stop()
-                    ended.set_result(None)
-
-            async def wait() -> None:
-                await ended
-
-            workers.on_step = on_step
-            with self._site.clock() as clock:
-                await workers.during(wait())
-            await check(self._store, [Expected(run, 3, 1) for run in runs], checked=CHECKED)
+            worker = engine.worker(job, slots=PLAN.workers * PLAN.slots)
+            with self._site.clock():
+                async with worker:
+                    while worker.counts["succeeded"] < count:  # noqa: ASYNC110 - a look costs less than being told
+                        await asyncio.sleep(0.001)
+            await check(engine.store, [Expected(ids.run_int(run), 3, 0) for run in runs], checked=CHECKED)
 
         gc.collect()
         self._do(work())
@@ -163,9 +154,8 @@ class Ours:
         async def work() -> None:
             with self._site.clock():
                 runs = await self._submit_all(count, at_a_time)
-            for run_id in runs:  # the doctor wants settled runs; these wait for a worker that never comes
-                found = await self._store.read("get_run", run_id)
-                expect([run.status for run in found], ["queued"], f"status of run {run_id}")
+            for run in runs:  # the doctor wants settled runs; these wait for a worker that never comes
+                expect((await self._engine.get(run)).status, "queued", f"status of {run}")
 
         gc.collect()
         self._do(work())
@@ -175,8 +165,8 @@ class Ours:
         """See `Peer`."""
         return {
             "tenure": metadata.version("tenure"),
-            "settings": f"one process, {self._way}, {self._in_flight} in flight; jobs: {PLAN.workers} workers with"
-            f" {PLAN.slots} slots each",
+            "settings": f"one process with one worker, {self._in_flight} in flight; jobs: {PLAN.workers * PLAN.slots}"
+            " slots",
         }
 
     def close(self) -> None:
@@ -185,8 +175,7 @@ class Ours:
             self._do(self._close())
 
     async def _close(self) -> None:
-        await self._orchestrator.__aexit__(None, None, None)
-        await self._store.close()
+        await self._engine.__aexit__(None, None, None)
 
 
 if __name__ == "__main__":

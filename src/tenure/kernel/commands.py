@@ -240,6 +240,8 @@ class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
 
     output: bytes | None = None
     cost: str | None = None
+    last: RecordCheckpoint | None = None
+    """A checkpoint recorded just before, in the same breath."""
     restart: StartChild | None = None
     """Of a body: go on as this new run. Whoever waits for this one waits for that one then."""
 

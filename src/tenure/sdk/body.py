@@ -79,7 +79,9 @@ class Body(Waiting):
         self.past.check_end()
         output = self.workflow.codec.encode(value)
         self.workflow.codec.echo(value, output)
-        return await self.aside(output)
+        output = await self.aside(output)
+        self.line.last = self.last()
+        return output
 
     async def in_thread_of(self, scope: Scope, function: Callable[[], Any]) -> Any:
         """Plain workflow code has a thread of its own: one of the steps' could be waiting for this very one."""
@@ -150,7 +152,7 @@ class Body(Waiting):
     ) -> Any:
         """Try a step until it is done or has failed for good."""
         while True:
-            if self._pending:
+            if self._pending or self._unsent is not None:
                 await self.barrier()
             if self._letting_go is not None:
                 await self.undecided()

@@ -35,6 +35,9 @@ class Line(Protocol):
         """The address of the next message: run, step, fence, a fresh sequence number, who speaks."""
         ...
 
+    last: RecordCheckpoint | None
+    """What the body recorded in the same breath as it ended."""
+
     def record(self, checkpoint: RecordCheckpoint) -> asyncio.Future[Reply]:
         """Record a checkpoint; the answer is there when it is durable."""
         ...

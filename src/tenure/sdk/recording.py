@@ -39,6 +39,8 @@ class Recording:
         self.run_id = ids.run_text(line.lease.run_id)
         self._loop = asyncio.get_running_loop()
         self._pending: list[asyncio.Future[Reply]] = []
+        self._unsent: RecordCheckpoint | None = None
+        """Recorded a moment ago: it goes out at once, or with the end of the body if that comes in the same breath."""
         self._over: Signal | None = None
         self._main: asyncio.Task[Any] | None = None
 
@@ -57,10 +59,27 @@ class Recording:
 
     def record(self, key: str, **fields: Any) -> None:
         """Record a checkpoint; durable at the next barrier."""
-        self._pending.append(self.line.record(RecordCheckpoint(**self.line.head(), name=key, **fields)))
+        self.flush()
+        self._unsent = RecordCheckpoint(**self.line.head(), name=key, **fields)
+        self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what was recorded last, if it has not gone out."""
+        unsent = self._unsent
+        if unsent is not None:
+            self._unsent = None
+            self._pending.append(self.line.record(unsent))
+
+    def last(self) -> RecordCheckpoint | None:
+        """At the end of the body: what was recorded last and has not gone out, to go with the end itself."""
+        for recorded in self._pending:
+            recorded.add_done_callback(_looked_at)  # what went wrong there, the end is told too
+        unsent, self._unsent = self._unsent, None
+        return unsent
 
     async def barrier(self) -> None:
         """Wait until everything recorded is durable."""
+        self.flush()
         while self._pending:
             pending, self._pending = self._pending, []
             for recorded in pending:
@@ -131,3 +150,8 @@ class Recording:
         misfit = Misfit(why)
         self.end(misfit)
         raise misfit
+
+
+def _looked_at(recorded: asyncio.Future[Reply]) -> None:
+    if not recorded.cancelled():
+        recorded.exception()

@@ -148,6 +148,7 @@ class Waiting(Recording):
         self._busy += 1
         try:
             # Recorded before it in the same conversation, so committed before it or together with it.
+            self.flush()
             pending, self._pending = self._pending, []
             opening = asyncio.ensure_future(self.line.open_wait(label, **what))
             try:

@@ -47,11 +47,14 @@ class Held:
         "_threads",
         "body",
         "cancel",
+        "last",
         "lease",
         "lost",
+        "output",
         "over",
         "run_id",
         "stop",
+        "succeeded",
         "work",
     )
 
@@ -80,6 +83,10 @@ class Held:
         """Whether its cancellation was requested."""
         self.lost = False
         """Whether it is no longer ours."""
+        self.last: c.RecordCheckpoint | None = None
+        self.succeeded = False
+        self.output: bytes | None = None
+        """What a run came to that ended with it."""
         self._progress = ""
         self.body: Body | None = None
         """The workflow that runs under it now."""

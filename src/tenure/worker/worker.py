@@ -261,7 +261,11 @@ class Worker:
         self._runs[key[0]] -= 1
         if not self._runs[key[0]]:
             del self._runs[key[0]]
-            self.station.ended(key[0])
+            # Told when the slot is free again: whoever waits may start the next run at once.
+            if held.succeeded:
+                self.station.succeeded(key[0], held.output)
+            else:
+                self.station.ended(key[0])
         if self._heart is not None:
             self._heart.let_go(key)
         self._room.set()
@@ -367,12 +371,13 @@ class Worker:
         if fault is None:
             output = work.result()
             try:
-                done = await self._last(held, c.Complete(**held.head(), output=output), "succeeded")
+                last = c.Complete(**held.head(), output=output, last=held.last)
+                done = await self._last(held, last, "succeeded")
             except TenureError as refused:
                 await self._fail(held, refused)
             else:
                 if done and held.lease.kind == "body":
-                    self.station.succeeded(held.lease.run_id, output)
+                    held.succeeded, held.output = True, output
         elif isinstance(fault, Suspended):
             self.counts["suspended"] += 1
         elif isinstance(fault, LeaseLost):

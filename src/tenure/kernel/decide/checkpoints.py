@@ -19,11 +19,18 @@ from tenure.limits import CHECKPOINTS_PER_RUN_MAX
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     """Record a sub-result; see the laws above."""
+    new = record(d, c)
+    reply = Reply(cancel=True) if d.step(c.idx).state == "canceling" else OK
+    return d.decision(reply, "checkpoint") if new else Decision(reply)
+
+
+def record(d: Draft, c: RecordCheckpoint) -> bool:
+    """Record a sub-result; whether it was new."""
     check_checkpoint(c)
     old = d.snap.find_checkpoint(c.idx, c.name)
     step = d.step(c.idx)
     if old is not None and old.n == c.n and old.seq == c.seq:
-        return Decision(Reply(cancel=True) if step.state == "canceling" else OK)
+        return False
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
         hold(d, c)  # says what is wrong
@@ -40,7 +47,7 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
         if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
             raise TenureError(
                 "CHECKPOINT_LIMIT",
-                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints",
+                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints; tenure.restart(…) goes on as a new run",
             )
     state = c.state if old is None or old.state != "done" else "done"
     if old is not None and c.state != state:
@@ -78,5 +85,4 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
             step.charged = 0
         step.unsafe += unsafe - was_unsafe
     d.add(row)
-    cancel = step.state == "canceling"
-    return d.decision(Reply(cancel=True) if cancel else OK, "checkpoint")
+    return True

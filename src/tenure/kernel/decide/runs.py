@@ -12,6 +12,7 @@ from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import SYSTEM, Complete, CreateRun, StartChild, Trigger
 from tenure.kernel.decide import leases
+from tenure.kernel.decide.checkpoints import record
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.decide.plans import check_plan
 from tenure.kernel.draft import Decision, Draft, check_size
@@ -58,8 +59,13 @@ def owe_run(
 
 
 def complete(d: Draft, c: Complete) -> Decision:
-    """A step succeeded; with `restart` its run ends here and goes on as another one, which takes its place: at its
-    parent's, and behind its key."""
+    """A step succeeded, perhaps with a last checkpoint that came with it. With `restart` its run ends here and goes on
+    as another one, which takes its place: at its parent's, and behind its key."""
+    if c.last is not None:
+        if (c.last.run_id, c.last.idx, c.last.n) != (c.run_id, c.idx, c.n):
+            raise TenureError("INVALID_INPUT", "the last checkpoint is another lease's")
+        check_command(c.last)
+        record(d, c.last)
     if c.restart is not None and d.step(c.idx).state != "canceling":
         run, spec = d.run, d.spec()
         if run.steps_total != 1 or c.restart.run_id == run.id:
