@@ -499,3 +499,25 @@ async def test_a_timeout_of_asyncios_around_a_step_replays_as_it_was() -> None:
         run = await lab.start(whole)
         assert await run.result() == "done"
     assert done == ["endless", "after"]
+
+
+@pytest.mark.xfail(
+    reason="the kernel has no way to close a wait: one that was given up still takes the next event"
+)
+async def test_an_event_does_not_go_to_a_wait_that_the_code_gave_up() -> None:
+    @tenure.step(retries=0)
+    async def fails() -> None:
+        raise tenure.Failure("NO_LUCK")
+
+    @flow
+    async def whole() -> Any:
+        try:
+            await tenure.gather(tenure.wait("x"), fails())
+        except tenure.StepFailed:
+            return await tenure.wait("x")
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        await lab.deliver(run, "x", 1)
+        assert await run.result() == 1
