@@ -43,7 +43,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 EXAMPLES: dict[str, tuple[str, str]] = {
     "PROFILE_NOT_FOUND": (
         "tenure lifecycle show waterfall",
-        "error PROFILE_NOT_FOUND: there is no profile 'waterfall'; there are agent-runs, approval-runs, delta-ci, git-with-intent, governed-runtime",
+        "error PROFILE_NOT_FOUND: there is no profile 'waterfall'; there are agent-runs, approval-runs, delta-ci, git-with-intent, governed-runtime, tenure",
     ),
     "STORE_NOT_MIGRATED": (
         "tenure doctor --db nowhere.db",
