@@ -281,3 +281,36 @@ async def test_a_childs_result_may_be_waited_for_often() -> None:
     async with Lab(parent, child) as lab:
         run = await lab.start(parent)
         assert await run.result() == [{"twice": 2}] * 3
+
+
+async def test_a_run_that_must_wait_for_its_children_cannot_restart_and_says_so() -> None:
+    @flow
+    async def parent(left: int) -> None:
+        await tenure.start(waiter, on_close="wait")
+        tenure.restart(left - 1)
+
+    async with Lab(parent, waiter) as lab:
+        run = await lab.start(parent, 1)
+        with pytest.raises(TenureError, match="children that it must wait for cannot restart"):
+            await run.result()
+
+
+async def test_a_restart_may_come_from_a_branch_and_from_plain_code() -> None:
+    async def branch() -> None:
+        tenure.restart(0)
+
+    @flow
+    async def whole(left: int) -> str:
+        if left:
+            await tenure.gather(branch(), tenure.sleep("1h"))
+        return "the end"
+
+    @flow(name="plain")
+    def plain(left: int) -> str:
+        if left:
+            tenure.restart(left - 1)
+        return "the end"
+
+    async with Lab(whole, plain) as lab:
+        assert await (await lab.start(whole, 1)).result() == "the end"
+        assert await (await lab.start(plain, 1)).result() == "the end"

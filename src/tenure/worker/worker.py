@@ -387,7 +387,10 @@ class Worker:
         elif isinstance(fault, Misfit):
             await self._last(held, c.Park(**held.head(), why=_shown(fault.why)), "parked")
         elif isinstance(fault, Restart):
-            await self._last(held, self._restarted(held, fault), "succeeded")
+            try:
+                await self._last(held, self._restarted(held, fault), "succeeded")
+            except TenureError as refused:  # it has children that it must wait for
+                await self._fail(held, refused)
         elif held.cancel:
             await self._last(held, c.CancelAck(**held.head()), "canceled")
         else:
