@@ -35,6 +35,7 @@ def test_the_demo_ends_well_and_tells_its_story(
         "worker-1 was not heard of any more",
         'deploy is done: ["us-1","us-2"]',
         "monitor         delivered 'deploy.healthy'",
+        "verify is done: shop:v42 runs on 4 servers",
         "the run has succeeded",
         "no violation",
     )

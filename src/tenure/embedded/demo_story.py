@@ -82,7 +82,10 @@ class _Teller:
                 self._lost = True
                 return f"{self._holder} was not heard of any more: its lease is over, the run is free", "bad"
             case "complete":
-                return f"the run has succeeded: {self._shown(rows['run'][''].get('output_ref'))}", "good"
+                # The last step's result and the run's end may be one commit.
+                before = f"{self._recorded(rows)[0]}; " if rows.get("checkpoint") else ""
+                output = self._shown(rows["run"][""].get("output_ref"))
+                return f"{before}the run has succeeded: {output}", "good"
             case "fail":
                 return f"the run has failed: {rows['run'][''].get('reason', '')}", "bad"
             case other:
@@ -96,8 +99,12 @@ class _Teller:
         return "took the run", ""
 
     def _recorded(self, rows: dict[str, Any]) -> tuple[str, Tone]:
-        ((key, row),) = rows["checkpoint"].items()
-        name = key.partition("/")[2]
+        """What was recorded of steps: one of them, or several in one commit."""
+        told = [self._one_recorded(key.partition("/")[2], row) for key, row in rows["checkpoint"].items()]
+        bad = any(tone == "bad" for _, tone in told)
+        return "; ".join(text for text, _ in told), "bad" if bad else "good"
+
+    def _one_recorded(self, name: str, row: dict[str, Any]) -> tuple[str, Tone]:
         if row.get("state") == "failed":
             said = self._shown(row.get("output_ref"))
             more = "; tried again soon" if row.get("next_at") else ""
