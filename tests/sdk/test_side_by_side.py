@@ -501,9 +501,6 @@ async def test_a_timeout_of_asyncios_around_a_step_replays_as_it_was() -> None:
     assert done == ["endless", "after"]
 
 
-@pytest.mark.xfail(
-    reason="the kernel has no way to close a wait: one that was given up still takes the next event"
-)
 async def test_an_event_does_not_go_to_a_wait_that_the_code_gave_up() -> None:
     @tenure.step(retries=0)
     async def fails() -> None:

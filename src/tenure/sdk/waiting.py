@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from tenure.errors import TenureError
+from tenure.kernel.decide.leases import Reply
 from tenure.sdk import here
 from tenure.sdk.faults import Interrupted, LeaseLost, Signal, Suspended
 from tenure.sdk.line import Line
@@ -117,7 +118,7 @@ class Waiting(Recording):
             return await waiter
         except asyncio.CancelledError:
             if self.goes_on():
-                self.record(given_up, state="failed", error=STOPPED, tries=0)
+                self.record(given_up, state="failed", error=STOPPED, tries=0, closes=no)
             raise
         finally:
             waiters.remove(waiter)
@@ -158,7 +159,7 @@ class Waiting(Recording):
                 opening.cancel()
                 raise
             try:
-                reply = await opening
+                reply = await self._opened(opening)
                 assert reply.no is not None
                 return await self._answer(reply.no) if reply.state == "go_on" else reply.no
             except TenureError as refused:
@@ -171,6 +172,17 @@ class Waiting(Recording):
             raise AssertionError("never ends")
         finally:
             self._busy -= 1
+
+    async def _opened(self, opening: asyncio.Future[Reply]) -> Reply:
+        """The answer to an opening. Code that gives the wait up meanwhile is held until it is known what to give up."""
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if self.goes_on():
+                with suppress(TenureError):
+                    no = (await opening).no
+                    self.record(f"{BESIDE}{no}.1", state="failed", error=STOPPED, tries=0, closes=no)
+            raise
 
     async def _answer(self, no: int) -> Waited:
         return next(row for row in await self.line.waited() if row.no == no)

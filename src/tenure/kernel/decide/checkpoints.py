@@ -11,10 +11,14 @@ from __future__ import annotations
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
 from tenure.kernel.decide.checks import check_checkpoint
+from tenure.kernel.decide.closing import close_wait
 from tenure.kernel.decide.leases import OK, Reply, hold
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import Checkpoint
 from tenure.limits import CHECKPOINTS_PER_RUN_MAX
+
+GIVEN_UP = frozenset({"approval", "event", "time"})
+"""Waits that code can give up. A child runs on, whoever waits for it."""
 
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
@@ -85,4 +89,10 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
             step.charged = 0
         step.unsafe += unsafe - was_unsafe
     d.add(row)
+    if c.closes is not None:
+        wait = d.snap.find_wait(c.closes)
+        if wait is None or wait.idx != c.idx:
+            raise TenureError("WAIT_NOT_FOUND", f"step {step.name!r} has no wait {c.closes}")
+        if wait.state == "open" and wait.kind in GIVEN_UP:
+            close_wait(d, wait)
     return True

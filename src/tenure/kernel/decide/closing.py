@@ -85,19 +85,21 @@ def close_waits(
         waits = [wait for wait in waits if wait.no not in keep]
     if not proposals:
         waits = [wait for wait in waits if wait.kind != "proposal"]
-    if not waits:
-        return
-    run = d.edit_run()
     d.want_approvals(wait.no for wait in waits if wait.kind in QUESTIONS)
     for wait in waits:
-        if wait.kind in QUESTIONS:
-            approval = d.edit(approval_of(d, wait.no))
-            approval.status = APPROVAL.take(approval.status, "cancel").next
-            approval.decided_at = d.now
-        wait = d.edit(wait)
-        wait.state = "closed"
-        wait.wake_at = None
-        run.waits_open -= 1
+        close_wait(d, wait)
+
+
+def close_wait(d: Draft, wait: Wait) -> None:
+    """Nobody waits for this any more; an open question is canceled."""
+    if wait.kind in QUESTIONS:
+        approval = d.edit(approval_of(d, wait.no))
+        approval.status = APPROVAL.take(approval.status, "cancel").next
+        approval.decided_at = d.now
+    wait = d.edit(wait)
+    wait.state = "closed"
+    wait.wake_at = None
+    d.edit_run().waits_open -= 1
 
 
 def open_waits(d: Draft) -> list[Wait]:
