@@ -231,6 +231,8 @@ class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     tries: int = 1
     next_at: int | None = None
     """Of a failed try: when it is to be tried again."""
+    input: bytes | None = None
+    """What it was called with, where its profile keeps that."""
     closes: int | None = None
     """A wait that the code has given up: it takes nothing any more."""
     meta: str | None = None

@@ -276,6 +276,8 @@ class Checkpoint(Row, gc=False):
     error: str | None = None
     meta: str | None = None
     """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
+    input_ref: int | None = None
+    """What it was called with, where its profile keeps that."""
 
     @property
     def unsafe(self) -> bool:

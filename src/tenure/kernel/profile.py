@@ -153,6 +153,8 @@ class Profile(_Data, frozen=True, kw_only=True):
     recovery: Literal["requeue", "resume_or_fail"]
     optional_steps: bool
     strict_sequence: bool = False
+    checkpoint_inputs: bool = False
+    """Whether a checkpoint keeps what its step was called with, beside the digest."""
     reported_word: str | None = None
     """What a finished run shows once its outcome has been reported; None where reporting has no word."""
     owners: dict[str, str] = {}

@@ -102,6 +102,7 @@ class CheckpointDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_
     step_id: str
     agent: str
     status: str
+    input: Any = None
     output: Any = None
     error: str | None = None
     timestamp: datetime
@@ -295,6 +296,7 @@ def _checkpoint(rows: _Rows, row: Checkpoint) -> CheckpointDocument:
         step_id=row.name,
         agent=meta.agent or "",
         status=word,
+        input=rows.body(row.input_ref),
         output=None if failed else said,
         error=None if not failed else str(row.error) if said is None else f"{row.error}: {said}",
         timestamp=moment(row.at),

@@ -151,6 +151,9 @@ class Body(Waiting):
         kwargs: dict[str, Any],
     ) -> Any:
         """Try a step until it is done or has failed for good."""
+        given = None
+        if self.workflow.profile.checkpoint_inputs:
+            given = await self.aside(codec.arguments(args, kwargs))
         while True:
             if self._pending or self._unsent is not None:
                 await self.barrier()
@@ -161,6 +164,7 @@ class Body(Waiting):
                 self.record(
                     key,
                     state="started",
+                    input=given if tries == 1 else None,
                     arguments=digest,
                     idempotent=False,
                     resumable=step.resumable,
@@ -190,10 +194,11 @@ class Body(Waiting):
                 raise self._over
             meta = told_of(step, frame, begun)
             if failed is not None:
-                await self._failed(key, step, digest, tries, failed, meta)
+                await self._failed(key, step, digest, tries, failed, meta, given)
                 continue
             self.record(
                 key,
+                input=given if tries == 1 and step.idempotent else None,  # else an earlier record has it
                 output=output,
                 arguments=digest,
                 resumable=step.resumable,
@@ -229,6 +234,7 @@ class Body(Waiting):
         tries: int,
         fault: Exception,
         meta: str,
+        given: bytes | None,
     ) -> None:
         """Record a failed try; pause before the next one, or raise what it came to."""
         code, message, retryable = failure_of(fault)
@@ -237,6 +243,7 @@ class Body(Waiting):
         self.record(
             key,
             state="failed",
+            input=given if tries == 1 and step.idempotent else None,
             error=code,
             message=message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None,
             arguments=digest,

@@ -50,6 +50,14 @@ def encode(value: Any, what: str) -> bytes | None:
         raise TenureError("INVALID_INPUT", f"{what} must be JSON or a msgspec type: {fault}") from fault
 
 
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """What a call was made with, for people to read; what has no value of its own is told by its type."""
+    try:
+        return msgspec.json.encode({"args": args, **kwargs} if args else kwargs, enc_hook=_nameless)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
 def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """What a call was made with, in a few bytes."""
     if not args and not kwargs:

@@ -78,6 +78,7 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
         output_ref,
         c.error,
         c.meta,
+        d.payload(c.input) if c.input is not None else old.input_ref if old is not None else None,
     )
     unsafe = row.unsafe
     was_unsafe = old is not None and old.unsafe

@@ -475,7 +475,8 @@ select {n.checkpoint} from unnest({rows}::checkpoint_in[]) n where (n.run_id in 
 on conflict (run_id, idx, name) do update set
     no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq, resumable = excluded.resumable,
     idempotent = excluded.idempotent, arguments = excluded.arguments, at = excluded.at, tries = excluded.tries,
-    next_at = excluded.next_at, output_ref = excluded.output_ref, error = excluded.error, meta = excluded.meta
+    next_at = excluded.next_at, output_ref = excluded.output_ref, error = excluded.error, meta = excluded.meta,
+    input_ref = excluded.input_ref
 
 -- name: save_wait
 insert into wait ({wait})

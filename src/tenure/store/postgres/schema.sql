@@ -95,6 +95,7 @@ create table checkpoint (
     output_ref integer,
     error text collate "C",
     meta text collate "C",
+    input_ref integer,
     constraint checkpoint_pkey PRIMARY KEY (run_id, idx, name)
 );
 
@@ -504,7 +505,8 @@ create type checkpoint_in as (
     next_at bigint,
     output_ref integer,
     error text,
-    meta text
+    meta text,
+    input_ref integer
 );
 
 create type child_in as (

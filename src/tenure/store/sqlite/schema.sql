@@ -114,6 +114,7 @@ CREATE TABLE checkpoint (
     output_ref integer,
     error text,
     meta text,
+    input_ref integer,
     primary key (run_id, idx, name),
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end

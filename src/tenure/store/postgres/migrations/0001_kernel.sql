@@ -247,6 +247,7 @@ create table checkpoint (
     output_ref integer,
     error text collate "C",
     meta text collate "C",
+    input_ref integer,
     primary key (run_id, idx, name)
 );
 

@@ -309,6 +309,7 @@ create table checkpoint (
     output_ref integer,
     error text,
     meta text,
+    input_ref integer,
     primary key (run_id, idx, name),
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
