@@ -15,7 +15,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from tenure.kernel.retry import Rng
 from tenure.sdk import codec, here
@@ -269,7 +269,7 @@ class Body(Waiting):
             return
         await self.wait(label, until=until)
 
-    def restart(self, input_: bytes) -> None:
+    def restart(self, input_: bytes) -> NoReturn:
         """End here and go on as a new run."""
         signal = Restart(input_)
         self.end(signal)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -404,7 +404,7 @@ async def _patched(scope: Scope, name: str) -> bool:
     return True
 
 
-def restart(*args: Any, **kwargs: Any) -> Any:
+def restart(*args: Any, **kwargs: Any) -> NoReturn:
     """End this run and go on as a new one of the same workflow with these arguments: for work without an end, and
     before the limit on checkpoints. Whoever waits for this run is given the new one's result."""
     scope = here.scope("restart")

@@ -69,8 +69,8 @@ async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "tenure.worker.isolated",
+            "-c",
+            "from tenure.worker.isolated import main; main()",
             str(writing),
             stdin=asyncio.subprocess.PIPE,
             stdout=sys.stderr.fileno() if _has_fileno() else asyncio.subprocess.DEVNULL,
@@ -216,7 +216,3 @@ def _end_with_the_worker() -> None:
     while sys.stdin.buffer.read(4096):
         pass
     os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()
