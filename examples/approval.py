@@ -44,9 +44,9 @@ async def main() -> None:
         print(await small.result())
 
         large = [await engine.start(refund, name, euros) for name, euros in (("Bob", 900), ("Eve", 5000))]
-        while len(questions := await engine.approvals()) < len(large):
-            await asyncio.sleep(0.05)
-        for question in questions:
+        for run in large:
+            await run.reaches("waiting_approval")
+        for question in await engine.approvals():
             print(f"asked: {question.action} {question.question}")
 
         # Anybody with access to the database can answer: this program, or `tenure approvals approve RUN`.

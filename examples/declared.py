@@ -56,8 +56,7 @@ async def main() -> None:
         await urgent.result()
 
         usual = await engine.submit(release, {"ref": "v2.0"})
-        while await usual.status() != "waiting_approval":
-            await asyncio.sleep(0.05)
+        await usual.reaches("waiting_approval")
         print((await engine.why(usual.id)).text)
         await engine.approve(usual.id, approver="grace")
         await usual.result()

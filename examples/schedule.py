@@ -11,7 +11,6 @@ import os
 import tempfile
 
 import tenure
-from tenure.embedded import Schedules
 
 
 @tenure.step
@@ -27,15 +26,13 @@ async def report(regions: list[str]) -> str:
 
 async def main() -> None:
     async with tenure.Engine() as engine, engine.worker():
-        schedules = Schedules(engine)
+        schedules = engine.schedules
         nightly = await schedules.create(
             "nightly-report",
-            report.name,
+            report,
             "30 2 * * *",
             zone="Europe/Berlin",
             input={"regions": ["eu", "us"]},
-            queue=report.capability,  # whose workers run it: those that have this workflow, in this version
-            profile=report.profile.name,
             catch_up="last",  # after a downtime: the newest slot that was missed, not all of them
         )
         print(f"{nightly.name}: {nightly.cron} in {nightly.zone}")

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tenure.embedded.engine import Engine as Engine
     from tenure.embedded.flows import Run as Run
     from tenure.embedded.running import run as run
+    from tenure.embedded.schedules import Schedules as Schedules
     from tenure.errors import TenureError as TenureError
+    from tenure.kernel.model import Cap as Cap
     from tenure.sdk import ApprovalExpired as ApprovalExpired
     from tenure.sdk import ApprovalRejected as ApprovalRejected
     from tenure.sdk import Child as Child
@@ -56,8 +58,10 @@ if TYPE_CHECKING:
     from tenure.sdk import workflow as workflow
 
 _ELSEWHERE = {
+    "Cap": "tenure.kernel.model",
     "Engine": "tenure.embedded.engine",
     "Run": "tenure.embedded.flows",
+    "Schedules": "tenure.embedded.schedules",
     "TenureError": "tenure.errors",
     "run": "tenure.embedded.running",
 }

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.apps import YAML
 from tests.cli.shell import Tenure, in_folder
 
-NIGHTLY = ("schedule", "create", "nightly", "--cron", "30 2 * * *", "--workflow", "report")
+NIGHTLY = ("schedule", "create", "nightly", "report", "--plan", "plan.json", "--cron", "30 2 * * *")
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_a_schedule_from_the_shell(tenure: Tenure) -> None:
 
 
 def test_every_command_speaks_json(tenure: Tenure) -> None:
-    made = tenure(*NIGHTLY, "--plan", "plan.json", "--input", '{"a": 1}', "--pass-slot", "--json").json()
+    made = tenure(*NIGHTLY, "--input", '{"a": 1}', "--pass-slot", "--json").json()
     assert made["name"] == "nightly"
     assert [step["name"] for step in made["plan"]] == ["build", "ship"]
     assert made["input"] == {"a": 1}
@@ -61,6 +62,32 @@ def test_every_command_speaks_json(tenure: Tenure) -> None:
     told = tenure("runs", "show", run, "--json").json()["run"]
     assert told["input"].keys() == {"a", "slot"}
     assert tenure("schedule", "delete", "nightly", "--json").json() == {"deleted": "nightly"}
+
+
+def test_a_workflow_in_python_and_a_file_are_scheduled_as_they_are(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "night.py").write_text(
+        "import tenure\n@tenure.workflow(name='night.report', version='3')\n"
+        "async def report(day: int, slot: str) -> None: ...\n"
+    )
+    (tmp_path / "hello.yaml").write_text(YAML)
+    create = ("schedule", "create", "--cron", "30 2 * * *", "--json")
+    code = tenure(*create, "code", "night.py:report", "--input", "day=5", "--pass-slot").json()
+    assert (code["workflow"], code["code_version"], code["profile"]) == ("night.report", "3", "tenure")
+    assert (code["queue"], code["input"]) == ("default|flow:night.report@3", {"day": 5})
+    file = tenure(*create, "file", "hello.yaml", "--input", "name=Ada").json()
+    assert (file["workflow"], file["input"]) == ("greeting", {"name": "Ada", "loud": False})
+    assert [step["name"] for step in file["plan"]] == ["write", "ok", "send"]
+    assert "default|flow:night.report@3" in tenure("schedule", "show", "code").out
+    for more, said in (
+        (("night.py:report", "--input", "day=5"), "slot"),
+        (("night.py:nobody",), "night.py:night.report"),
+        (("nobody",), "there is no module 'nobody'"),
+        (("hello.yaml", "--input", "who=me"), "who"),
+    ):
+        refused = tenure(*create, "bad", *more)
+        assert refused.code == 1
+        assert said in refused.err
+    assert len(tenure("schedule", "list", "--json").json()) == 2
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "unpause", "trigger", "delete", "next"])
@@ -80,6 +107,7 @@ def test_a_schedule_that_is_not_there(tenure: Tenure, command: str) -> None:
         (("--pass-slot", "--input", "[1]"), 1, "must be an object"),
         (("--profile", "waterfall"), 1, "there is no profile 'waterfall'"),
         (("--input", "{"), 1, "--input is not JSON"),
+        (("--input", "1", "--input", "2"), 2, "with --plan it is one JSON value"),
         (("--catch-up", "never"), 2, "is not one of skip, last, all"),
         (("--catch-up-max", "0"), 2, "catch-up-max"),
         (("--cron", " "), 2, "it is empty"),

@@ -18,7 +18,7 @@ from tenure.cli.options import AsJson, Db, not_empty
 from tenure.cli.runs_show import table, value_text, when
 from tenure.cli.session import By, Tenant, change, json_value, pairs, session, wait_for, who
 from tenure.embedded import Schedules, ScheduleView, read_plan
-from tenure.embedded.schedules import CATCH_UP_RUNS
+from tenure.embedded.schedules import CATCH_UP_RUNS, Scheduled
 from tenure.kernel.beside import CATCH_UP
 from tenure.limits import CATCH_UP_RUNS_MAX, SLOTS_SHOWN_MAX
 
@@ -35,7 +35,7 @@ _app = typer.Typer(
 
     A schedule by hand:
 
-    tenure schedule create nightly --cron '30 2 * * *' --zone Europe/Berlin --workflow report --catch-up last
+    tenure schedule create nightly app.py:report --cron '30 2 * * *' --zone Europe/Berlin --catch-up last
 
     tenure schedule next nightly -- when it is due, in its zone and in UTC
 
@@ -68,7 +68,7 @@ def _ask(
     async def run() -> T:
         opened = change(db, tenant, make=make) if changes else session(db, tenant)
         async with opened as engine:
-            return await call(Schedules(engine))
+            return await call(engine.schedules)
 
     return wait_for(run())
 
@@ -82,13 +82,19 @@ def _known(given: str) -> str:
 @_app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the schedule is called.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="Whose runs it starts: module:workflow, file.py:workflow or FILE.yaml; with --plan a name.",
+        ),
+    ],
     cron: Annotated[
         str,
         typer.Option(
             "--cron", metavar="TEXT", help="Five fields in quotes: '30 2 * * *'.", callback=not_empty
         ),
     ],
-    workflow: Annotated[str, typer.Option("--workflow", help="The workflow its runs are of.")],
     zone: Annotated[
         str, typer.Option("--zone", help="The time zone the expression is read in: Europe/Berlin.")
     ] = "UTC",
@@ -96,15 +102,21 @@ def create(
         Path | None,
         typer.Option(
             "--plan",
-            help="The steps, as for `runs create`; without it the workflow is code.",
+            help="The steps of a plan, as for `runs create`.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
-    queue: Annotated[str, typer.Option("--queue", help="The queue of a code workflow.")] = "default",
-    code_version: Annotated[str, typer.Option("--code-version", help="The workflow's version.")] = "1",
-    profile: Annotated[str, typer.Option("--profile", help="See `tenure lifecycle list`.")] = "agent-runs",
-    given: Annotated[str | None, typer.Option("--input", help="JSON, or @FILE with JSON.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="See `tenure lifecycle list`.  \\[default: the workflow's]", show_default=False
+        ),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="key=value, JSON, or @FILE with JSON; may be repeated."),
+    ] = None,
     pass_slot: Annotated[
         bool, typer.Option("--pass-slot", help="Put the slot's moment into the input, under `slot`.")
     ] = False,
@@ -130,7 +142,18 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a schedule; makes the database file if there is none. Whoever makes it is the requester of its runs."""
+    from tenure.cli.targets import inputs_of, workflow_of
+
     steps = None if plan is None else read_plan(plan)
+    workflow: Scheduled = target
+    value: Any = None
+    if steps is not None:
+        if given is not None and len(given) > 1:
+            raise typer.BadParameter("with --plan it is one JSON value", param_hint="--input")
+        value = json_value(given[0], "--input") if given else None
+    else:
+        workflow = workflow_of(target)
+        value = inputs_of(workflow, given, check=False)  # what it lacks may be the slot
     made = _ask(
         db,
         tenant,
@@ -140,10 +163,8 @@ def create(
             cron,
             zone=zone,
             plan=steps,
-            queue=queue,
-            code_version=code_version,
             profile=profile,
-            input=json_value(given, "--input"),
+            input=value,
             pass_slot=pass_slot,
             catch_up=catch_up,
             catch_up_max=catch_up_max,
@@ -196,7 +217,8 @@ def show(name: _Name, db: Db = None, tenant: Tenant = "default", as_json: AsJson
         "last slot": _both(s.last_slot, s.zone) or "none yet",
         "catch up": _catch_up(s),
         "workflow": f"{s.workflow} (version {s.code_version}, profile {s.profile})",
-        "steps": f"code on the queue {s.queue}" if s.plan is None else ", ".join(p["name"] for p in s.plan),
+        "steps": ", ".join(p["name"] for p in s.plan) if s.plan else "main",
+        "queue": s.queue,
         "input": "none" if s.input is None else value_text(s.input),
         "slot in input": "yes" if s.pass_slot else "no",
         "labels": " ".join(f"{key}={value}" for key, value in sorted(s.labels.items())) or "none",

@@ -21,7 +21,7 @@ from tenure import ids
 from tenure.artifacts import Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
-from tenure.embedded.flows import Ends, Flows
+from tenure.embedded.flows import POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
 from tenure.embedded.plan import PlanLike, json_object, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
 from tenure.kernel import again
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from tenure.embedded.worker import Worker
     from tenure.store.port import Store
 
-RESULT_POLL_SECONDS_MIN = 0.005
-RESULT_POLL_SECONDS_MAX = 0.25
 RETENTION_PAGE = 200
 
 
@@ -275,7 +273,7 @@ class Engine(Flows):
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
         here = any(worker.holds(number) for worker in self.local)
-        pause = RESULT_POLL_SECONDS_MAX if here else RESULT_POLL_SECONDS_MIN
+        pause = POLL_SECONDS_MAX if here else POLL_SECONDS_MIN
         run: Run | None = None
         with self.ends.waiting(number) as ending:
             while not ending.succeeded:
@@ -292,7 +290,7 @@ class Engine(Flows):
                         "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
                     )
                 await ending.news(left)
-                pause = min(pause * 1.5, RESULT_POLL_SECONDS_MAX)
+                pause = min(pause * 1.5, POLL_SECONDS_MAX)
             if ending.succeeded:
                 return ending.output
         assert run is not None

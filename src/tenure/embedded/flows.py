@@ -19,9 +19,12 @@ import msgspec
 from tenure import ids
 from tenure.declared import Declared
 from tenure.embedded.plan import json_object, payload, request_hash
+from tenure.embedded.schedules import Schedules
 from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
+from tenure.kernel.machines import RUN
+from tenure.kernel.model import CLOSED_RUN
 from tenure.sdk import codec
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.worker import Worker
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from tenure.embedded.engine import Engine
 
 R = TypeVar("R")
+
+POLL_SECONDS_MIN = 0.005
+POLL_SECONDS_MAX = 0.25
+"""Who waits for a run elsewhere looks again after pauses that grow so far."""
 
 
 class Run(Generic[R]):
@@ -50,6 +57,24 @@ class Run(Generic[R]):
     async def status(self) -> str:
         """The run's status."""
         return (await self._engine.get(self.id)).status
+
+    async def reaches(self, *statuses: str, wait: float | None = None) -> str:
+        """Wait until the run has one of these statuses, at most `wait` seconds; which one. RUN_TERMINAL_STATE where it has
+        ended in another."""
+        wanted = " or ".join(statuses)
+        if not statuses or not set(statuses) <= set(RUN.states):
+            raise TenureError("INVALID_INPUT", f"{wanted!r} is not among {', '.join(RUN.states)}")
+        loop, pause = asyncio.get_running_loop(), POLL_SECONDS_MIN
+        deadline = None if wait is None else loop.time() + wait
+        while (status := await self.status()) not in statuses:
+            if status in CLOSED_RUN:
+                raise TenureError("RUN_TERMINAL_STATE", f"{self.id} is {status} and will not be {wanted}")
+            left = pause if deadline is None else min(pause, deadline - loop.time())
+            if left <= 0:
+                raise TenureError("COMMAND_DEADLINE", f"{self.id} is still {status}", status=status)
+            await asyncio.sleep(left)
+            pause = min(pause * 1.5, POLL_SECONDS_MAX)
+        return status
 
     async def cancel(self) -> str:
         """Request its cancellation."""
@@ -77,6 +102,11 @@ class Flows:
         engine.local.append(made)
         return made
 
+    @property
+    def schedules(self) -> Schedules:
+        """What starts runs by the clock."""
+        return Schedules(cast("Engine", self))
+
     async def start(self, workflow: Workflow[..., Any], *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a workflow with these arguments and go on. `submit` has all the options."""
         return await self._create(workflow, workflow.parameters.bind(args, kwargs))
@@ -103,7 +133,6 @@ class Flows:
     ) -> Run[Any]:
         """Start a workflow with an input by names, and any of the options. With a `key`, the same request again
         answers the same run."""
-        engine = cast("Engine", self)
         options: dict[str, Any] = {
             "labels": json_object(labels),
             "metadata": json_object(metadata),
@@ -130,7 +159,6 @@ class Flows:
             workflow = found
         body = payload(dict(input or {})) or b"{}"
         workflow.parameters.check(body)
-        del engine
         return await self._create(workflow, body, options, actor, profile, version)
 
     async def _create(

@@ -1,13 +1,14 @@
 """Schedules, as people make and change them.
 
-    async with Engine("app.db") as engine:
-        nightly = Schedules(engine)
-        await nightly.create("report", "report", "30 2 * * *", zone="Europe/Berlin", catch_up="last")
+    async with tenure.Engine("app.db") as engine:
+        await engine.schedules.create("nightly", report, "30 2 * * *", zone="Europe/Berlin", catch_up="last")
 
 Laws:
 1. What is wrong with a schedule is told when it is made or changed, never in the night it should have run.
 2. A change is made to the text it was decided on: whoever comes second is told SCHEDULE_CHANGED.
 3. After every change the next slot lies ahead: slots that passed while it was paused are nobody's.
+4. What its runs are (workflow, version, profile, queue, plan, input) comes from the workflow, is written down when the
+   schedule is made, and is changed as a whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenure import ids
+from tenure.declared import Declared
 from tenure.embedded.plan import PlanLike, make_plan, payload
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
@@ -30,11 +32,16 @@ from tenure.kernel.decide.plans import check_plan
 from tenure.limits import CATCH_UP_RUNS_MAX, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, SLOTS_SHOWN_MAX
 from tenure.orchestrator.schedules import request
 from tenure.orchestrator.views import decoded, moment
+from tenure.sdk.definitions import Workflow, registry
 
 if TYPE_CHECKING:
     from tenure.embedded.engine import Engine
 
 PAGE = 200
+Scheduled = Workflow[..., Any] | Declared | str
+"""A workflow, one from a file, or the name of one that is imported; with a plan, just a name."""
+SLOT = "2026-01-05T10:00:00Z"
+"""Any moment: what `slot` looks like in an input."""
 CATCH_UP_RUNS = 10
 """What `all` makes up for where nothing else is said."""
 
@@ -80,15 +87,13 @@ class Schedules:
     async def create(
         self,
         name: str,
-        workflow: str,
+        workflow: Scheduled,
         cron: str,
         *,
         zone: str = "UTC",
         input: Any = None,  # noqa: A002 - the word users know it by
         plan: PlanLike | None = None,
-        queue: str = "default",
-        code_version: str = "1",
-        profile: str = "agent-runs",
+        profile: str | None = None,
         catch_up: str = "skip",
         catch_up_max: int = CATCH_UP_RUNS,
         pass_slot: bool = False,
@@ -98,7 +103,8 @@ class Schedules:
     ) -> ScheduleView:
         """Make a schedule: runs of `workflow` at the slots of `cron` in a time zone.
 
-        Without a plan they are code-first, their body on `queue`. `catch_up` says what becomes of slots that pass
+        `workflow` is a workflow in Python, one from a file (its plan is made now, with this input), or the name of
+        one that is imported; with a `plan` of steps it is just a name. `catch_up` says what becomes of slots that pass
         while no scheduler runs: `skip`, `last`, or `all` (the newest `catch_up_max`). With `pass_slot`, the
         input (an object) gets the slot's moment under `slot`.
         """
@@ -107,17 +113,11 @@ class Schedules:
             tenant=engine.tenant,
             name=name,
             workspace=engine.workspace,
-            workflow=workflow,
-            code_version=code_version,
-            profile=profile,
-            queue=queue,
-            plan=_plan_text(plan),
-            input=payload(input),
+            **_runs(workflow, input, plan, profile, pass_slot=pass_slot),
             cron=_cron_text(cron),
             zone=zone,
             catch_up=catch_up,
             catch_up_max=catch_up_max,
-            pass_slot=pass_slot,
             owner=owner or engine.actor,
             labels=_labels_text(labels),
             paused=paused,
@@ -128,11 +128,17 @@ class Schedules:
         return _view(put)
 
     async def edit(self, name: str, **changes: Any) -> ScheduleView:
-        """Change some of what `create` was given, by the same words; the rest stays."""
+        """Change some of what `create` was given, by the same words; the rest stays. What its runs are is given as a
+        whole: `workflow` with its `input`, `plan`, `profile` and `pass_slot`."""
         old = await self._row(name)
-        if unknown := sorted(changes.keys() - _CHANGING.keys()):
+        if unknown := sorted(changes.keys() - _CHANGING.keys() - _WHOLE):
             raise _invalid([Detail(unknown[0], "cannot be changed")])
-        values = {word: _CHANGING[word](value) for word, value in changes.items()}
+        whole = {word: changes[word] for word in changes if word in _WHOLE}
+        values = {word: _CHANGING[word](changes[word]) for word in changes if word in _CHANGING}
+        if whole:
+            if "workflow" not in whole:
+                raise _invalid([Detail(min(whole), "is changed together with `workflow`; give that too")])
+            values |= _runs(**({"input": None, "plan": None, "profile": None} | whole))
         return await self._change(old, **values)
 
     async def list(self) -> _Views:
@@ -236,6 +242,50 @@ def _problems(s: Schedule) -> list[Detail]:
     return found
 
 
+def _runs(
+    workflow: Scheduled,
+    input: Any,  # noqa: A002 - the word of `create`
+    plan: PlanLike | None,
+    profile: str | None,
+    *,
+    pass_slot: bool = False,
+) -> dict[str, Any]:
+    """What a schedule's runs are, as its columns; see law 4."""
+    if plan is not None:
+        if not isinstance(workflow, str):
+            raise _invalid([Detail("plan", f"{workflow.name!r} has its own")])
+        name, version, usual, queue, steps = workflow, "1", "agent-runs", "default", make_plan(plan)
+    elif isinstance(workflow, Declared):
+        if pass_slot:
+            raise _invalid([Detail("pass_slot", "a workflow from a file has the moment as `${{ slot }}`")])
+        input = workflow.bind(input or {})  # noqa: A001 - with its defaults from here on
+        name, version, usual, queue = workflow.name, workflow.version, workflow.profile, "default"
+        steps = workflow.plan(input)
+    else:
+        flow = registry.workflows.get(workflow) if isinstance(workflow, str) else workflow
+        if flow is None:
+            problem = "import the module that defines it, or give a plan"
+            raise _invalid([Detail("workflow", f"there is no workflow {workflow!r} here; {problem}")])
+        input = {} if input is None else input  # noqa: A001 - no arguments
+        asked = {**input, "slot": SLOT} if pass_slot and isinstance(input, Mapping) else input
+        flow.parameters.check(payload(asked))
+        name, version, usual, queue = flow.name, flow.version, flow.profile.name, flow.capability
+        steps = flow.plan
+    return {
+        "workflow": name,
+        "code_version": version,
+        "profile": profile or usual,
+        "queue": queue,
+        "plan": msgspec.json.encode(steps).decode(),
+        "input": payload(input),
+        "pass_slot": pass_slot,
+    }
+
+
+_WHOLE = frozenset(("workflow", "input", "plan", "profile", "pass_slot"))
+"""What `edit` changes as a whole."""
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -248,31 +298,12 @@ def _cron_text(cron: str) -> str:
     return " ".join(cron.split())
 
 
-def _plan_text(plan: PlanLike | None) -> str | None:
-    return None if plan is None else msgspec.json.encode(make_plan(plan)).decode()
-
-
 _CHANGING: dict[str, Callable[[Any], Any]] = {
-    "plan": _plan_text,
-    "input": payload,
     "cron": _cron_text,
     "labels": _labels_text,
-    **dict.fromkeys(
-        (
-            "workflow",
-            "zone",
-            "queue",
-            "code_version",
-            "profile",
-            "catch_up",
-            "catch_up_max",
-            "pass_slot",
-            "owner",
-        ),
-        _same,
-    ),
+    **dict.fromkeys(("zone", "catch_up", "catch_up_max", "owner"), _same),
 }
-"""What `edit` may change, and how it is written down."""
+"""What `edit` may change by itself, and how it is written down."""
 
 
 def _missing(name: str) -> TenureError:

@@ -23,7 +23,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.durations import seconds
 from tenure.embedded.flows import Run
-from tenure.embedded.schedules import Schedules, ScheduleView
+from tenure.embedded.schedules import Scheduled, ScheduleView
 from tenure.errors import TenureError
 from tenure.kernel.model import CLOSED_RUN, Checkpoint
 from tenure.limits import SWEEP_TIMERS_MAX
@@ -72,8 +72,9 @@ class LabRun(Run[R], Generic[R]):
                     raise
             await lab.pass_time(until, self)
 
-    async def reaches(self, *statuses: str, within: Duration = LONGEST) -> str:
+    async def reaches(self, *statuses: str, wait: float | None = None, within: Duration = LONGEST) -> str:
         """Let time pass until the run has one of these statuses; which one."""
+        del wait  # nobody waits in a lab
         lab, until = self._lab, self._lab.moment(within)
         await lab.settle()
         while (status := await self.status()) not in statuses:
@@ -200,17 +201,9 @@ class Lab:
         """Ask for the run's cancellation."""
         return await self.engine.cancel(run.id, **how)
 
-    async def schedule(self, name: str, workflow: Workflow[..., Any], cron: str, **how: Any) -> ScheduleView:
+    async def schedule(self, name: str, workflow: Scheduled, cron: str, **how: Any) -> ScheduleView:
         """Have a workflow started at the slots of a cron text; `how` as in `Schedules.create`."""
-        return await Schedules(self.engine).create(
-            name,
-            workflow.name,
-            cron,
-            queue=workflow.capability,
-            profile=workflow.profile.name,
-            code_version=workflow.version,
-            **how,
-        )
+        return await self.engine.schedules.create(name, workflow, cron, **how)
 
     async def runs(self, **how: Any) -> list[LabRun[Any]]:
         """The newest runs."""

@@ -161,7 +161,7 @@ class Declared:
             "steps": steps,
             "run": run,
             "trigger": facts["trigger"],
-            "slot": facts["trigger"]["ref"] if facts["trigger"]["type"] == "scheduled" else None,
+            "slot": _slot(facts["trigger"]["ref"]) if facts["trigger"]["type"] == "scheduled" else None,
         }
 
     async def _whole(self, body: bytes | None) -> bytes | None:
@@ -184,3 +184,8 @@ class Declared:
 
     def _line(self, stream: str, text: str) -> None:
         self._held.log(self._held.lease.name, "info" if stream == "stdout" else "warning", text, {})
+
+
+def _slot(ref: str) -> str:
+    """The moment in a scheduled run's reference, `NAME@SLOT`; one that was asked for by hand has `:MARK` behind it."""
+    return ref.rpartition("@")[2].partition("Z")[0] + "Z"
