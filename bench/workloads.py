@@ -73,18 +73,24 @@ def _new_run(orchestrator: Orchestrator) -> CreateRun:
     )
 
 
-async def checkpoint(orchestrator: Orchestrator, lease: Lease, seq: int, name: str) -> None:
-    """One durable step of a code-first run."""
-    await orchestrator.send(
-        RecordCheckpoint(
-            run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, name=name, output=OUTPUT, arguments=b"\x11" * 8
-        )
+def _recorded(lease: Lease, seq: int, name: str) -> RecordCheckpoint:
+    return RecordCheckpoint(
+        run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, name=name, output=OUTPUT, arguments=b"\x11" * 8
     )  # fmt: skip
 
 
-async def complete(orchestrator: Orchestrator, lease: Lease, seq: int) -> None:
-    """The end of a leased step."""
-    await orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, output=OUTPUT))
+async def checkpoint(orchestrator: Orchestrator, lease: Lease, seq: int, name: str) -> None:
+    """One durable step of a code-first run."""
+    await orchestrator.send(_recorded(lease, seq, name))
+
+
+async def complete(
+    orchestrator: Orchestrator, lease: Lease, seq: int, last: RecordCheckpoint | None = None
+) -> None:
+    """The end of a leased step, perhaps with its last checkpoint."""
+    await orchestrator.send(
+        Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, output=OUTPUT, last=last)
+    )
 
 
 async def start(orchestrator: Orchestrator) -> Lease:
@@ -95,12 +101,12 @@ async def start(orchestrator: Orchestrator) -> Lease:
 
 
 async def code_first_run(orchestrator: Orchestrator) -> Expected:
-    """One lease, five checkpoints, complete: seven commits."""
+    """One lease, five checkpoints, complete. The last checkpoint goes with the end, as the SDK's does."""
     lease = await start(orchestrator)
-    for seq, name in enumerate(NAMES, start=1):
+    for seq, name in enumerate(NAMES[:-1], start=1):
         await checkpoint(orchestrator, lease, seq, name)
-    await complete(orchestrator, lease, STEPS + 1)
-    return Expected(lease.run_id, STEPS + 2, STEPS)
+    await complete(orchestrator, lease, STEPS + 1, _recorded(lease, STEPS, NAMES[-1]))
+    return Expected(lease.run_id, STEPS + 1, STEPS)
 
 
 async def code_first(orchestrator: Orchestrator, runs: int, in_flight: int) -> Sample:
