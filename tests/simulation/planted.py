@@ -74,7 +74,7 @@ BUGS: dict[str, Bug] = {
                 "if False:",
             ),
             Change(
-                checkpoints.checkpoint,
+                checkpoints.record,
                 "if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:",
                 "if attempt is None:",
             ),
@@ -85,7 +85,7 @@ BUGS: dict[str, Bug] = {
         "a message is accepted after its lease has expired",
         (
             Change(leases.hold, " or attempt.expires_at <= d.now:", ":"),
-            Change(checkpoints.checkpoint, " or attempt.expires_at <= d.now:", ":"),
+            Change(checkpoints.record, " or attempt.expires_at <= d.now:", ":"),
         ),
         21,
     ),
@@ -93,11 +93,11 @@ BUGS: dict[str, Bug] = {
         "a checkpoint is accepted after its lease has ended",
         (
             Change(
-                checkpoints.checkpoint,
+                checkpoints.record,
                 "if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:",
                 "if attempt is None:",
             ),
-            Change(checkpoints.checkpoint, 'if attempt.lease != "active":', "if False:"),
+            Change(checkpoints.record, 'if attempt.lease != "active":', "if False:"),
         ),
         2,
     ),

@@ -262,10 +262,13 @@ def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
         keep(work.snap, outcome)
 
 
+WAITING = frozenset({"waiting_approval", "waiting_external", "retry_wait"})
+
+
 def keep(snap: Snapshot, outcome: Outcome) -> None:
-    """Keep the snapshot of a run that goes on."""
+    """Keep the snapshot of a run that goes on. One that waits may do so for days: it is loaded when somebody comes."""
     run = snap.run
-    if run is not None and run.status not in CLOSED_RUN:
+    if run is not None and run.status not in CLOSED_RUN and run.status not in WAITING:
         snap.facts = None
         snap.trim()
         outcome.snapshots.append(snap)
