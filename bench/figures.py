@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bench import finished, workloads
+from bench import finished, suspended, workloads
 from bench.checking import Broken, check
 from bench.long_runs import CheckpointRuns, LeasedRuns, LongRuns, Maker
 from bench.places import STORES, Database, Place
@@ -40,6 +40,8 @@ SAMPLE_SECONDS_MAX = 120.0
 THROUGHPUT = "steps/s"
 FLAT = Fraction(3, 4)
 """A change of less than 25%. Only a loss counts: nobody minds a gain."""
+HALF_A_MILLION = Fraction(4, 5)
+"""What must be left of the throughput with up to half a million finished runs in the database."""
 LATENCY = Fraction(24, 10)
 
 
@@ -212,6 +214,18 @@ async def _finished_runs(place: Place, plan: Plan, say: Callable[[str], None]) -
             yield pairs
 
 
+async def _suspended(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """Against the megabytes and the share of a cpu that so many suspended runs may cost."""
+    while True:
+        say(f"suspending {plan.suspended:,} runs")
+        async with place.address() as address:
+            cost = await suspended.in_a_process(address, plan.suspended)
+        yield [(SUSPENDED_MEGABYTES, cost.megabytes), (SUSPENDED_CPU, cost.cpu_share)]
+
+
+SUSPENDED_MEGABYTES = 200.0
+SUSPENDED_CPU = 0.02
+"""Less than this nobody can tell from nothing."""
 BARS = {
     ("code_first", "postgres"): Fraction(1, 6),
     ("code_first", "sqlite"): Fraction(1, 12),
@@ -248,8 +262,15 @@ def all_series(plan: Plan) -> list[Series]:
                 partial(_long_run, make),
                 *(Figure(name, store, THROUGHPUT, FLAT, False, against) for name in names),
             )
+    for store in STORES:
+        add(
+            _suspended,
+            Figure(f"suspended_memory_{store}", store, "MB", Fraction(1), True, "what they may take"),
+            Figure(f"suspended_load_{store}", store, "cpus", Fraction(1), True, "what they may take"),
+        )
     for store in STORES if plan.finished else ():
         names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]
         against = "the same in an empty database"
-        add(_finished_runs, *(Figure(name, store, THROUGHPUT, FLAT, False, against) for name in names))
+        bar = HALF_A_MILLION if plan.finished <= 500_000 else FLAT
+        add(_finished_runs, *(Figure(name, store, THROUGHPUT, bar, False, against) for name in names))
     return series

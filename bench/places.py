@@ -75,6 +75,10 @@ class Place(Protocol):
         """The floor's tables, as an async context manager."""
         ...
 
+    def address(self) -> Any:
+        """The address of an empty database for another process, as an async context manager."""
+        ...
+
     async def settle(self) -> None:
         """Let the database write out what earlier samples left, so that they do not disturb the next."""
         ...
@@ -148,6 +152,12 @@ class SqlitePlace:
                 yield floor
             finally:
                 await floor.close()
+
+    @asynccontextmanager
+    async def address(self) -> AsyncIterator[str]:
+        """See `Place`."""
+        with self._file() as path:
+            yield f"sqlite:{path}"
 
     async def settle(self) -> None:
         """Nothing is written behind our back."""
@@ -242,6 +252,18 @@ class PostgresPlace:
             yield floor
         finally:
             await floor.close()
+
+    @asynccontextmanager
+    async def address(self) -> AsyncIterator[str]:
+        """See `Place`."""
+        name = f"bench_{next(self._numbers)}"
+        connection = await asyncpg.connect(self._dsn)
+        try:
+            await connection.execute(f"create database {name}")
+            yield self._server.dsn(name)
+            await connection.execute(f"drop database {name} with (force)")
+        finally:
+            await connection.close()
 
     async def settle(self) -> None:
         """See `Place`."""

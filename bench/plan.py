@@ -30,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of each long run per sample."""
     finished: int = 0
     """Finished runs in the database of the figures about those; 0 leaves them out."""
+    suspended: int = 10_000
+    """Runs that wait for a person."""
     checked_runs: int = 5
     """Runs of each sample that the doctor looks at."""
 
@@ -47,6 +49,7 @@ QUICK = Plan(
     long_steps=200,
     long_runs=2,
     segment_steps=20,
+    suspended=20,
     checked_runs=2,
 )
 """Shows that the bench works; says nothing about speed."""
