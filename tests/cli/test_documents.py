@@ -14,6 +14,7 @@ from tenure.kernel.commands import Trigger
 from tenure.orchestrator.documents import RunDocument, document
 from tests.cli.apps import app
 from tests.cli.shell import Tenure, in_folder
+from tests.cli.working import work
 
 SEED = Path(__file__).parents[2] / "docs" / "spec" / "seeds" / "git-with-intent.md"
 GWI = ("--profile", "git-with-intent", "--json")
@@ -68,8 +69,8 @@ def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> N
     assert (fresh["currentStep"], fresh["compensationLog"]) == ("plan", EXTRA["compensationLog"])
     assert not {"completedAt", "durationMs", "result", "error", "cancellation", "resumedFrom"} & set(fresh)
 
-    assert tenure("runs", "work", "--once", "--output", '{"n": 1}').code == 0
-    tenure("runs", "work", "--once", "--fail", "BROKEN", "--message", "it broke", "--final")
+    assert work({"n": 1}, once=True) == ["plan"]
+    work(fail="BROKEN", message="it broke", final=True)
     failed = tenure("runs", "show", run, *GWI).json()
     assert (failed["status"], failed["error"]) == ("failed", "BROKEN: it broke")
     assert {"completedAt", "durationMs", "lastHeartbeatAt"} <= set(failed)
@@ -79,7 +80,7 @@ def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> N
     again = tenure("runs", "resume", run).out.strip()
     resumed = tenure("runs", "show", again, *GWI).json()
     assert (resumed["resumedFrom"], resumed["resumeCount"], resumed["currentStep"]) == (run, 1, "apply")
-    tenure("runs", "work", "--output", '"done"')
+    work("done")
     done = tenure("runs", "show", again, *GWI).json()
     assert (done["status"], done["result"]) == ("completed", "done")
 
@@ -112,7 +113,7 @@ async def test_every_source_of_a_trigger_is_told(tmp_path: Path) -> None:
 @pytest.mark.clause("GWI-20")
 def test_steps_checkpoints_and_idempotency_records_lie_below_it(tenure: Tenure) -> None:
     run = tenure(*CREATE, "--key", "k/1").out.strip()
-    tenure("runs", "work", "--once", "--output", '{"n": 1}')
+    work({"n": 1}, once=True)
     step = tenure("runs", "show", run, *GWI, "--at", "steps/plan").json()
     assert (step["id"], step["runId"], step["status"], step["output"]) == ("plan", run, "succeeded", {"n": 1})
     listed = tenure("runs", "show", run, *GWI, "--at", "steps").json()

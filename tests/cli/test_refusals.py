@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tenure.limits import PAYLOAD_BYTES_MAX
 from tests.cli.shell import Tenure, in_folder
+from tests.cli.working import work
 
 DEEP = "[" * 100_000 + "]" * 100_000
 CREATE = ("runs", "create", "--workflow", "w", "--plan", "one.json")
@@ -65,20 +65,6 @@ def test_a_number_no_database_knows_is_refused(tenure: Tenure, postgres_dsn: str
         assert tenure("runs", "events", run, "--db", db).code == 0
 
 
-def test_work_is_refused_before_a_step_is_taken(tenure: Tenure, tmp_path: Path) -> None:
-    run = tenure(*CREATE).out.strip()
-    (tmp_path / "big.json").write_text(json.dumps("x" * PAYLOAD_BYTES_MAX))
-    refused(tenure, "PAYLOAD_TOO_LARGE", "runs", "work", "--output", "@big.json")
-    refused(
-        tenure, "PAYLOAD_TOO_LARGE", "runs", "work", "--fail", "X", "--message", "x" * (PAYLOAD_BYTES_MAX + 1)
-    )
-    misused(tenure, "runs", "work", "--message", "why")
-    misused(tenure, "runs", "work", "--final")
-    misused(tenure, "runs", "work", "--output", "1", "--fail", "X")
-    misused(tenure, "runs", "work", "--fail", "no code")
-    assert tenure("runs", "why", run, "--json").json()["reason"] == "worker", "nobody has taken it"
-
-
 def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (("runs", "list"), ("doctor",), ("migrate",)):
         assert "it is empty" in misused(tenure, *words, "--db", "")
@@ -110,7 +96,6 @@ def test_help_shows_the_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch
     assert "[default: $TENURE_DB, else tenure.db]" in tenure("runs", "list", "--help").out
     assert "[default: uid:N of this account]" in tenure("runs", "cancel", "--help").out
     assert "Who answers" in tenure("approvals", "reject", "--help").out
-    assert "[default: as the profile's rules say]" in tenure("runs", "work", "--help").out
     settled = " ".join(tenure("doctor", "--help").out.replace("│", " ").split())
     assert "wait for a worker" in settled
 
@@ -205,8 +190,8 @@ def test_lists_by_status_and_repository_together(tenure: Tenure) -> None:
 def test_a_failed_run_has_no_result(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "two.json").write_text('[{"name": "a"}, {"name": "b"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "two.json").out.strip()
-    tenure("runs", "work", "--once", "--output", '"half"')
-    tenure("runs", "work", "--once", "--fail", "BROKEN", "--final")
+    work("half", once=True)
+    work(fail="BROKEN", final=True)
     shown = tenure("runs", "show", run, "--json").json()
     assert (shown["run"]["status"], shown["run"]["output"]) == ("failed", None)
     assert shown["steps"][0]["output"] == "half"
@@ -218,14 +203,10 @@ def test_what_others_wrote_neither_steers_the_terminal_nor_is_markup(tenure: Ten
     for words in (
         ("runs", "list"),
         ("runs", "show", run_id),
-        (
-            "runs",
-            "work",
-        ),
     ):
         out = tenure(*words).out
         assert "\x1b" not in out
-        assert "[red]w" in out or words[1] == "work"
+        assert "[red]w" in out
     assert "a\\x1b[31mb" in tenure("runs", "show", run_id).out
 
 

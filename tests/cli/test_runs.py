@@ -14,6 +14,7 @@ from tenure.cli import session
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.sqlite import SqliteStore
 from tests.cli.shell import Tenure, in_folder
+from tests.cli.working import work
 
 PLAN: list[dict[str, Any]] = [
     {"name": "build", "input": {"ref": "main"}},
@@ -40,9 +41,7 @@ def create(tenure: Tenure, plan: str = "plan.json", *more: str) -> str:
 def test_a_life_from_the_shell(tenure: Tenure) -> None:
     run = create(tenure, "plan.json", "--profile", "delta-ci", "--label", "team=a", "--priority", "2")
     assert "ready and waits for a worker" in tenure("runs", "why", run).out
-    worked = tenure("runs", "work", "--worker", "me", "--output", '{"image": 1}')
-    assert f'{run} build (try 1) with {{"ref":"main"}}: complete; the run is waiting_approval' in worked.out
-    assert "nothing is ready" in tenure("runs", "work").out
+    assert work({"image": 1}) == ["build"]
 
     asked = tenure("approvals", "list").out
     assert run in asked
@@ -62,9 +61,9 @@ def test_a_life_from_the_shell(tenure: Tenure) -> None:
     assert "is paused" in tenure("runs", "pause", run).out
     assert "It is paused" in tenure("runs", "why", run).out
     assert "paused" in tenure("runs", "list").out
-    assert "nothing is ready" in tenure("runs", "work").out
+    assert work() == []
     assert "goes on" in tenure("runs", "unpause", run).out
-    assert "fail NETWORK_DOWN" in tenure("runs", "work", "--fail", "NETWORK_DOWN", "--once").out
+    assert work(fail="NETWORK_DOWN", once=True) == ["deploy"]
     assert "is tried again" in tenure("runs", "why", run).out
     assert f"{run} is canceled" in tenure("runs", "cancel", run).out
 
@@ -96,8 +95,7 @@ def test_every_answer_is_there_for_programs(tenure: Tenure) -> None:
     assert [step["name"] for step in shown["steps"]] == [step["name"] for step in PLAN]
     assert shown["why"]["reason"] == "worker"
     assert tenure("runs", "why", run, "--json").json()["step"] == "build"
-    (worked,) = tenure("runs", "work", "--json").json()
-    assert (worked["step"], worked["attempt"], worked["said"]) == ("build", 1, "complete")
+    assert work() == ["build"]
     (asked,) = tenure("approvals", "list", "--json").json()
     assert (asked["run_id"], asked["no"], asked["status"], asked["action"]) == (run, 1, "requested", "deploy")
     answer = tenure("approvals", "approve", run, "--by", "ada", "--json").json()
@@ -138,7 +136,7 @@ def test_a_vote_that_is_not_enough_shows_in_the_history(tenure: Tenure, tmp_path
 
 def test_a_rejection_ends_the_run(tenure: Tenure) -> None:
     run = create(tenure)
-    tenure("runs", "work")
+    work()
     assert tenure("approvals", "reject", run, "--by", "ada", "--reason", "no").out == "rejected\n"
     shown = tenure("runs", "show", run, "--json").json()
     assert (shown["run"]["status"], shown["run"]["reason"]) == ("failed", "APPROVAL_REJECTED")
@@ -270,7 +268,7 @@ def test_a_database_that_cannot_be_used_says_so(
     locker = apsw.Connection(str(tmp_path / "tenure.db"))
     locker.execute("begin immediate")
     monkeypatch.setattr("tenure.orchestrator.core.COMMAND_SECONDS_MAX", 0.2)
-    refused("STORE_BUSY", "runs", "work")
+    refused("STORE_BUSY", "runs", "pause", run)
     locker.execute("rollback")
     locker.execute("insert into schema_version values (999, 'from the future', 1, 'x')")
     locker.close()
@@ -300,6 +298,6 @@ def test_the_same_on_postgres(tenure: Tenure, postgres_dsn: str) -> None:
     assert "error STORE_NOT_MIGRATED" in refused.err, "only a file is made by itself"
     assert tenure("migrate", "--db", postgres_dsn).code == 0
     run = create(tenure, "one.json", "--db", postgres_dsn)
-    assert "the run is succeeded" in tenure("runs", "work", "--db", postgres_dsn).out
+    assert work(db=postgres_dsn) == ["build"]
     assert run in tenure("runs", "list", "--status", "succeeded", "--db", postgres_dsn).out
     assert tenure("doctor", "--db", postgres_dsn).code == 0

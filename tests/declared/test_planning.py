@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tenure.declared import Declared, load, load_file, needed_steps, resolve
+from tenure.declared.planning import MARK
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import BackoffSpec, StepSpec
@@ -27,7 +28,9 @@ def flow(steps: str, head: str = "") -> Declared:
 
 def job(step: StepSpec) -> Any:
     assert step.input is not None
-    return msgspec.json.decode(step.input)
+    found = msgspec.json.decode(step.input)
+    assert (next(iter(found)) == MARK) == (step.kind == "work")
+    return {key: value for key, value in found.items() if key != MARK}
 
 
 def test_a_plan_is_one_that_the_kernel_takes() -> None:

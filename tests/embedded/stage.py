@@ -7,6 +7,7 @@ from typing import Any
 from tenure import ids
 from tenure.clock import us
 from tenure.embedded import Engine
+from tenure.kernel.capability import split
 from tenure.kernel.commands import Complete, Fail, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease
 from tenure.store.bundles import examine
@@ -26,13 +27,13 @@ class Stage(Engine):
     async def claim(self, worker: str = "bob") -> Lease:
         """Take the one step that is ready."""
         await self.settle()
-        (lease,) = await self.orchestrator.claim(worker, limit=10)
+        (lease,) = await self.orchestrator.claim(worker, queues=await queues(self), limit=10)
         return lease
 
     async def nothing_to_claim(self) -> bool:
         """Whether no step is given out."""
         await self.settle()
-        return await self.orchestrator.claim("nobody", limit=10) == []
+        return await self.orchestrator.claim("nobody", queues=await queues(self), limit=10) == []
 
     async def complete(self, lease: Lease, output: bytes | None = None, seq: int = 9) -> Any:
         """The step succeeded."""
@@ -54,6 +55,13 @@ class Stage(Engine):
 def head(lease: Lease, seq: int) -> dict[str, Any]:
     """The head of a message from a lease's holder."""
     return {"run_id": lease.run_id, "idx": lease.idx, "n": lease.n, "seq": seq}
+
+
+async def queues(engine: Engine) -> list[str]:
+    """Everything that steps on the queue `default` ask of workers."""
+    runs = await engine.store.read("run_ids_after", 0, 1000)
+    steps = [step for run in runs for step in await engine.store.read("steps_of", run.run_id)]
+    return sorted({step.queue for step in steps if split(step.queue)[0] == "default"} | {"default"})
 
 
 def is_from(lease: Lease, run_id: str) -> bool:

@@ -18,9 +18,9 @@ def test_the_example_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    example = (embedded.__doc__ or "").split("\n\n", 1)[1].partition("\n\nA tool")[0]
+    example = (embedded.__doc__ or "").partition("\n\n    ")[2].partition("\n\nA tool")[0]
     names: dict[str, Any] = dict(vars(embedded))
-    exec("async def main():\n" + textwrap.indent(textwrap.dedent(example), "    "), names)
+    exec("async def main():\n" + textwrap.indent(textwrap.dedent("    " + example), "    "), names)
     asyncio.run(names["main"]())
     assert capsys.readouterr().out == "{'image': 'app:main'}\n"
 

@@ -13,7 +13,7 @@ from tenure.kernel.commands import DeleteRun
 from tenure.kernel.model import Cap
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.orchestrator.views import decoded, moment
-from tests.embedded.stage import stage
+from tests.embedded.stage import queues, stage
 
 BUILD = StepSpec(name="build")
 NOBODY = "run_2026-02-14_080000_abc123"
@@ -257,7 +257,10 @@ BAD_PLANS: list[tuple[list[Any], str]] = [
     ([{"name": "a", "needs": ["z"]}], "no step named 'z'"),
     ([{"name": "a"}, {"name": "a"}], "two steps named 'a'"),
     ([{"name": ""}], "characters"),
-    ([{"name": "a", "queue": ""}], "characters"),
+    ([{"name": "a", "queue": ""}], "queue is printable, not empty"),
+    ([{"name": "a|b"}], "what it needs is printable"),
+    ([{"name": "a" * 190}], "together have 203 characters"),
+    ([StepSpec(name="a", input=b'{"$tenure.step":1}')], "may not begin with '$tenure'"),
     ([{"nme": "a"}], "unknown field"),
     ([{}], "missing required field"),
     ([{"name": 1}], "Expected `str`"),
@@ -293,6 +296,9 @@ async def test_bad_requests_are_refused_and_nothing_is_made(url: str) -> None:
         await refused("PROFILE_NOT_FOUND", engine.create("w", [BUILD], profile="none"))
         await refused("PAYLOAD_TOO_LARGE", engine.create("w", [BUILD], input="x" * PAYLOAD_BYTES_MAX))
         await refused("INVALID_INPUT", engine.create("w", [BUILD], input=object()))
+        for ours in ({"$tenure.step": 1, "run": ["rm"]}, {"$tenure.artifact": "x"}):
+            await refused("INVALID_INPUT", engine.create("w", [BUILD], input=ours))
+            await refused("INVALID_INPUT", engine.create("w", [{"name": "a", "input": ours}]))
         await refused("INVALID_INPUT", engine.create("", [BUILD]))
         await refused("INVALID_INPUT", engine.create("w", [BUILD], timeout=-1))
         await refused(
@@ -360,7 +366,7 @@ async def test_retention_deletes_what_ended_before_and_nothing_else(
         old = [await engine.create("w", [BUILD]) for _ in range(8)]
         for run in old[:4]:
             await engine.cancel(run)
-        for lease in await engine.orchestrator.claim("bob", limit=10):
+        for lease in await engine.orchestrator.claim("bob", queues=await queues(engine), limit=10):
             await engine.complete(lease)
         await engine.later(3600)
         limit = datetime.fromtimestamp((await engine.store.read("now"))[0].now_us / 1e6, UTC)
@@ -390,7 +396,10 @@ def test_a_plan_is_read_from_json_and_from_toml(tmp_path: Path) -> None:
     )
     plans = [read_plan(tmp_path / name) for name in ("a.json", "b.json", "c.toml")]
     assert plans[0] == plans[1] == plans[2]
-    assert plans[0] == (StepSpec(name="a", input=b'{"x":1}'), StepSpec(name="b", retries=2))
+    assert plans[0] == (
+        StepSpec(name="a", tool="a", queue="default|tool:a", input=b'{"x":1}'),
+        StepSpec(name="b", tool="b", queue="default|tool:b", retries=2),
+    )
 
 
 @pytest.mark.parametrize(

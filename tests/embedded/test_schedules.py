@@ -1,6 +1,5 @@
 """Schedules from Python, on both stores: made, changed, paused, triggered, and refused where they make no sense."""
 
-import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 import tenure
 from tenure.clock import us
 from tenure.declared import load
-from tenure.embedded import Engine, StepSpec, Worker
+from tenure.embedded import Engine, StepSpec
 from tenure.errors import TenureError
 from tenure.orchestrator.schedules import Scheduler
 from tenure.sdk.definitions import Registry, Tool, Workflow
@@ -247,32 +246,17 @@ async def test_times_are_shown_in_utc(url: str) -> None:
         assert (made.next_at.tzinfo, made.next_at.hour, made.next_at.minute) == (UTC, 6, 15)
 
 
-def registered(engine: Stage, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when a worker has said that it is there."""
-    said, put = asyncio.Event(), engine.store.put_worker
-
-    async def watched(*what: Any) -> None:
-        await put(*what)
-        said.set()
-
-    monkeypatch.setattr(engine.store, "put_worker", watched)
-    return said
-
-
-async def test_a_worker_is_known_from_its_start_to_its_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_is_known_from_its_start_to_its_end(url: str) -> None:
     async with stage(url) as engine:
-        said = registered(engine, monkeypatch)
-        async with Worker(engine, {}, name="w1", queues=["a", "b"], slots=3):
-            await said.wait()
+        async with engine.worker(REPORT, name="w1", slots=3):
             seen = await engine.store.read("workers_seen_since", 0)
-            assert [(w.name, w.queues, w.slots) for w in seen] == [("w1", '["a","b"]', 3)]
+            assert [(w.name, w.slots) for w in seen] == [("w1", 3)]
+            assert "night|flow:report@2" in seen[0].queues
         assert await engine.store.read("workers_seen_since", 0) == []
 
 
-async def test_a_worker_that_dies_says_no_goodbye(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_dies_says_no_goodbye(url: str) -> None:
     async with stage(url) as engine:
-        said = registered(engine, monkeypatch)
-        async with Worker(engine, {}, name="w1") as worker:
-            await said.wait()
+        async with engine.worker(REPORT, name="w1") as worker:
             worker.kill()
         assert [w.name for w in await engine.store.read("workers_seen_since", 0)] == ["w1"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli import steering, work
+from tenure.cli import steering
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db, not_empty
 from tenure.cli.runs_show import show_list, show_run, when
@@ -37,11 +37,9 @@ _app = typer.Typer(
 
     tenure runs rerun RUN -- afresh, as a new run linked to it
 
-    A life by hand, without a worker:
+    A plan of steps, done by workers that have its tools:
 
-    run=$(tenure runs create --workflow release --plan plan.json)
-
-    tenure runs work -- be the worker: take what is ready and complete it
+    run=$(tenure runs create --workflow release --plan plan.json); tenure worker tools.py
     """,
     no_args_is_help=True,
 )
@@ -49,7 +47,6 @@ _app = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    _app.command("work")(work.work)
     steering.register(_app)
     app.add_typer(_app)
 
@@ -136,6 +133,9 @@ def list_runs(
         typer.Option("--label", metavar="KEY=VALUE", help="Only runs with this label; may be repeated."),
     ] = None,
     repo: Annotated[str | None, typer.Option(help="Only runs of this repository.")] = None,
+    parked: Annotated[
+        bool, typer.Option("--parked", help="Only runs that no worker's code fits; `runs why` says more.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
     db: Db = None,
     tenant: Tenant = "default",
@@ -151,7 +151,7 @@ def list_runs(
         db,
         tenant,
         lambda engine: engine.views.list_runs(
-            tenant, status=status, repo=repo, workflow=workflow, labels=labels, limit=limit
+            tenant, status=status, repo=repo, workflow=workflow, labels=labels, parked=parked, limit=limit
         ),
     )
     if as_json:

@@ -9,13 +9,14 @@ from tenure.declared.grammar import json_schema
 from tenure.declared.inputs import Input
 from tenure.declared.loading import load, load_file
 from tenure.declared.model import Declared, Step
-from tenure.declared.resolving import Resolved, needed_steps, resolve
+from tenure.declared.resolving import Resolved, is_planned, needed_steps, resolve
 
 __all__ = [
     "Declared",
     "Input",
     "Resolved",
     "Step",
+    "is_planned",
     "json_schema",
     "load",
     "load_file",

@@ -3,8 +3,9 @@
 Laws:
 1. What only needs what is known at submission is evaluated now; every other template stays a text in the step's
    input, and `open` lists the places of those. What was evaluated is data from then on, whatever it looks like.
-2. A gate whose condition is false keeps its name and place: it becomes a wait that is over at once.
-3. A question's text is a payload, which can be erased; of a gate only the action is told in the history.
+2. What it writes for a worker begins with a mark of its own: an input without it is data, whatever it looks like.
+3. A gate whose condition is false keeps its name and place: it becomes a wait that is over at once.
+4. A question's text is a payload, which can be erased; of a gate only the action is told in the history.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tenure.kernel import capability as cap
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
 from tenure.limits import LABEL_CHARS_MAX, NAME_CHARS_MAX
 
+MARK = "$tenure.step"
+"""The first key of what a worker is to resolve. Inputs of users may not begin with it."""
 NO_TIME_SECONDS = 1e-6
 """The shortest wait there is."""
 
@@ -53,7 +56,7 @@ def is_true(condition: str, scope: Mapping[str, Any]) -> bool:
 
 
 def _work(step: Step, scope: Mapping[str, Any]) -> StepSpec:
-    job: dict[str, Any] = {}
+    job: dict[str, Any] = {MARK: 1}
     left: list[Place] = []
     undecided = False
     if step.condition is not None:

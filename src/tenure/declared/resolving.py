@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.declared import rules, templates
 from tenure.declared.expressions import Reference
-from tenure.declared.planning import is_true
+from tenure.declared.planning import MARK, is_true
 from tenure.declared.templates import Place, as_text
 from tenure.errors import TenureError
 
@@ -35,6 +35,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 class _Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input of a declared step, as planning wrote it."""
 
+    mark: int = msgspec.field(default=1, name=MARK)
     condition: str | bool = msgspec.field(default=True, name="if")
     arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="with")
     run: list[Any] = []
@@ -47,6 +48,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 _DECODER = msgspec.json.Decoder(_Job)
+_BEGINS = f'{{"{MARK}":'.encode()
 
 
 def _decoded(job_input: bytes) -> tuple[_Job, frozenset[Place]]:
@@ -55,6 +57,11 @@ def _decoded(job_input: bytes) -> tuple[_Job, frozenset[Place]]:
     except (msgspec.DecodeError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"this is no input of a declared step: {fault}") from fault
     return job, frozenset(job.places)
+
+
+def is_planned(step_input: bytes | None) -> bool:
+    """Whether a step's input is what planning wrote, and not data for its tool."""
+    return step_input is not None and step_input.startswith(_BEGINS)
 
 
 def needed_steps(job_input: bytes) -> set[str]:

@@ -1,14 +1,19 @@
 """Tenure inside a Python program: an engine on a database of its own, and workers beside it.
 
-    async def build(job: Job) -> dict[str, str]:
-        return {"image": f"app:{job.input['ref']}"}
+Workflows in Python need no more than `import tenure`. Beneath them lie plans of steps, which tools do:
 
-    async with Engine("sqlite:runs.db") as engine, Worker(engine, {"build": build}):
+    import tenure
+
+    @tenure.tool("build")
+    async def build(ref: str) -> dict[str, str]:
+        return {"image": f"app:{ref}"}
+
+    async with Engine("sqlite:runs.db") as engine, engine.worker(build):
         run = await engine.create("release", [StepSpec(name="build")], input={"ref": "main"})
         print(await engine.result(run, wait=60))
 
-A tool gets its step's own input, else the run's. What earlier steps made does not come to it: `engine.steps(run)`
-has their outputs, and the SDK (`@tenure.workflow`, still to come) will pass them on.
+A tool gets its step's own input by name, else the run's. What earlier steps made does not come to it: that is what
+workflows in Python and in files do.
 """
 
 from __future__ import annotations
@@ -16,7 +21,6 @@ from __future__ import annotations
 from tenure.embedded.engine import Engine
 from tenure.embedded.plan import read_plan
 from tenure.embedded.schedules import Schedules, ScheduleView
-from tenure.embedded.worker import Job, ToolError, Worker
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
 from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunView, StepView
 from tenure.orchestrator.why import Why
@@ -27,16 +31,13 @@ __all__ = [
     "BackoffSpec",
     "Engine",
     "EventView",
-    "Job",
     "RunLine",
     "RunView",
     "ScheduleView",
     "Schedules",
     "StepSpec",
     "StepView",
-    "ToolError",
     "WaitSpec",
     "Why",
-    "Worker",
     "read_plan",
 ]

@@ -44,11 +44,9 @@ from tenure.orchestrator.views import (
 from tenure.orchestrator.why import Why, why
 from tenure.sdk import codec
 from tenure.store.connect import open_store
-from tenure.worker import LocalStation
-from tenure.worker import Worker as FlowWorker
+from tenure.worker import LocalStation, Worker
 
 if TYPE_CHECKING:
-    from tenure.embedded.worker import Worker
     from tenure.store.port import Store
 
 RETENTION_PAGE = 200
@@ -81,9 +79,8 @@ class Engine(Flows):
         self._stack = AsyncExitStack()
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
-        self.workers: set[Worker] = set()
+        self.local: list[Worker] = []
         """Workers of this process: told at once when a run of theirs is canceled."""
-        self.local: list[FlowWorker] = []
         self.artifacts = Artifacts(place_for(self.url))
         self.ends = Ends()
         self._station: LocalStation | None = None
@@ -272,7 +269,7 @@ class Engine(Flows):
     async def _output(self, number: int, wait: float | None, *, owed: bool) -> bytes | None:
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
-        here = any(worker.holds(number) for worker in self.local)
+        here = any(worker.holds(self.tenant, number) for worker in self.local)
         pause = POLL_SECONDS_MAX if here else POLL_SECONDS_MIN
         run: Run | None = None
         with self.ends.waiting(number) as ending:
@@ -338,8 +335,7 @@ class Engine(Flows):
 
     def _hurry(self, run_id: str) -> None:
         """Workers of this process need not wait for their next heartbeat to learn of a cancel."""
-        hurried: list[Worker | FlowWorker] = [*self.workers, *self.local]
-        for worker in hurried:
+        for worker in self.local:
             worker.hurry(ids.run_int(run_id))
 
     async def pause(self, run_id: str, *, actor: str | None = None) -> None:

@@ -1,6 +1,10 @@
 """Plans as people write them: step specs, plain dictionaries, or a JSON or TOML file with a list of steps.
 
-Law: whatever is wrong is PLAN_INVALID with the place; the kernel checks what only it can know (names, needs, cycles).
+Laws:
+1. Whatever is wrong is PLAN_INVALID with the place; the kernel checks what only it can know (names, needs, cycles).
+2. A step that somebody has to do goes to workers that have its tool, which is called as the step where none is named; a
+   queue that says already who may take it (`default|tool:build`) stays as it is.
+3. What users give is data: a payload that begins as only ours do is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from typing import Any
 import msgspec
 
 from tenure.errors import Detail, TenureError
+from tenure.kernel import capability
 from tenure.kernel.commands import SYSTEM, CreateRun, StepSpec
+from tenure.sdk.codec import RESERVED
 
 PlanLike = Sequence[StepSpec | Mapping[str, Any]]
 CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med", "high")}
@@ -25,12 +31,13 @@ def payload(value: Any) -> bytes | None:
     """A value as the bytes of a payload: JSON. None is no payload; bytes are taken as they are."""
     if value is None:
         return None
-    if isinstance(value, bytes):
-        return value
     try:
-        return msgspec.json.encode(value)
+        body = value if isinstance(value, bytes) else msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
+    if body.startswith(RESERVED):
+        raise TenureError("INVALID_INPUT", "a payload's first name may not begin with '$tenure'")
+    return body
 
 
 def json_object(value: Mapping[str, Any] | None) -> str:
@@ -48,9 +55,27 @@ def make_plan(steps: PlanLike) -> tuple[StepSpec, ...]:
     """A plan from step specs and dictionaries; a dictionary's `input` may be any JSON value."""
     if not steps:
         raise _invalid("plan", "a plan has at least one step")
-    return tuple(
-        step if isinstance(step, StepSpec) else _step(f"plan[{i}]", step) for i, step in enumerate(steps)
-    )
+    made = []
+    for i, step in enumerate(steps):
+        place = f"plan[{i}]"
+        made.append(_placed(place, step if isinstance(step, StepSpec) else _step(place, step)))
+    return tuple(made)
+
+
+def _placed(place: str, step: StepSpec) -> StepSpec:
+    """The step where the workers that have its tool find it; see law 2."""
+    if step.kind != "work":
+        return step
+    tool = step.tool or step.name
+    if capability.SEPARATOR in step.queue:
+        return msgspec.structs.replace(step, tool=tool)
+    if step.input is not None and step.input.startswith(RESERVED):
+        raise _invalid(f"{place}.input", "its first name may not begin with '$tenure'")
+    try:
+        queue = capability.capability(step.queue, capability.tool(tool))
+    except TenureError as fault:
+        raise _invalid(f"{place}.queue", fault.message) from fault
+    return msgspec.structs.replace(step, tool=tool, queue=queue)
 
 
 def _step(place: str, raw: Any) -> StepSpec:

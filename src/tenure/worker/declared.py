@@ -1,7 +1,8 @@
-"""A step of a declared workflow under its lease: a tool that is registered here, or a command.
+"""A step of a plan under its lease: a tool that is registered here, a child, or a command of a workflow file.
 
 Laws:
-1. What a step is given is made from its template now: from the run's input and the outputs of steps before it.
+1. What a step of a workflow file is given is made from its template now: from the run's input and the outputs of steps
+   before it. Any other input is data for its tool, whatever it looks like: planning marks its own.
 2. A tool gets named arguments, checked against its signature; a command gets an argv list and a clean environment.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenure.artifacts import is_reference
-from tenure.declared import Resolved, needed_steps, resolve
+from tenure.declared import Resolved, is_planned, needed_steps, resolve
 from tenure.declared.commands import run_command
 from tenure.kernel import capability
 from tenure.kernel.commands import StartChild
@@ -36,7 +37,7 @@ LABEL = "child"
 
 
 class Declared:
-    """One try of a declared step."""
+    """One try of a step of a plan."""
 
     def __init__(self, known: Registry, station: Station, held: Held) -> None:
         self._known = known
@@ -46,26 +47,31 @@ class Declared:
     async def run(self) -> bytes | None:
         """Do it; the output as a payload."""
         lease = self._held.lease
-        given = await self._whole(lease.input)
-        resolved = resolve(given or b"{}", await self._scope(given))
-        if resolved.skipped:
-            return None
-        if lease.tool == capability.RUN:
-            return await self._command(resolved)
+        given, key = lease.input, lease.idempotency_key
+        if given is not None and is_planned(given):
+            resolved = resolve(given, await self._scope(given))
+            if resolved.skipped:
+                return None
+            if lease.tool == capability.RUN:
+                return await self._command(resolved)
+            body = codec.encode(resolved.arguments, f"the input of step {lease.name!r}")
+            key = resolved.idempotency_key or key
+        else:
+            body = await self._whole(given)
         if lease.tool.startswith(CHILD):
-            return await self._child(lease.tool.removeprefix(CHILD), resolved)
+            return await self._child(lease.tool.removeprefix(CHILD), body)
         tool = self._known.tools.get(lease.tool)
         if tool is None:
             raise Misfit(f"step {lease.name!r} uses the tool {lease.tool!r}, which is not here")
-        return await self._call(tool, resolved)
+        return await self._call(tool, body, key)
 
-    async def _child(self, name: str, resolved: Resolved) -> bytes | None:
+    async def _child(self, name: str, body: bytes | None) -> bytes | None:
         """Start another workflow, and let go until it has ended."""
         held = self._held
         waits = await held.waited() if held.lease.n > 1 else []
         known = next((row for row in waits if row.label == LABEL), None)
         if known is None or known.state == "open":
-            no = known.no if known is not None else await self._start(name, resolved)
+            no = known.no if known is not None else await self._start(name, body)
             reply = await held.suspend((no,))
             if reply.state == "suspended":
                 raise Suspended("its child runs")
@@ -75,11 +81,10 @@ class Declared:
             raise ChildFailed(known.name, known.child_outcome or "ended", known.child_code or "?", error)
         return known.child_output
 
-    async def _start(self, name: str, resolved: Resolved) -> int:
+    async def _start(self, name: str, body: bytes | None) -> int:
         workflow = self._known.workflows.get(name)
         if workflow is None:
             raise Misfit(f"step {self._held.lease.name!r} starts the workflow {name!r}, which is not here")
-        body = codec.encode(resolved.arguments, f"the input of workflow {name!r}")
         workflow.parameters.check(body)
         child = StartChild(
             run_id=self._held.new_run_id(),
@@ -113,7 +118,7 @@ class Declared:
             raise Failure(result.code or "COMMAND_FAILED", result.message)
         return await self._kept(codec.encode(result.output(), f"the output of {held.lease.name!r}"))
 
-    async def _call(self, tool: Tool, resolved: Resolved) -> bytes | None:
+    async def _call(self, tool: Tool, body: bytes | None, key: str) -> bytes | None:
         held, lease = self._held, self._held.lease
 
         def tell(text: str) -> None:
@@ -124,12 +129,11 @@ class Declared:
             lease.workflow,
             lease.name,
             lease.n,
-            resolved.idempotency_key or lease.idempotency_key,
+            key,
             lambda level, text, fields: held.log(lease.name, level, text, fields),
             held.stop,
             tell,
         )
-        body = codec.encode(resolved.arguments, f"the input of tool {tool.name!r}")
         here.enter(frame)  # in this lease's own task
         work = asyncio.ensure_future(self._tried(tool, body))
         value = await within(
@@ -146,11 +150,11 @@ class Declared:
         except (SystemExit, KeyboardInterrupt) as how:
             raise left(how) from how
 
-    async def _scope(self, given: bytes | None) -> dict[str, Any]:
+    async def _scope(self, given: bytes) -> dict[str, Any]:
         """What templates may look at."""
         held, lease = self._held, self._held.lease
         run: dict[str, Any] = {"id": held.run_id, "workflow": lease.workflow, "attempt": lease.n}
-        wanted = needed_steps(given or b"{}")
+        wanted = needed_steps(given)
         input_, outputs, facts = await self._station.outputs(lease)
         run |= {name: facts[name] for name in ("version", "tenant", "repo")}
         steps = {
