@@ -48,7 +48,7 @@ def test_a_refusal_ends_with_1_and_says_what_to_do() -> None:
     assert shown.stdout == ""
     assert "error PROFILE_NOT_FOUND: there is no profile 'delta'" in shown.stderr
     assert "What to do: List them with `tenure lifecycle list`." in shown.stderr
-    assert "docs/errors/PROFILE_NOT_FOUND.md" in shown.stderr
+    assert "More: tenure explain PROFILE_NOT_FOUND" in shown.stderr
     assert "Traceback" not in shown.stderr
 
 

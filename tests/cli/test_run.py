@@ -58,6 +58,7 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
     told = tenure("runs", "events", run, "--timeline", "--json").json()
     assert [(line["what"], line["state"]) for line in told] == [
         ("run", "created"),
+        ("build", "failed"),
         ("build", "succeeded"),
         ("tell", "succeeded"),
         ("run", "succeeded"),

@@ -106,6 +106,7 @@ def test_every_answer_is_there_for_programs(tenure: Tenure) -> None:
         "run": run,
         "event": "other",
         "taken": False,
+        "again": False,
     }
     assert tenure("runs", "pause", run, "--json").json() == {"run": run, "paused": True}
     assert tenure("runs", "unpause", run, "--json").json() == {"run": run, "paused": False}

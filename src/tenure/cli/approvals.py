@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
-from tenure.cli.runs_show import table, value_text, when
+from tenure.cli.runs_show import keep_ids, table, value_text, when
 from tenure.cli.session import Approver, RunArg, Tenant, ask, who
+
+if TYPE_CHECKING:
+    from tenure.embedded import ApprovalView
 
 _app = typer.Typer(
     name="approvals",
@@ -60,21 +63,26 @@ def list_approvals(
     if not asked:
         console.print("nobody is asked anything")
         return
-    made = table("run", "no", "step", "action", "tier", "said yes", "status", "asked", "expires", "question")
+    made = table("run", "no", "step", "question", "said yes", "until" if run is None else "status")
+    keep_ids(made, [a.run_id for a in asked])
     for a in asked:
         made.add_row(
             a.run_id,
             str(a.no),
             shown(a.step),
-            shown(a.action),
-            a.tier,
+            shown(_question(a)),
             f"{len(a.votes)} of {a.people}",
-            a.status,
-            when(a.requested_at),
-            when(a.expires_at),
-            shown("" if a.question is None else value_text(a.question)),
+            when(a.expires_at) if run is None else a.status,
         )
     console.print(made)
+
+
+def _question(a: ApprovalView) -> str:
+    """Its title, and what is shown with it."""
+    shows = a.question
+    if isinstance(shows, dict):
+        shows = {key: value for key, value in shows.items() if key != "title"} or None
+    return a.title if shows is None else f"{a.title}  {value_text(shows)}"
 
 
 @_app.command()

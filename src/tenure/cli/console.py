@@ -16,6 +16,8 @@ from rich.text import Text
 from tenure.errors import TenureError
 
 _PIPE_WIDTH = 140
+_EMPTY = ("Correct it.",)
+"""What to do where the message has said it all."""
 
 
 def out() -> Console:
@@ -52,13 +54,21 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def remedy_of(error: TenureError) -> str:
+    """What to do about an error; where a database file is missing, that it may be another that is meant."""
+    missing = error.data.get("missing")
+    if error.code != "STORE_NOT_MIGRATED" or missing is None:
+        return error.spec.remedy
+    return f"{missing} was looked for: --db or TENURE_DB choose another; `tenure run` and `tenure migrate` make one."
+
+
 def error_fields(error: TenureError) -> dict[str, Any]:
     """An error for other programs."""
     return {
         "code": error.code,
         "message": error.message,
         "details": error.details,
-        "remedy": error.spec.remedy,
+        "remedy": remedy_of(error),
         "docs": error.docs,
         "retryable": error.retryable,
     }
@@ -72,7 +82,10 @@ def show_error(error: TenureError, *, as_json: bool = False) -> None:
     lines = [error.message]
     details = [f"{detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
     lines += [f"  {line}" for line in details if line not in error.message]
-    lines += [f"What to do: {error.spec.remedy}", f"More: {error.docs}"]
+    remedy = remedy_of(error)
+    if remedy not in _EMPTY:
+        lines.append(f"What to do: {remedy}")
+    lines.append(f"More: tenure explain {error.code}")
     console = err()
     if console.is_terminal:
         console.print(

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Line] = {
     # Look after the database.
     "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
     "doctor": Line("doctor", "Database", "Check every invariant over a database."),
+    "explain": Line("explain", "Database", "What an error code means, and what to do about it."),
     # Look inside.
     "lifecycle": Line("lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."),
     "simulate": Line("simulate", "Inside", "Hunt for violations in worlds full of faults."),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenure.cli.watching import Ended
     from tenure.embedded import Engine, EventView, RunView, StepView, Why
     from tenure.kernel.beside import LogLine
+    from tenure.orchestrator.views import TryView
 
 _app = typer.Typer(
     name="runs",
@@ -225,25 +226,32 @@ def events(
 ) -> None:
     """Show a run's history: when, who, what. Each line is one commit, chained to the one before it by its hash."""
 
-    async def call(engine: Engine) -> tuple[RunView, list[StepView], list[EventView]]:
-        return await engine.get(run), await engine.steps(run), await engine.events(run, after=after)
-
-    view, steps, history = ask(db, tenant, call)
     if timeline:
         from tenure.cli.story import story, story_table
 
-        told = story(view, steps, history)
+        told = story(*ask(db, tenant, lambda engine: _lived(engine, run, after)))
         if as_json:
             print_json(told)
         else:
             out().print(story_table(told))
         return
+    history = ask(db, tenant, lambda engine: engine.events(run, after=after))
     if as_json:
         print_json(history)
         return
     from tenure.cli.timeline import timeline as history_table
 
     out().print(history_table(history))
+
+
+async def _lived(
+    engine: Engine, run: str, after: int
+) -> tuple[RunView, list[StepView], list[EventView], list[TryView]]:
+    """What the story of a run is made from."""
+    from tenure import ids
+
+    tries = await engine.views.tries(ids.run_int(run))
+    return await engine.get(run), await engine.steps(run), await engine.events(run, after=after), tries
 
 
 @_app.command()

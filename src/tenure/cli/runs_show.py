@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.console import out, shown
+from tenure.orchestrator.step_views import title_of
 
 if TYPE_CHECKING:
     from tenure.orchestrator.views import CostView, RunLine, RunView, StepView
@@ -35,6 +36,13 @@ def table(*columns: str) -> Table:
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
+
+
+def keep_ids(made: Table, ids: Iterable[str]) -> None:
+    """An id is copied and pasted: the first column is never broken, however narrow the terminal."""
+    column = made.columns[0]
+    column.no_wrap, column.overflow = True, "ignore"
+    column.min_width = max((len(each) for each in ids), default=0)
 
 
 def colour(state: str) -> str:
@@ -87,10 +95,12 @@ def show_list(lines: list[RunLine]) -> None:
         console.print("no runs")
         return
     made = table("run", "workflow", "status", "reason", "steps", "took", "created", "labels")
+    keep_ids(made, [line.id for line in lines])
     for line in lines:
         status = state_text(line.status, line.shown)
-        if line.paused:
-            status.append(" paused", style="yellow")
+        held = "parked" if line.parked is not None else "paused" if line.paused else ""
+        if held:
+            status.append(f" ({held})", style="yellow")
         made.add_row(
             line.id,
             shown(line.workflow),
@@ -121,8 +131,7 @@ def tries_text(step: StepView) -> str:
 
 def asked(step: StepView) -> str:
     """What people are asked: the title of a question that has one, else the action."""
-    title = step.question.get("title") if isinstance(step.question, dict) else None
-    return str(title or step.tool)
+    return title_of(step.question) or step.tool
 
 
 def about(step: StepView) -> str:
@@ -141,12 +150,17 @@ def about(step: StepView) -> str:
     if step.state == "succeeded" and step.kind == "approval" and step.worker is not None:
         said = "" if step.note is None else f": {value_text(step.note)}"
         return f"by {step.worker}{said}"
-    if step.state not in ("pending", "ready") and (step.error is not None or step.note is not None):
+    if step.state not in ("pending", "ready", "succeeded") and (
+        step.error is not None or step.note is not None
+    ):
         problem = step.error if step.error is not None else step.note
         return f"{step.reason or step.last_error or 'failed'}: {value_text(problem)}"
+    said = "" if step.reason in (None, "done") else str(step.reason)
     if step.output is not None:
-        return value_text(step.output)
-    return "" if step.reason in (None, "done") else str(step.reason)
+        said = value_text(step.output)
+    if step.state == "succeeded" and step.last_failure is not None:
+        said = f"{said} (failed before: {value_text(step.last_failure)})".strip()
+    return said
 
 
 def steps_table(steps: Iterable[StepView], *, everything: bool = False) -> Table:
@@ -189,10 +203,12 @@ def show_run(
     facts.add_column(overflow="fold")
     facts.add_row("run", run.id)
     facts.add_row("workflow", shown(f"{run.workflow} (version {run.code_version})"))
-    facts.add_row("status", state_text(run.status, f"{run.shown} in {run.profile}"))
+    word = run.status if run.shown == run.status else f"{run.shown} in {run.profile}"
+    facts.add_row("status", state_text(run.status, word))
     facts.add_row("why", shown(why.text))
     optional: list[tuple[str, Any]] = [
         ("paused", "yes" if run.paused else None),
+        ("parked", run.parked),
         ("labels", ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None),
         ("key", run.concurrency_key),
         ("child of", run.parent),

@@ -178,11 +178,44 @@ def signal(
     if not event:
         raise TenureError("INVALID_INPUT", "an event has a name")
     value = json_value(data, "--data")
-    taken = ask(
+    answer, awaited = ask(
         db,
         tenant,
-        lambda e: e.deliver(run, event, value, event_id=event_id, source=source, actor=who(by)),
+        lambda e: _deliver(e, run, event, value, event_id, source, who(by)),
         changes=True,
     )
+    taken, again = bool(answer["taken"]), bool(answer["again"])
     text = "taken" if taken else "kept until somebody waits for it"
-    _said(as_json, run, {"event": event, "taken": taken}, text)
+    if again:
+        text = f"already delivered: {text}"
+    if awaited and not taken:
+        text += f" (it waits for {' and '.join(repr(name) for name in awaited)} now)"
+    _said(as_json, run, {"event": event, "taken": taken, "again": again}, text)
+
+
+async def _deliver(
+    engine: Engine, run: str, event: str, value: Any, event_id: str | None, source: str, by: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Deliver it; the answer, and the other events that the run waits for now."""
+    import secrets
+
+    from tenure import ids
+    from tenure.embedded.plan import payload
+    from tenure.kernel import commands as c
+    from tenure.kernel.model import Wait
+
+    number = ids.run_int(run)
+    answer: dict[str, Any] = await engine.orchestrator.send(
+        c.DeliverEvent(
+            run_id=number,
+            tenant=engine.tenant,
+            context=engine.context(by),
+            name=event,
+            event_id=event_id or f"evt:{secrets.token_hex(8)}",
+            source=source,
+            payload=payload(value),
+        )
+    )
+    waits: list[Wait] = await engine.store.read("waits_of", number)
+    names = (w.name for w in waits if w.state == "open" and w.kind == "event" and w.name != event)
+    return answer, list(dict.fromkeys(names))

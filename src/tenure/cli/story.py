@@ -5,6 +5,7 @@ Law: made from the same views as everything else; a line per thing that happened
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tenure.cli.console import shown
 from tenure.cli.runs_show import about, asked, lasted, table
 
 if TYPE_CHECKING:
-    from tenure.orchestrator.views import EventView, RunView, StepView
+    from tenure.orchestrator.views import EventView, RunView, StepView, TryView
 
 _STEERED = {
     "cancel": "cancellation requested",
@@ -24,6 +25,8 @@ _STEERED = {
     "seal": "sealed",
     "park": "parked: no worker's code fits",
 }
+
+_TRIED = ("failed", "lost")
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +42,20 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     about: str = ""
 
 
-def story(run: RunView, steps: list[StepView], events: list[EventView]) -> list[Told]:
+def story(
+    run: RunView, steps: list[StepView], events: list[EventView], tries: Iterable[TryView] = ()
+) -> list[Told]:
     """See the law above."""
     told = [Told(at=run.created_at, what="run", state="created", by=run.requester, about=run.workflow)]
     for step in steps:
         if step.kind != "value":
             told += _of(step)
+    for one in tries:
+        told.append(
+            Told(
+                at=one.at, what=one.step, state=one.state, attempt=one.attempt, by=one.worker, about=one.text
+            )
+        )
     for event in events:
         if event.kind in _STEERED:
             told.append(Told(at=event.at, what="run", state=_STEERED[event.kind], by=event.actor))
@@ -53,8 +64,8 @@ def story(run: RunView, steps: list[StepView], events: list[EventView]) -> list[
     if run.finished_at is not None:
         said = "" if run.reason in (None, "done") else str(run.reason)
         told.append(Told(at=run.finished_at, what="run", state=run.status, seconds=run.seconds, about=said))
-    last = {"run": 1}
-    return sorted(told, key=lambda line: (line.at, last.get(line.what, 0) and line.state != "created"))
+    first, last = told[0], told[-1] if run.finished_at is not None else None
+    return sorted(told, key=lambda line: (line.at, 0 if line is first else 2 if line is last else 1))
 
 
 def _of(step: StepView) -> list[Told]:
@@ -79,11 +90,22 @@ def _of(step: StepView) -> list[Told]:
             state=str(state),
             attempt=attempt,
             seconds=step.seconds,
-            by=person or (step.agent or ""),
-            about="" if step.kind == "child" else about(step).removeprefix(f"by {person}").removeprefix(": "),
+            by=person or _worker(step),
+            about="" if step.kind == "child" else _came(step).removeprefix(f"by {person}").removeprefix(": "),
         )
     )
     return told
+
+
+def _worker(step: StepView) -> str:
+    """Who did it: the worker, and the agent it did it as."""
+    worker = step.worker or ""
+    return f"{step.agent} ({worker})" if step.agent and worker else step.agent or worker
+
+
+def _came(step: StepView) -> str:
+    """What came of it; the tries before have lines of their own."""
+    return about(msgspec.structs.replace(step, last_failure=None))
 
 
 def story_table(told: list[Told]) -> Table:
@@ -97,7 +119,7 @@ def story_table(told: list[Told]) -> Table:
             lasted((line.at - start).total_seconds()),
             shown(line.what),
             line.state,
-            str(line.attempt) if line.attempt > 1 else "",
+            str(line.attempt) if line.attempt > 1 or line.state in _TRIED else "",
             lasted(line.seconds),
             shown(line.by),
             shown(line.about),

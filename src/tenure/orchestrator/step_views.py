@@ -61,6 +61,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Of a wait: when it ends by itself."""
     reason: str | None = None
     last_error: str | None = None
+    last_failure: str | None = None
+    """Of a step that needed several tries: what the last one that failed said."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     seconds: float | None = None
@@ -119,6 +121,12 @@ def decoded(body: bytes | None) -> Any:
         return body.decode()
     except UnicodeDecodeError:
         return body
+
+
+def title_of(question: Any) -> str | None:
+    """The title of what people are asked, where it has one."""
+    title = question.get("title") if isinstance(question, dict) else None
+    return str(title) if title else None
 
 
 def _between(begun: int | None, ended: int | None) -> float | None:
@@ -283,6 +291,7 @@ def _checkpoint(rows: Rows, row: Checkpoint, within: str | None) -> tuple[int, i
         state = "succeeded" if rows.now_us >= output else "waiting_external"
         kind, until, seconds, output = "sleep", moment(output), _between(row.at, output), None
     failed = row.state == "failed"
+    by = next((a.owner for a in rows.attempts if (a.idx, a.n) == (row.idx, row.n)), None)
     view = StepView(
         name=row.name,
         kind=kind,
@@ -290,6 +299,7 @@ def _checkpoint(rows: Rows, row: Checkpoint, within: str | None) -> tuple[int, i
         shown=state,
         within=within,
         attempt=row.tries,
+        worker=by,
         retry_at=maybe(row.next_at),
         until=until,
         reason="done" if row.state == "done" else row.error,

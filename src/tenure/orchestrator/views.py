@@ -19,6 +19,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.model import (
+    CLOSED_RUN,
     Approval,
     Attempt,
     Event,
@@ -39,7 +40,9 @@ from tenure.orchestrator.step_views import (
     maybe,
     moment,
     summed,
+    title_of,
 )
+from tenure.orchestrator.tries import TryView, tries_of
 from tenure.store.port import Store
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "RunLine",
     "RunView",
     "StepView",
+    "TryView",
     "Views",
     "decoded",
     "event_view",
@@ -128,6 +132,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     shown: str
     reason: str | None
     paused: bool
+    parked: str | None
     steps_done: int
     steps_total: int
     labels: dict[str, Any]
@@ -143,6 +148,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     no: int
     step: str
     action: str
+    title: str
+    """What people are asked, in a line: the title of a question that has one, else the action."""
     status: str
     tier: str
     people: int
@@ -296,16 +303,17 @@ class Views:
         repo: str | None = None,
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
+        parked: bool = False,
         limit: int = 50,
     ) -> list[RunLine]:
         """The newest runs; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
         rest = repo is not None and status is not None
-        if not (rest or workflow or labels):
+        if not (rest or workflow or labels or parked):
             rows = await self._page(tenant, status, repo, FOREVER_US, limit)
         else:
-            rows = await self._found(tenant, status, repo, workflow, labels or {}, limit)
+            rows = await self._found(tenant, status, repo, workflow, labels or {}, parked, limit)
         specs = await self._specs(rows)
         return [
             RunLine(
@@ -316,6 +324,7 @@ class Views:
                 shown=await self._word(run),
                 reason=run.reason,
                 paused=run.paused,
+                parked=run.parked,
                 steps_done=run.steps_done,
                 steps_total=run.steps_total,
                 labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
@@ -352,6 +361,7 @@ class Views:
         repo: str | None,
         workflow: str | None,
         labels: Mapping[str, str],
+        parked: bool,
         limit: int,
     ) -> list[Run]:
         """One index is read page by page, the other conditions are looked at here."""
@@ -363,6 +373,8 @@ class Views:
             if not page:
                 break
             fits = [run for run in page if status in (None, run.status) and workflow in (None, run.workflow)]
+            if parked:
+                fits = [run for run in fits if run.parked is not None and run.status not in CLOSED_RUN]
             if labels:
                 specs = await self._specs(fits)
                 fits = [run for run in fits if run.id in specs and _has(specs[run.id], labels)]
@@ -394,9 +406,24 @@ class Views:
         profile = profiles.get(run.profile)
         seen = [(step, newest.get((step.idx, step.attempt))) for step in steps if step.kind != "body"]
         untold = any(_fixed_word(profile, step, attempt) is None for step, attempt in seen)
-        events: list[Event] = await read("events_of", run_id) if untold else []
+        again = any(c.tries > 1 for c in rows.checkpoints) or any(step.attempt > 1 for step, _ in seen)
+        events: list[Event] = await read("events_of", run_id) if untold or again else []
         words = {step.idx: step_word(profile, step, attempt, events) for step, attempt in seen}
-        return listed(rows, words)
+        before = {told.step: told.text for told in tries_of(events, steps, rows.bodies) if told.text}
+        return [
+            view
+            if view.attempt < 2 or view.name not in before
+            else msgspec.structs.replace(view, last_failure=before[view.name])
+            for view in listed(rows, words)
+        ]
+
+    async def tries(self, run_id: int) -> list[TryView]:
+        """The tries of a run's steps that failed or were lost, and who took over, in order of time."""
+        await self.row(run_id)
+        read = self._store.read
+        payloads: list[Payload] = await read("payloads_of", run_id)
+        bodies = {p.ref: p.body for p in payloads}
+        return tries_of(await read("events_of", run_id), await read("steps_of", run_id), bodies)
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[EventView]:
         """The run's history, from an event on."""
@@ -422,11 +449,13 @@ class Views:
     async def _approval(self, row: Approval) -> ApprovalView:
         waits: list[Wait] = await self._store.read("waits_of", row.run_id)
         wait = next(w for w in waits if w.no == row.no)
+        question = await self._payload(row.run_id, row.question_ref)
         return ApprovalView(
             run_id=ids.run_text(row.run_id),
             no=row.no,
             step=wait.label,
             action=wait.name,
+            title=title_of(question) or wait.name,
             status=row.status,
             tier=row.tier,
             people=row.people,
@@ -437,7 +466,7 @@ class Views:
             requested_at=moment(row.requested_at),
             expires_at=maybe(row.expires_at),
             decided_by=row.decided_by,
-            question=await self._payload(row.run_id, row.question_ref),
+            question=question,
         )
 
 

@@ -16,9 +16,9 @@ from tenure.kernel.admission import headroom
 from tenure.kernel.beside import SeenWorker
 from tenure.kernel.capability import split
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Run, RunSpec, Step, Wait
+from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Payload, Run, RunSpec, Step, Wait
 from tenure.limits import WORKER_SILENT_SECONDS
-from tenure.orchestrator.step_views import maybe, moment
+from tenure.orchestrator.step_views import decoded, maybe, moment, title_of
 from tenure.store.port import LiveKey, Store, Usage
 
 
@@ -42,8 +42,7 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
     if run.paused:
         return Why(reason="paused", text="It is paused: no step is given out until somebody unpauses it.")
     if run.parked is not None:
-        text = f"It is parked, because no worker's code fits: {run.parked}. Start one that fits, then unpause it."
-        return Why(reason="parked", text=text)
+        return Why(reason="parked", text=_parked(run, run.parked))
     if not run.planned:
         return Why(reason="planning", text="It waits for its plan.", until=maybe(run.wake_at))
     if run.admitted_at is None:
@@ -65,6 +64,15 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
         )
         return Why(reason="backoff", text=text, step=backoff.name, until=maybe(backoff.eligible_at))
     return Why(reason="working", text="Nothing holds it up.")
+
+
+def _parked(run: Run, why: str) -> str:
+    """A parked run goes on when code that fits it is there; nothing else is lost meanwhile."""
+    return (
+        f"It is parked, because no worker's code fits: {why.rstrip('.')}. Start a worker with code that fits it: the"
+        " code it began with, or the new code with the change behind `tenure.patched(...)`, or, for a new version,"
+        f" `accepts=[{run.code_version!r}]` on the workflow. Then: tenure runs unpause {ids.run_text(run.id)}"
+    )
 
 
 async def _canceling(store: Store, run: Run) -> Why:
@@ -176,7 +184,8 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         approvals: list[Approval] = await store.read("approvals_of", run.id)
         asked = next(a for a in approvals if a.no == wait.no)
         votes = len(asked.votes.split())
-        text = f"{what} waits for an approval of {wait.name!r}: {votes} of {asked.people} people said yes."
+        title = await _title(store, asked) or wait.name
+        text = f"{what} waits for an approval of {title!r}: {votes} of {asked.people} people said yes."
         return Why(reason="approval", text=text, step=name, until=until)
     if wait.kind == "event":
         return Why(reason="event", text=f"{what} waits for the event {wait.name!r}.", step=name, until=until)
@@ -188,3 +197,11 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
         return Why(reason="backoff", text=text, step=step, until=until)
     return Why(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)
+
+
+async def _title(store: Store, asked: Approval) -> str | None:
+    """The title of a question that has one."""
+    if asked.question_ref is None:
+        return None
+    found: list[Payload] = await store.read("payload", asked.run_id, asked.question_ref)
+    return title_of(decoded(found[0].body)) if found else None

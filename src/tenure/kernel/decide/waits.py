@@ -255,6 +255,10 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
     """Something happened outside; see law 2."""
     run = d.run
     if run.inbox_total and (seen := d.snap.find_event_id(c.event_id)) is not None:
+        if seen.name != c.name:
+            raise TenureError(
+                "INVALID_INPUT", f"event id {c.event_id!r} was already delivered as {seen.name!r}"
+            )
         return Decision({"again": True, "taken": seen.wait_no is not None})
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")

@@ -390,9 +390,14 @@ def _look(path: str, *, create: bool) -> None:
             raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
     elif not os.path.isdir(folder):
         code = "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED"
-        raise TenureError(code, f"there is no database at {path}: the folder {folder} does not exist")
+        missing = os.path.abspath(path)
+        raise TenureError(
+            code, f"there is no database at {path}: the folder {folder} does not exist", missing=missing
+        )
     elif not create:
-        raise TenureError("STORE_NOT_MIGRATED", f"there is no database at {path}")
+        raise TenureError(
+            "STORE_NOT_MIGRATED", f"there is no database at {path}", missing=os.path.abspath(path)
+        )
 
 
 def _configure(connection: apsw.Connection) -> None:

@@ -1,0 +1,76 @@
+"""`tenure explain`: what an error code means, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.lazy import meant
+from tenure.cli.options import AsJson
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(explain)
+
+
+def _codes(incomplete: str) -> list[tuple[str, str]]:
+    from tenure.errors import CODES
+
+    return [(code, spec.meaning) for code, spec in CODES.items() if code.startswith(incomplete.upper())]
+
+
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CODE",
+            help="The code, like STORE_BUSY; without one all are listed.",
+            autocompletion=_codes,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an error code means, what to do about it, and whether trying again may help."""
+    from tenure.errors import CODES
+
+    if code is None:
+        if as_json:
+            print_json(CODES)
+        else:
+            from tenure.cli.runs_show import table
+
+            made = table("code", "meaning")
+            for name, spec in CODES.items():
+                made.add_row(shown(name), shown(spec.meaning))
+            out().print(made)
+        return
+    name = code.strip().upper()
+    if name not in CODES:
+        raise typer.BadParameter(
+            f"'{code}' is none of Tenure's codes.{meant(name, CODES)} `tenure explain` lists them;"
+            " the codes of your own steps mean what your code says.",
+            param_hint="CODE",
+        )
+    spec = CODES[name]
+    if as_json:
+        print_json(
+            {
+                "code": name,
+                "meaning": spec.meaning,
+                "remedy": spec.remedy,
+                "retryable": spec.retryable,
+                "status": spec.status,
+            }
+        )
+        return
+    again = "the same may succeed later" if spec.retryable else "the same again would end the same"
+    for line in (
+        name,
+        f"  Meaning:    {spec.meaning}",
+        f"  What to do: {spec.remedy}",
+        f"  Try again:  {'yes' if spec.retryable else 'no'}: {again} (HTTP status {spec.status})",
+    ):
+        out().print(shown(line), soft_wrap=True)
