@@ -94,6 +94,22 @@ class Artifacts:
             raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
         return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
 
+    async def delete(self, run: str) -> None:
+        """Everything kept for a run that is no more. A place that was never used is left alone."""
+        ids.run_int(run)  # a path is made from it
+        place = self._place
+        if place is None or ("://" not in place and not (Path(place) / run).exists()):
+            return
+        store = await asyncio.to_thread(self._open)
+        try:
+            paths = [each["path"] async for some in obstore.list(store, f"{run}/") for each in some]
+            for path in paths:
+                await obstore.delete_async(store, path)
+        except (BaseError, OSError) as fault:
+            raise TenureError(
+                "STORE_UNAVAILABLE", f"artifacts of {run} could not be deleted: {fault}"
+            ) from fault
+
     async def get(self, reference: bytes) -> bytes:
         """The payload behind a reference."""
         try:

@@ -404,12 +404,14 @@ class Engine(Flows):
 
         The same `event_id` never counts twice; without one, every call is its own event.
         """
+        address = self._to(run_id, actor)
+        await self.views.row(address["run_id"])  # nothing is kept for a run that is not there
         command = c.DeliverEvent(
-            **self._to(run_id, actor),
+            **address,
             name=event,
             event_id=event_id or f"evt:{secrets.token_hex(8)}",
             source=source,
-            payload=payload(data),
+            payload=await self.kept(payload(data, aside=True), run_id),
         )
         return bool((await self._send(command))["taken"])
 
@@ -430,7 +432,7 @@ class Engine(Flows):
         if run.status not in CLOSED_RUN:
             await self._send(c.EndWait(**self._to(run_id, actor)))
             return run_id
-        told = {name: payload(said) for name, said in (happened or {}).items()}
+        told = {name: await self.kept(payload(said, aside=True), run_id) for name, said in (happened or {}).items()}
         old, new_id, context = await self._finished(run), self.orchestrator.new_id(), self.context(actor)
         return await self._create_again(again.resume(old, new_id, context, happened=told, repeat=repeat))
 
@@ -482,6 +484,8 @@ class Engine(Flows):
                 context = self.context(initiator="policy", cause="retention")
                 orders = [command(run_id=run.id, tenant=self.tenant, context=context) for run in due]
                 await asyncio.gather(*(self.orchestrator.send(order) for order in orders))
+            for run in due:
+                await self.artifacts.delete(ids.run_text(run.id))
             deleted += len(due)
             at = rows[-1].created_at
         return deleted

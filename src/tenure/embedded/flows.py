@@ -23,6 +23,7 @@ from tenure.embedded.schedules import Schedules
 from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
+from tenure.kernel.decide.plans import Created
 from tenure.kernel.machines import RUN
 from tenure.kernel.model import CLOSED_RUN
 from tenure.sdk import codec
@@ -157,7 +158,7 @@ class Flows:
                     f"there is no workflow {workflow!r} here; import the module that defines it",
                 )
             workflow = found
-        body = payload(dict(input or {})) or b"{}"
+        body = payload(dict(input or {}), aside=True) or b"{}"
         workflow.parameters.check(body)
         return await self._create(workflow, body, options, actor, profile, version)
 
@@ -178,14 +179,13 @@ class Flows:
         fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **(options or {})}
         run_id = engine.orchestrator.new_id()
         keyed = fields.get("idempotency_key") is not None
+        stored = await engine.kept(body, ids.run_text(run_id))
         worker = by = None
         if not keyed:
             for worker in engine.local:
                 by = worker.reserve(plan[0].queue)
                 if by is not None:
                     break
-        if len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED):
-            body = await engine.artifacts.put(body, ids.run_text(run_id))
         command = c.CreateRun(
             context=engine.context(actor),
             run_id=run_id,
@@ -195,21 +195,18 @@ class Flows:
             code_version=version or workflow.version,
             profile=profile or workflow.profile.name,
             plan=plan,
-            input=body,
+            input=stored,
             eager=by,
             **fields,
         )
-        if keyed:
-            command = msgspec.structs.replace(command, request_hash=request_hash(command))
-        lease = None
-        try:
+        if keyed:  # of what was asked, not of where it is kept
+            meant = request_hash(msgspec.structs.replace(command, input=body))
+            command = msgspec.structs.replace(command, request_hash=meant)
+        if by is None or worker is None:
             created = await engine.orchestrator.create(command)
-            lease = created.lease
-        finally:
-            if by is not None and worker is not None:
-                if lease is not None:
-                    lease.input = body
-                worker.take(lease)
+        else:
+            # Whoever asked may go away; the lease is the worker's all the same.
+            created = await asyncio.shield(asyncio.ensure_future(_taken(engine, worker, command)))
         return Run(engine, ids.run_text(created.run_id), workflow)
 
     async def _create_declared(
@@ -239,9 +236,29 @@ class Flows:
         created = await engine.orchestrator.create(command)
         return Run(engine, ids.run_text(created.run_id))
 
+    async def kept(self, body: bytes | None, run_id: str) -> bytes | None:
+        """A payload as it is stored: a large one, and one that looks like a reference of ours, lies among the
+        artifacts."""
+        if body is None or (len(body) <= codec.INLINE_BYTES_MAX and not body.startswith(codec.RESERVED)):
+            return body
+        return await cast("Engine", self).artifacts.put(body, run_id)
+
     def run(self, run_id: str, workflow: Workflow[..., Any] | None = None) -> Run[Any]:
         """A handle on a run that exists."""
         return Run(cast("Engine", self), run_id, workflow)
+
+
+async def _taken(engine: Engine, worker: Worker, command: c.CreateRun) -> Created:
+    """Make a run for which a worker here keeps a slot, and give it the lease."""
+    lease = None
+    try:
+        created = await engine.orchestrator.create(command)
+        lease = created.lease
+    finally:
+        if lease is not None:
+            lease.input = command.input
+        worker.take(lease)
+    return created
 
 
 class Ending:

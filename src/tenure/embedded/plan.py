@@ -27,15 +27,16 @@ CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med
 """What people may choose from, told to who chose something else. (`body` is the code of a code-first run.)"""
 
 
-def payload(value: Any) -> bytes | None:
-    """A value as the bytes of a payload: JSON. None is no payload; bytes are taken as they are."""
+def payload(value: Any, *, aside: bool = False) -> bytes | None:
+    """A value as the bytes of a payload: JSON. None is no payload; bytes are taken as they are. What looks like a
+    reference of ours is refused, unless the caller puts it aside (`Engine.kept`)."""
     if value is None:
         return None
     try:
         body = value if isinstance(value, bytes) else msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
-    if body.startswith(RESERVED):
+    if body.startswith(RESERVED) and not aside:
         raise TenureError("INVALID_INPUT", "a payload's first name may not begin with '$tenure'")
     return body
 

@@ -6,6 +6,7 @@ Law: a worker knows nothing else of the system. Whatever a station offers works 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -116,6 +117,8 @@ class LocalStation:
         self.succeeded = succeeded
         self.ended = ended
         self._lines: list[LogLine] = []
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._writing: asyncio.Task[None] | None = None
 
     @property
@@ -202,12 +205,18 @@ class LocalStation:
         return self.orchestrator.new_id()
 
     def log(self, line: LogLine) -> None:
-        """Keep a line of a run's log: collected, and written in one go beside the runs."""
+        """Keep a line of a run's log: collected, and written in one go beside the runs. Code in threads says it too."""
+        if threading.get_ident() == self._thread:
+            self._keep(line)
+        else:
+            self._loop.call_soon_threadsafe(self._keep, line)
+
+    def _keep(self, line: LogLine) -> None:
         if len(self._lines) >= LOG_LINES_WAITING_MAX:
             return  # the database cannot keep up: work goes on, lines are lost
         self._lines.append(line)
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing = self._loop.create_task(self._write())
 
     async def _write(self) -> None:
         while self._lines:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+NEWS_SECONDS = 2.0
+"""How often a lease is beaten for at least: a heartbeat's answer is how a cancel from elsewhere is heard of."""
 CLAIM_WAIT_SECONDS = 1.0
 CLAIM_PAUSE_SECONDS_MIN = 0.2
 CLAIM_PAUSE_SECONDS_MAX = 3.0
@@ -87,8 +89,8 @@ class Worker:
         self._chance = SystemChance()
         self._held: dict[LeaseKey, Held] = {}
         self._tasks: dict[asyncio.Task[None], Held] = {}
-        self._runs: dict[int, int] = {}
-        """How many leases of a run it holds."""
+        self._runs: dict[tuple[str, int], int] = {}
+        """How many leases of a tenant's run it holds."""
         self._stuck = 0
         self._reserved = 0
         self._claimed = 0
@@ -183,9 +185,9 @@ class Worker:
         bodies = (held.body for held in self._held.values() if held.run_id == run_id)
         return [frame for body in bodies if body is not None for frame in body.at_work.values()]
 
-    def holds(self, run_id: int) -> bool:
-        """Whether it works on a run now."""
-        return run_id in self._runs
+    def holds(self, tenant: str, run_id: int) -> bool:
+        """Whether it works on a run of this tenant now."""
+        return (tenant, run_id) in self._runs
 
     def hurry(self, run_id: int) -> None:
         """There may be news of a run: ask at once."""
@@ -248,8 +250,10 @@ class Worker:
         assert self._heart is not None
         held = Held(lease, self.name, self.station, self._heart, self._threads, self._abandoned)
         self._held[key_of(lease)] = held
-        self._runs[lease.run_id] = self._runs.get(lease.run_id, 0) + 1
-        self._heart.hold(beat_of(lease, ""), lease.heartbeat_seconds, lease.lease_seconds, held.stop)
+        run = (lease.tenant, lease.run_id)
+        self._runs[run] = self._runs.get(run, 0) + 1
+        every = min(lease.heartbeat_seconds, NEWS_SECONDS)
+        self._heart.hold(beat_of(lease, ""), every, lease.lease_seconds, held.stop)
         task = asyncio.get_running_loop().create_task(self._hold(held), name=f"tenure-{held.run_id}")
         self._tasks[task] = held
         task.add_done_callback(self._ended)
@@ -258,9 +262,10 @@ class Worker:
         held = self._tasks.pop(task)
         key = key_of(held.lease)
         self._held.pop(key, None)
-        self._runs[key[0]] -= 1
-        if not self._runs[key[0]]:
-            del self._runs[key[0]]
+        run = (held.lease.tenant, key[0])
+        self._runs[run] -= 1
+        if not self._runs[run]:
+            del self._runs[run]
             # Told when the slot is free again: whoever waits may start the next run at once.
             if held.succeeded:
                 self.station.succeeded(key[0], held.output)
@@ -406,6 +411,7 @@ class Worker:
             profile=workflow.profile.name,
             input=restart.input,
             plan=workflow.plan,
+            timeout_seconds=workflow.timeout_seconds,
         )
         return c.Complete(**held.head(), output=codec.restarted(ids.run_text(child.run_id)), restart=child)
 
