@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tenure.testing import Lab, crash_everywhere
+from tenure.testing import Lab
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text()
 
@@ -17,16 +17,16 @@ def examples() -> list[str]:
 
 
 async def test_the_first_example_and_the_story_run_as_they_are_written() -> None:
-    first = next(each for each in examples() if "async def test_release()" in each)
+    first = next(each for each in examples() if "async def test_release(tenure_lab)" in each)
     story = next(each for each in examples() if "async def story" in each)
-    names: dict[str, Any] = {"Lab": Lab, "crash_everywhere": crash_everywhere, "__name__": "docs_testing"}
+    names: dict[str, Any] = {"__name__": "docs_testing"}
     exec(compile(first + story, "docs/testing.md", "exec"), names)
-    tests: list[Callable[[], Awaitable[None]]] = [
+    tests: list[Callable[[type[Lab]], Awaitable[None]]] = [
         names["test_release"],
         names["test_release_survives_every_crash"],
     ]
     for test in tests:
-        await test()
+        await test(Lab)
 
 
 def test_every_word_of_the_lab_that_the_page_names_is_there() -> None:

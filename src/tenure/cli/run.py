@@ -2,11 +2,16 @@
 
 Laws:
 1. What the run came to is printed as JSON on stdout; everything else goes to stderr.
-2. Ctrl-C stops this process, never the run: what was done is kept, and how to go on is said.
+2. Ctrl-C, SIGTERM and `--wait-for` stop this process, never the run: what was done is kept, and how to go on is said.
+3. A step that nobody here could do is refused before anything is begun.
 """
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +19,7 @@ import typer
 from tenure.cli.console import err, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import Starter, Tenant, moment_of, pairs, seconds, wait_for, who
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.cli.watching import Ended
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from tenure.worker import Worker
 
 INTERRUPTED = 130
+TERMINATED = 143
+STILL_WAITS = 3
 GRACE_SECONDS = 10.0
 _EPILOG = """
 Examples:
@@ -37,7 +45,13 @@ tenure run app.py --no-watch | jq .total -- stdout has just the output
 
 tenure run app.py --detach -- only submit it; `tenure worker app` runs it
 
-Ends with 0 when the run succeeded, 1 when it did not, 130 after Ctrl-C (the run goes on with the next worker).
+tenure run app.py --wait-for 10m -- in a script: no longer than that; the run is kept
+
+The worker of this command serves the whole database: runs of the same workflows and tools that others have queued there
+are executed too. For a run alone, choose a database of its own with --db.
+
+Ends with 0 when the run succeeded, 1 when it did not, 3 when --wait-for is over, 130 after Ctrl-C and 143 after SIGTERM
+(in these the run goes on with the next worker).
 """
 
 
@@ -61,6 +75,14 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", help="Only submit it and print its id; a worker runs it.")
     ] = False,
+    patience: Annotated[
+        str | None,
+        typer.Option(
+            "--wait-for",
+            metavar="DURATION",
+            help="Stop after so long (90s, 5m) with exit code 3; the run is kept.  \\[default: wait for ever]",
+        ),
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")
     ] = None,
@@ -116,11 +138,16 @@ def run(
     if detach:
         _detached(session, _serving(target, workflow), as_json)
         return
+    _check_served(workflow)
+    limit = None if patience is None else seconds(patience)
     try:
-        ended = wait_for(session.run(quiet=as_json or not watch))
-    except KeyboardInterrupt:
+        ended = wait_for(session.run(quiet=as_json or not watch, patience=limit))
+    except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
         _interrupted(session.run_id, _serving(target, workflow))
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else TERMINATED) from None
+    except TimeoutError:
+        _interrupted(session.run_id, _serving(target, workflow), f"it has not ended within {patience}; ")
+        raise typer.Exit(STILL_WAITS) from None
     from tenure.cli.watching import finish
 
     finish(ended, as_json=as_json)
@@ -175,25 +202,30 @@ class _Session:
         queues = tuple(dict.fromkeys(("default", *(step.queue for step in self._workflow.steps))))
         return engine.worker(commands=True, queues=queues)
 
-    async def run(self, *, quiet: bool) -> Ended:
-        """Submit it, work on it, watch it."""
+    async def run(self, *, quiet: bool, patience: float | None) -> Ended:
+        """Submit it, work on it, watch it, for as long as there is patience."""
+        with _terminable():
+            async with self.engine(sweep=True) as engine:
+                worker = self.worker(engine)
+                await worker.start()
+                grace = 0.0
+                try:
+                    async with asyncio.timeout(patience):
+                        ended = await self._watched(engine, quiet)
+                    grace = GRACE_SECONDS
+                finally:
+                    await worker.stop(grace)
+                return ended
+
+    async def _watched(self, engine: Engine, quiet: bool) -> Ended:
         from tenure.cli.registering import put_all
         from tenure.cli.watching import watch_run
 
-        async with self.engine(sweep=True) as engine:
-            worker = self.worker(engine)
-            await worker.start()
-            grace = 0.0
-            try:
-                run_id = await self.submit(engine)
-                for line in await put_all(engine, (self._workflow,)):
-                    if not quiet:
-                        err().print(shown(line, "yellow"), soft_wrap=True)
-                ended = await watch_run(engine, run_id, quiet=quiet, approver=self._approver)
-                grace = GRACE_SECONDS
-            finally:
-                await worker.stop(grace)
-            return ended
+        run_id = await self.submit(engine)
+        for line in await put_all(engine, (self._workflow,)):
+            if not quiet:
+                err().print(shown(line, "yellow"), soft_wrap=True)
+        return await watch_run(engine, run_id, quiet=quiet, approver=self._approver)
 
     async def detached(self) -> str:
         """Submit it only."""
@@ -201,6 +233,44 @@ class _Session:
             run_id = await self.submit(engine)
             await engine.settle()
             return run_id
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: in peace. Only the main thread hears signals."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    try:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    except (ValueError, RuntimeError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _check_served(workflow: Workflow[..., Any] | Declared) -> None:
+    """Refuse a file whose steps nobody here could do; see law 3."""
+    from tenure.cli.lazy import meant
+    from tenure.declared import Declared
+    from tenure.sdk.definitions import registry
+
+    if not isinstance(workflow, Declared):
+        return
+    for step in workflow.steps:
+        if step.kind not in ("uses", "workflow"):
+            continue
+        known: list[str] = [*(registry.tools if step.kind == "uses" else registry.workflows)]
+        if step.target in known:
+            continue
+        what = "tool" if step.kind == "uses" else "workflow"
+        raise TenureError(
+            "INVALID_INPUT",
+            f"step {step.id!r} needs the {what} {step.target!r}, which is not here.{meant(step.target, known)} Name"
+            f" the module that has it: --app MODULE; or leave the run to workers that have it: --detach",
+        )
 
 
 def _serving(target: str, workflow: Workflow[..., Any] | Declared) -> str:
@@ -227,12 +297,12 @@ def _detached(session: _Session, serving: str, as_json: bool) -> None:
     )
 
 
-def _interrupted(run_id: str | None, serving: str) -> None:
+def _interrupted(run_id: str | None, serving: str, why: str = "") -> None:
     console = err()
     if run_id is None:
         console.print(shown("stopped before the run was submitted"))
         return
-    console.print(shown(f"stopped; {run_id} is not canceled, and what it has done is kept."))
+    console.print(shown(f"{why}stopped; {run_id} is not canceled, and what it has done is kept."))
     console.print(shown(f"  {serving}            # go on with it"), soft_wrap=True)
     console.print(shown(f"  tenure runs watch {run_id}    # watch it"), soft_wrap=True)
     console.print(shown(f"  tenure runs cancel {run_id}   # end it"), soft_wrap=True)

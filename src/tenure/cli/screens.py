@@ -163,3 +163,27 @@ class Lines:
 
     def _print(self, text: str) -> None:
         self._console.print(shown(text), soft_wrap=True)
+
+
+class Waits:
+    """Only what somebody has to do, once each: for those who do not watch, so that nothing waits in silence."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: set[str] = set()
+
+    def update(self, run: RunView, steps: list[StepView]) -> None:
+        """Say what is waited for, with the command that answers it."""
+        for step in steps:
+            helps = hint(run, step)
+            if helps is None or f"{step.name} {helps}" in self._said:
+                continue
+            self._said.add(f"{step.name} {helps}")
+            what = "approval" if step.state == "waiting_approval" else "an event"
+            self._console.print(shown(f"{run.id} is waiting for {what}: {helps}"), soft_wrap=True)
+
+    def stop(self) -> None:
+        """Nothing to leave."""
+
+    def go_on(self) -> None:
+        """Nothing to show."""

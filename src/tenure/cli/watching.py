@@ -17,7 +17,7 @@ import typer
 
 from tenure.cli.console import err, print_json, shown
 from tenure.cli.runs_show import costs_text, lasted, value_text
-from tenure.cli.screens import Lines, Live
+from tenure.cli.screens import Lines, Live, Waits
 from tenure.clock import HostClock
 from tenure.errors import TenureError
 from tenure.orchestrator.views import RunView, StepView, moment, summed
@@ -60,23 +60,12 @@ class Screen(Protocol):
         ...
 
 
-class _Nothing:
-    def update(self, run: RunView, steps: list[StepView]) -> None:
-        """Quiet."""
-
-    def stop(self) -> None:
-        """Quiet."""
-
-    def go_on(self) -> None:
-        """Quiet."""
-
-
 async def watch_run(engine: Engine, run_id: str, *, quiet: bool, approver: str) -> Ended:
     """Watch a run to its end; a run that is restarted as another is followed."""
     from tenure.cli.answering import Answering
 
     console = err()
-    screen: Screen = _Nothing() if quiet else Live(console) if console.is_terminal else Lines(console)
+    screen: Screen = Waits(console) if quiet else Live(console) if console.is_terminal else Lines(console)
     asks = not quiet and console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
     answering = Answering(engine, console, approver) if asks else None
     try:
