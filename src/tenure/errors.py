@@ -74,6 +74,11 @@ CODES: dict[str, ErrorSpec] = {
         "The workflow file is not one; the details name each place by line and column.",
         "Correct the places named in the details; docs/declared.md says what a file may have.",
     ),
+    "WORKFLOW_FAILED": _spec(
+        500,
+        "The workflow's own code failed, outside of its steps.",
+        "Look at its error and at `tenure runs logs`, which has the traceback; then correct the code and rerun the run.",
+    ),
     "EXPRESSION_FAILED": _spec(
         422,
         "An expression of a workflow has no value, or one of the wrong type.",

@@ -81,9 +81,7 @@ async def test_after_the_last_try_the_run_fails_with_a_code_and_words_and_stays_
     whole = using(flaky)
     async with Lab(whole, url=url) as lab:
         run = await lab.start(whole)
-        with pytest.raises(
-            TenureError, match="failed after 3 tries with STEP_FAILED: ConnectionError: try 3"
-        ):
+        with pytest.raises(TenureError, match="step 'flaky' failed after 3 tries: ConnectionError: try 3"):
             await run.result()
         view = await lab.engine.get(run.id)
         assert (view.status, view.reason) == ("failed", "STEP_FAILED")

@@ -17,16 +17,19 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn
 
+from tenure.errors import TenureError
 from tenure.kernel.retry import Rng
 from tenure.sdk import codec, here
+from tenure.sdk.awaited import check_awaited
 from tenure.sdk.definitions import Step, Workflow
-from tenure.sdk.faults import LeaseLost, Restart, ResumeFailed, StepFailed
+from tenure.sdk.faults import Failure, LeaseLost, Restart, ResumeFailed, StepFailed
 from tenure.sdk.frame import Frame
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
 from tenure.sdk.past import Past
 from tenure.sdk.scope import Scope
-from tenure.sdk.trying import STOP_SECONDS, ended, frame_of, in_own_thread, left, try_once
+from tenure.sdk.traces import of_steps, traceback_of
+from tenure.sdk.trying import STOP_SECONDS, Left, ended, frame_of, in_own_thread, left, try_once
 from tenure.sdk.waiting import STOPPED, Waiting
 from tenure.store.port import Recorded
 
@@ -64,12 +67,15 @@ class Body(Waiting):
             else:
                 value = await self.workflow.parameters.call(function, input_)
         except BaseException as how:
+            self.unbegun.clear()
             if isinstance(self._over, Restart):
                 self._over.input = await self.aside(self._over.input) or b"{}"
             if self._over is not None:
                 raise self._over from None
             if isinstance(how, SystemExit | KeyboardInterrupt):
-                raise left(how) from how
+                how = left(how).with_traceback(how.__traceback__)
+            if isinstance(how, Exception) and (own := self._own_fault(how)) is not how:
+                raise own from how
             raise
         finally:
             here.leave(token)
@@ -77,11 +83,27 @@ class Body(Waiting):
             self._close()
         self.check()
         self.past.check_end()
+        if self.unbegun:
+            check_awaited(self.unbegun, value)
         output = self.workflow.codec.encode(value)
         self.workflow.codec.echo(value, output)
         output = await self.aside(output)
         self.line.last = self.last()
         return output
+
+    def _own_fault(self, fault: Exception) -> Exception:
+        """What the workflow's own code failed with: told apart from what its steps and words came to."""
+        if isinstance(fault, StepFailed):
+            return fault  # its own traceback was kept when it failed
+        self._keep_traceback("", fault)
+        if (isinstance(fault, TenureError | Failure) and not isinstance(fault, Left)) or of_steps(fault):
+            return fault
+        return Failure("WORKFLOW_FAILED", failure_of(fault)[1], retryable=False)
+
+    def _keep_traceback(self, key: str, fault: Exception) -> None:
+        told = traceback_of(fault)
+        if told:
+            self.line.log(key, "error", told, {})
 
     async def in_thread_of(self, scope: Scope, function: Callable[[], Any]) -> Any:
         """Plain workflow code has a thread of its own: one of the steps' could be waiting for this very one."""
@@ -118,8 +140,11 @@ class Body(Waiting):
         self, key: str, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """One durable call of a step; see laws 1 and 2."""
+        self.unbegun.pop(key, None)
         if self._over is not None:
             raise self._over
+        if self.closed:
+            raise asyncio.CancelledError  # a task that comes to it when the workflow has ended
         digest = codec.digest(args, kwargs)
         limit = step.timeout_seconds or self.workflow.profile.timing.step_timeout_seconds
         tries = 0
@@ -254,6 +279,7 @@ class Body(Waiting):
             meta=meta,
         )
         if next_at is None:
+            self._keep_traceback(key, fault)
             raise StepFailed(key, code, message, tries) from fault
         await self.barrier()
         await self._pause(key, tries, next_at)

@@ -11,8 +11,10 @@ Laws:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
+from difflib import get_close_matches
 from hashlib import blake2b
 from types import NoneType
 from typing import Any, get_type_hints
@@ -72,10 +74,11 @@ def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 class Codec:
     """Encodes and decodes the values of one declared type."""
 
-    __slots__ = ("_decode", "_exact", "_what")
+    __slots__ = ("_declared", "_decode", "_exact", "_what")
 
     def __init__(self, declared: Any, what: str) -> None:
         self._what = what
+        self._declared = declared
         self._decode: Callable[[bytes], Any] = msgspec.json.decode
         self._exact: tuple[Any, ...] = _SIMPLE
         """Types whose values come back as they were, so that nobody has to look."""
@@ -104,7 +107,18 @@ class Codec:
 
     def echo(self, value: Any, body: bytes | None) -> Any:
         """The value as it would be read back, from its payload; see law 1. Refused where it does not fit its type."""
-        return value if type(value) in self._exact else self.decode(body)
+        if type(value) in self._exact:
+            return value
+        try:
+            return self.decode(body)
+        except TenureError as misfit:
+            who = self._what.removeprefix("the result of ")
+            declared = self._declared.__name__ if type(self._declared) is type else str(self._declared)
+            said = f"{who} returned {type(value).__name__} where its annotation says {declared}"
+            place = misfit.details[0].path if misfit.details else self._what
+            if place != self._what:
+                said += f": {misfit.details[0].problem} at {place}"
+            raise TenureError(misfit.code, said, misfit.details) from misfit
 
 
 class Parameters:
@@ -159,14 +173,37 @@ class Parameters:
                 given.update(kwargs)
                 if given.keys() >= self._required:
                     return given
+        for unknown in kwargs.keys() - self._by_name:
+            said = f"{self._name}: unexpected keyword argument {unknown!r}{self.meant(unknown)}"
+            raise TenureError("INVALID_INPUT", said)
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as fault:
-            raise TenureError("INVALID_INPUT", f"{self._name}: {fault}") from fault
+            raise TenureError("INVALID_INPUT", f"{self._name}: {fault}; {self._inputs()}") from fault
+
+    def meant(self, name: str) -> str:
+        """What may have been meant by a name that no input has, as the end of a sentence."""
+        return f"{close_to(name, self.names)}; {self._inputs()}"
+
+    def _inputs(self) -> str:
+        if not self.names:
+            return "it has no inputs"
+        shown = (name if name in self._required else f"{name} (optional)" for name in self.names)
+        return f"its inputs are {', '.join(shown)}"
+
+    def _decoded(self, body: bytes | None) -> Any:
+        try:
+            return self._codec.decode(body or b"{}")
+        except TenureError as refused:
+            unknown = _UNKNOWN.fullmatch(refused.details[0].problem) if refused.details else None
+            if unknown is None or refused.details[0].path != f"input of {self._name}":
+                raise
+            said = f"{refused.message}{self.meant(unknown[1])}"
+            raise TenureError(refused.code, said, refused.details) from refused
 
     def check(self, body: bytes | None) -> None:
         """Refuse an input that does not fit."""
-        self._codec.decode(body or b"{}")
+        self._decoded(body)
 
     def call(self, function: Callable[..., Any], body: bytes | None) -> Any:
         """Call the function with an input."""
@@ -174,6 +211,15 @@ class Parameters:
         values = {name: getattr(given, name) for name in self.names}
         positional = [values.pop(name) for name in self._positional]
         return function(*positional, **values)
+
+
+def close_to(word: str, known: Iterable[str]) -> str:
+    """A guess at what was meant, as the end of a sentence."""
+    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 
 
 def _default(value: Any) -> Any:

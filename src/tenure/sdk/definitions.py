@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from datetime import timedelta
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel.commands import StepSpec
-from tenure.kernel.retry import Backoff
-from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX, RETRIES_MAX
+from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX
+from tenure.sdk import options
 from tenure.sdk.codec import Codec, Parameters, returns
 from tenure.sdk.here import here
+from tenure.sdk.options import Duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Duration = str | int | float | timedelta
 PROFILE = "tenure"
 """The profile of workflows that name none."""
 
@@ -52,15 +50,14 @@ class Step(Generic[P, R]):
     ) -> None:
         self.function = function
         self.name = check_name("step", name or function.__name__)
-        if retries is not None and not 0 <= retries <= RETRIES_MAX:
-            raise ValueError(f"step {self.name!r}: retries are 0 to {RETRIES_MAX}, not {retries}")
-        self.retries = retries
-        self.backoff = (
-            None if backoff is None else Backoff("list", seconds=tuple(seconds(each) for each in backoff))
-        )
-        self.jitter = jitter
-        self.timeout_seconds = None if timeout is None else seconds(timeout)
-        self.progress_seconds = None if progress_within is None else seconds(progress_within)
+        what = f"step {self.name!r}"
+        self.retries = options.retries(what, retries)
+        self.backoff = options.backoff(what, backoff)
+        self.jitter = options.jitter(what, jitter)
+        self.timeout_seconds = options.duration(what, "timeout", timeout)
+        self.progress_seconds = options.duration(what, "progress_within", progress_within)
+        options.flags(what, idempotent=idempotent, resumable=resumable)
+        options.one_of(what, "isolate", isolate, ("process",))
         self.idempotent = idempotent
         self.resumable = resumable
         self.isolate = isolate
@@ -127,8 +124,8 @@ class Workflow(Generic[P, R]):
         """Older versions whose unfinished runs this code goes on with (see `tenure.patched`)."""
         self.profile = profiles.get(profile)
         self.queue = queue
-        self.timeout_seconds = None if timeout is None else seconds(timeout)
-        self.lease_seconds = None if lease is None else seconds(lease)
+        self.timeout_seconds = options.duration(f"workflow {self.name!r}", "timeout", timeout)
+        self.lease_seconds = options.duration(f"workflow {self.name!r}", "lease", lease)
         if (
             self.lease_seconds is not None
             and not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX
@@ -173,7 +170,7 @@ class Tool:
     ) -> None:
         self.function = function
         self.name = check_name("tool", name)
-        self.progress_seconds = None if progress_within is None else seconds(progress_within)
+        self.progress_seconds = options.duration(f"tool {name!r}", "progress_within", progress_within)
         self.is_async = is_async(function)
         self.parameters = Parameters(function, f"tool {name!r}")
         self.codec = Codec(returns(function), f"the result of tool {name!r}")
@@ -271,7 +268,7 @@ def step(
     isolate: Literal["process"] | None = None,
     agent: str | None = None,
 ) -> _StepMaker: ...
-def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def step(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Make a function a durable step.
 
     Its result is recorded before the next step of its run begins, and it is not run again once it is. A failure is
@@ -283,9 +280,12 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `isolate="process"`: a plain function runs in a process of its own, which can be killed. `agent` names who did it in
     the history.
     """
-    if function is not None:
-        return Step(function)
-    return lambda f: Step(f, **options)
+
+    def make(f: Callable[..., Any]) -> Step[..., Any]:
+        options.check_known("step", f, given, Step)
+        return Step(f, **given)
+
+    return make if function is None else make(function)
 
 
 @overload
@@ -301,7 +301,7 @@ def workflow(
     timeout: Duration | None = None,
     lease: Duration | None = None,
 ) -> _WorkflowMaker: ...
-def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def workflow(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Make a function a workflow. Its parameters are its input, by name; what it returns is the run's output.
 
     Unfinished runs stay with workers of their `version`; a later one takes those it `accepts`. `lease`: how long a run stays
@@ -309,7 +309,8 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     """
 
     def make(f: Callable[..., Any]) -> Workflow[..., Any]:
-        made: Workflow[..., Any] = Workflow(f, **options)
+        options.check_known("workflow", f, given, Workflow)
+        made: Workflow[..., Any] = Workflow(f, **given)
         registry.add(made)
         return made
 

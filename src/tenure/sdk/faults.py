@@ -32,8 +32,12 @@ class StepFailed(Exception):
         self.code = code
         self.message = message
         self.tries = tries
-        often = "" if tries == 1 else f" after {tries} tries"
-        super().__init__(f"step {step!r} failed{often} with {code}: {message}")
+        super().__init__(self.told("" if code == "STEP_FAILED" else f" with {code}"))
+
+    def told(self, code: str = "") -> str:
+        """What happened, in a sentence: without its code, where that is told beside it."""
+        often = "" if self.tries == 1 else f" after {self.tries} tries"
+        return f"step {self.step!r} failed{often}{code}: {self.message}"
 
 
 class ApprovalRejected(TenureError):

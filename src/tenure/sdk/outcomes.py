@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure.errors import TenureError
+from tenure.errors import CODES, TenureError
 from tenure.kernel import retry
 from tenure.kernel.decide.checks import is_name
 from tenure.kernel.profile import Profile
@@ -84,7 +84,7 @@ def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
         code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
         return code, fault.message, fault.retryable
     if isinstance(fault, StepFailed):
-        return fault.code, str(fault), False
+        return fault.code, fault.told() if fault.code in CODES else str(fault), False
     if isinstance(fault, TenureError):
         return fault.code, fault.message, fault.retryable
     if isinstance(fault, ResumeFailed):

@@ -8,7 +8,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +41,8 @@ class Recording:
         self._pending: list[asyncio.Future[Reply]] = []
         self._unsent: RecordCheckpoint | None = None
         """Recorded a moment ago: it goes out at once, or with the end of the body if that comes in the same breath."""
+        self.unbegun: dict[str, Coroutine[Any, Any, Any]] = {}
+        """Durable calls that were made and have not begun, by key: nobody may have awaited them."""
         self._over: Signal | None = None
         self._main: asyncio.Task[Any] | None = None
 
@@ -129,6 +131,7 @@ class Recording:
 
     async def recall(self, key: str, make: Callable[[], Any]) -> Any:
         """A value that is made once and is the same in every replay."""
+        self.unbegun.pop(key, None)
         self.check()
         known = self.past.checkpoints.get(key)
         if known is not None:

@@ -90,5 +90,9 @@ class Scope:
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A durable call of a step: awaited, or done at once in plain code."""
-        calling = self.body.call(self.key(step.name), step, args, kwargs)
-        return self.body.bridge(calling, self) if self.plain else calling
+        key = self.key(step.name)
+        calling = self.body.call(key, step, args, kwargs)
+        if self.plain:
+            return self.body.bridge(calling, self)
+        self.body.unbegun[key] = calling
+        return calling

@@ -41,9 +41,13 @@ def frame_of(line: Line, run_id: str, workflow: str, key: str, attempt: int) -> 
     return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", log, line.stop, tell)
 
 
-def left(how: BaseException) -> Failure:
+class Left(Failure):
     """The failure of code that wanted to end more than itself; see law 1."""
-    return Failure("STEP_FAILED", f"{type(how).__name__}: {how}".rstrip(": "))
+
+
+def left(how: BaseException) -> Left:
+    """What is left of it."""
+    return Left("STEP_FAILED", f"{type(how).__name__}: {how}".rstrip(": "))
 
 
 def plainly(function: Callable[[], Any]) -> Any:

@@ -83,6 +83,7 @@ class Waiting(Recording):
 
     async def wait(self, label: str, *, check: bool = False, **what: Any) -> Waited:
         """Open a wait and be told how it was settled; suspends when there is nothing else to do."""
+        self.unbegun.pop(label, None)
         self.check()
         known = self.past.waits.get(label)
         if known is None:
@@ -137,6 +138,7 @@ class Waiting(Recording):
 
     async def open(self, label: str, **what: Any) -> int:
         """Open a wait that nobody waits for yet (a child, a proposal); its number."""
+        self.unbegun.pop(label, None)
         self.check()
         known = self.past.waits.get(label)
         if known is not None:

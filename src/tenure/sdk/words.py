@@ -20,14 +20,14 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
 import msgspec
 
 from tenure import ids
-from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
 from tenure.sdk import codec, here
 from tenure.sdk.body import SHORT_SECONDS, Body
-from tenure.sdk.definitions import Duration, Step, Workflow, registry
+from tenure.sdk.definitions import Step, Workflow, registry
 from tenure.sdk.faults import ChildFailed, WaitExpired
 from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.options import Duration, in_seconds
 from tenure.sdk.outcomes import refusal
 from tenure.sdk.past import PATCHED
 from tenure.sdk.scope import Scope
@@ -46,9 +46,17 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     at: datetime | None = None
 
 
-def _say(scope: Scope, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+def _say(scope: Scope, key: str, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """See law 1. (The types are those of async workflows.)"""
-    return cast("Coroutine[Any, Any, T]", scope.body.bridge(work, scope)) if scope.plain else work
+    if scope.plain:
+        return cast("Coroutine[Any, Any, T]", scope.body.bridge(work, scope))
+    scope.body.unbegun[key] = work
+    return work
+
+
+def _length(word: str, length: Duration | None, option: str = "within") -> float | None:
+    """A word's length of time in seconds."""
+    return in_seconds(f"tenure.{word}", option, length)
 
 
 def _moment(us: int | None) -> datetime | None:
@@ -71,8 +79,9 @@ def approve(
     Raises ApprovalRejected or ApprovalExpired; uncaught, these fail the run.
     """
     scope = here.scope("approve")
-    spec = ApprovalSpec(action, tier, people, None if within is None else seconds(within))
-    return _say(scope, _approve(scope.body, scope.key("approve"), spec, show))
+    spec = ApprovalSpec(action, tier, people, _length("approve", within))
+    key = scope.key("approve")
+    return _say(scope, key, _approve(scope.body, key, spec, show))
 
 
 async def _approve(body: Body, key: str, spec: ApprovalSpec, show: Any) -> Decision:
@@ -106,8 +115,9 @@ def propose(
 ) -> Coroutine[Any, Any, Proposal]:
     """Propose something without waiting for the answer. It can be decided after the run has succeeded, too."""
     scope = here.scope("propose")
-    spec = ApprovalSpec(action, tier, people, None if within is None else seconds(within))
-    return _say(scope, _propose(scope.body, scope.key("propose"), spec, content))
+    spec = ApprovalSpec(action, tier, people, _length("propose", within))
+    key = scope.key("propose")
+    return _say(scope, key, _propose(scope.body, key, spec, content))
 
 
 async def _propose(body: Body, key: str, spec: ApprovalSpec, content: Any) -> Proposal:
@@ -130,8 +140,9 @@ def wait(
     `type` is what it is converted to. Raises WaitExpired.
     """
     scope = here.scope("wait")
-    spec = WaitSpec(event, source, None if within is None else seconds(within))
-    return _say(scope, _wait(scope.body, scope.key(f"wait:{_plain(event)}"), spec, type))
+    spec = WaitSpec(event, source, _length("wait", within))
+    key = scope.key(f"wait:{_plain(event)}")
+    return _say(scope, key, _wait(scope.body, key, spec, type))
 
 
 def _plain(event: str) -> str:
@@ -149,7 +160,9 @@ async def _wait(body: Body, key: str, spec: WaitSpec, declared: Any) -> Any:
 def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
     """Let time pass: seconds, or a text such as `1h30m`. A long sleep holds neither memory nor a worker."""
     scope = here.scope("sleep")
-    return _say(scope, _sleep(scope.body, scope.key("sleep"), seconds(duration)))
+    length = _length("sleep", duration, "") or 0.0
+    key = scope.key("sleep")
+    return _say(scope, key, _sleep(scope.body, key, length))
 
 
 async def _sleep(body: Body, key: str, length: float) -> None:
@@ -165,7 +178,8 @@ async def _sleep(body: Body, key: str, length: float) -> None:
 def now() -> Coroutine[Any, Any, datetime]:
     """The time by the store's clock; recorded, so that a replay sees the same."""
     scope = here.scope("now")
-    return _say(scope, _now(scope.body, scope.key("now")))
+    key = scope.key("now")
+    return _say(scope, key, _now(scope.body, key))
 
 
 async def _now(body: Body, key: str) -> datetime:
@@ -176,7 +190,8 @@ async def _now(body: Body, key: str) -> datetime:
 def uuid() -> Coroutine[Any, Any, _uuid.UUID]:
     """A random UUID; recorded."""
     scope = here.scope("uuid")
-    return _say(scope, _make_uuid(scope.body, scope.key("uuid")))
+    key = scope.key("uuid")
+    return _say(scope, key, _make_uuid(scope.body, key))
 
 
 async def _make_uuid(body: Body, key: str) -> _uuid.UUID:
@@ -186,7 +201,8 @@ async def _make_uuid(body: Body, key: str) -> _uuid.UUID:
 def random() -> Coroutine[Any, Any, float]:
     """A random number from 0 to 1; recorded."""
     scope = here.scope("random")
-    return _say(scope, scope.body.recall(scope.key("random"), _random.random))
+    key = scope.key("random")
+    return _say(scope, key, scope.body.recall(key, _random.random))
 
 
 # -------------------------------------------------------------------------------------- side by side
@@ -223,7 +239,8 @@ def map(  # noqa: A001 - what it is
     things = list(items)
     branches = [scope.branch("map") for _ in things]
     work = [partial(_mapped, function, each, branch) for each, branch in zip(things, branches, strict=True)]
-    return _say(scope, _gather(scope.body, work, branches, limit, return_exceptions))
+    key = branches[0].path + "map" if branches else "map"
+    return _say(scope, key, _gather(scope.body, work, branches, limit, return_exceptions))
 
 
 def _check_limit(limit: int | None, work: Iterable[Awaitable[Any]]) -> None:
@@ -325,7 +342,7 @@ class Child(Generic[T]):
 
     def result(self) -> Coroutine[Any, Any, T]:
         """Wait for its end; its output, or ChildFailed."""
-        return _say(self._scope, self._result())
+        return _say(self._scope, f"result:{self._no}", self._result())
 
     async def _result(self) -> Any:
         row = await self._body.wait_for(self._no)
@@ -355,7 +372,8 @@ def start(
         raise TenureError(
             "INVALID_INPUT", f"there is no workflow {name!r} here; import the module that defines it"
         )
-    return _say(scope, _start(scope, scope.key(f"start:{name}"), known, args, kwargs, on_close))
+    key = scope.key(f"start:{name}")
+    return _say(scope, key, _start(scope, key, known, args, kwargs, on_close))
 
 
 async def _start(
@@ -389,7 +407,8 @@ def patched(name: str) -> Coroutine[Any, Any, bool]:
     """Whether a run takes the new way: true for runs that come here for the first time, false for those that had
     passed here before the change. `if await tenure.patched("use-v2"): …`"""
     scope = here.scope("patched")
-    return _say(scope, _patched(scope, f"{PATCHED}{_plain(name)}"))
+    key = f"{PATCHED}{_plain(name)}"
+    return _say(scope, key, _patched(scope, key))
 
 
 async def _patched(scope: Scope, name: str) -> bool:
