@@ -432,7 +432,10 @@ class Engine(Flows):
         if run.status not in CLOSED_RUN:
             await self._send(c.EndWait(**self._to(run_id, actor)))
             return run_id
-        told = {name: await self.kept(payload(said, aside=True), run_id) for name, said in (happened or {}).items()}
+        told = {
+            name: await self.kept(payload(said, aside=True), run_id)
+            for name, said in (happened or {}).items()
+        }
         old, new_id, context = await self._finished(run), self.orchestrator.new_id(), self.context(actor)
         return await self._create_again(again.resume(old, new_id, context, happened=told, repeat=repeat))
 

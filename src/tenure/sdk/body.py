@@ -44,7 +44,7 @@ class Body(Waiting):
         self.workflow = workflow
         self.at_work: dict[str, Frame] = {}
         """The steps that are being tried now, by key."""
-        self.patches: set[str] = set()
+        self.patches: dict[str, bool] = {}
         """Patches this run has taken here."""
         self._chance = chance
         self._bridged: dict[concurrent.futures.Future[Any], Scope] = {}
@@ -154,7 +154,7 @@ class Body(Waiting):
                 self._fit(self.past.check_new, key)
             else:
                 if known.arguments != digest:
-                    self._misfit(f"step {key!r} was recorded with other arguments")
+                    self.misfit(f"step {key!r} was recorded with other arguments")
                 if known.state == "done" and known.resumable:
                     return step.codec.decode(await self.fetched(known.output))
                 tries = await self._tried(key, known)

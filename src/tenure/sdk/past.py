@@ -51,6 +51,11 @@ class Past:
         """Whether something that was recorded at or beneath a scope has not been asked for yet."""
         return any(path.startswith(scope) for path in self._unasked)
 
+    def check_new_wait(self, key: str) -> None:
+        """The same for a wait. A run that resumes another has its checkpoints and none of its waits: it asks again."""
+        if self.waits:
+            self.check_new(key)
+
     def check_new(self, key: str) -> None:
         """A call that was never recorded may come only after everything that was, in its scope and in the branches
         that its scope has not made yet."""

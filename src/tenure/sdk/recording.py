@@ -112,19 +112,30 @@ class Recording:
     async def fetched(self, body: bytes | None) -> bytes | None:
         """A stored payload as it was."""
         if body is not None and body.startswith(codec.RESERVED):
-            return await self._patiently(partial(self.line.fetch, body))
+            try:
+                return await self._patiently(partial(self.line.fetch, body))
+            except TenureError as refused:
+                if not refused.retryable:
+                    raise
+                # What was recorded stands, whether it can be read now or not: the run is given back.
+                self.end(Interrupted(refused.code))
+                raise self._over or refused from refused
         return body
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Ask a place for artifacts that may be away for a moment."""
         for pause in ARTIFACT_PAUSES_SECONDS:
             try:
-                return await work()
+                return await self._at_work(work())
             except TenureError as refused:
                 if not refused.retryable:
                     raise
             await self._let_pass(pause)
-        return await work()
+        return await self._at_work(work())
+
+    async def _at_work(self, work: Awaitable[T]) -> T:
+        """Something of ours that a strand waits for."""
+        return await work
 
     async def _let_pass(self, seconds: float) -> None:
         await self.line.sleep(seconds)
@@ -149,7 +160,8 @@ class Recording:
             self.end(misfit)
             raise
 
-    def _misfit(self, why: str) -> None:
+    def misfit(self, why: str) -> None:
+        """The code does not fit what was recorded."""
         misfit = Misfit(why)
         self.end(misfit)
         raise misfit

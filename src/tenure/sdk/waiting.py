@@ -11,9 +11,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tenure.errors import TenureError
 from tenure.kernel.decide.leases import Reply
@@ -23,6 +23,8 @@ from tenure.sdk.line import Line
 from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.recording import Recording
 from tenure.store.port import Waited
+
+T = TypeVar("T")
 
 STOPPED = "STEP_CANCELED"
 """With no tries: how something is recorded that the code gave up; see law 3."""
@@ -78,6 +80,25 @@ class Waiting(Recording):
             self._resting -= 1
             self._poke()
 
+    async def barrier(self) -> None:
+        """Wait until everything recorded is durable. A strand that waits for our own commits is at work, however long
+        they take."""
+        self._busy += 1
+        try:
+            await super().barrier()
+        finally:
+            self._busy -= 1
+            if self._waiting:
+                self._poke()
+
+    async def _at_work(self, work: Awaitable[T]) -> T:
+        self._busy += 1
+        try:
+            return await work
+        finally:
+            self._busy -= 1
+            self._poke()
+
     async def _let_pass(self, seconds: float) -> None:
         await self.busy(self.line.sleep(seconds))
 
@@ -88,7 +109,7 @@ class Waiting(Recording):
         known = self.past.waits.get(label)
         if known is None:
             if check:
-                self._fit(self.past.check_new, label)
+                self._fit(self.past.check_new_wait, label)
             no = await self._open(label, **what)
             if isinstance(no, Waited):
                 return no
@@ -143,7 +164,7 @@ class Waiting(Recording):
         known = self.past.waits.get(label)
         if known is not None:
             return known.no
-        self._fit(self.past.check_new, label)
+        self._fit(self.past.check_new_wait, label)
         no = await self._open(label, **what)
         return no.no if isinstance(no, Waited) else no
 
@@ -240,12 +261,14 @@ class Waiting(Recording):
 
     async def _suspend(self) -> None:
         try:
-            await self.barrier()
+            await super().barrier()
             reply = await self.line.suspend(tuple(self._waiting))
             rows = await self.line.waited() if reply.state == "go_on" else []
         except Signal:
             return
         except TenureError as refused:
+            if refused.code == "CHECKPOINT_OPEN":  # a step has begun meanwhile: not now
+                return
             self.end(Interrupted(refused.code) if refused.retryable else LeaseLost(refused.code))
             return
         finally:

@@ -31,6 +31,7 @@ from tenure.sdk.options import Duration, in_seconds
 from tenure.sdk.outcomes import refusal
 from tenure.sdk.past import PATCHED
 from tenure.sdk.scope import Scope
+from tenure.sdk.trying import left
 from tenure.store.port import Waited
 
 T = TypeVar("T")
@@ -86,6 +87,9 @@ def approve(
 
 async def _approve(body: Body, key: str, spec: ApprovalSpec, show: Any) -> Decision:
     question = await body.aside(codec.encode(show, "what is shown"))
+    known = body.past.waits.get(key)
+    if known is not None and known.name != spec.action:
+        body.misfit(f"the code asks {spec.action!r} where people were asked {known.name!r}")
     row = await body.wait(key, check=True, approval=spec, question=question)
     refused = refusal(row, spec.action)
     if refused is not None:
@@ -293,6 +297,8 @@ async def _gather(
             body.strand_begins()
             try:
                 return await begin()
+            except (SystemExit, KeyboardInterrupt) as how:  # a task may not take the whole loop along
+                raise left(how) from how
             finally:
                 body.strand_ends()
 
@@ -393,6 +399,7 @@ async def _start(
         input=await body.aside(workflow.parameters.bind(args, kwargs)),
         plan=workflow.plan,
         on_close=on_close,
+        timeout_seconds=workflow.timeout_seconds,
     )
     no = await body.open(key, child=child)
     known = body.past.waits.get(key)
@@ -411,16 +418,17 @@ def patched(name: str) -> Coroutine[Any, Any, bool]:
     return _say(scope, key, _patched(scope, key))
 
 
-async def _patched(scope: Scope, name: str) -> bool:
+async def _patched(scope: Scope, key: str) -> bool:
+    """One answer per run and name, recorded: whichever way a run takes first, it takes wherever it is asked."""
     body = scope.body
-    key = scope.path + name
-    if key in body.past.checkpoints or key in body.patches:
-        return True
-    if body.past.is_before(scope.path):
-        return False
-    body.patches.add(key)
-    body.record(key, output=b"true")
-    return True
+    if key in body.patches:
+        return body.patches[key]
+    known = body.past.checkpoints.get(key)
+    taken = known.output == b"true" if known is not None else not body.past.is_before("")
+    body.patches[key] = taken
+    if known is None:
+        body.record(key, output=b"true" if taken else b"false")
+    return taken
 
 
 def restart(*args: Any, **kwargs: Any) -> NoReturn:

@@ -28,7 +28,8 @@ from tenure.errors import TenureError
 from tenure.kernel.model import CLOSED_RUN, Checkpoint
 from tenure.limits import SWEEP_TIMERS_MAX
 from tenure.orchestrator.views import FOREVER_US, EventView, StepView
-from tenure.sdk.definitions import Duration, Registry, Tool, Workflow
+from tenure.sdk.definitions import Registry, Tool, Workflow
+from tenure.sdk.options import Duration
 from tenure.store.bundles import examine
 from tenure.testing.clock import QUIET_SECONDS, Alarms, LabClock
 from tenure.testing.crashes import Crash, Crashes
