@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import from_url
 
 from tenure import ids
@@ -124,12 +124,14 @@ class Artifacts:
         try:
             found = await obstore.get_async(store, _path(named.run, digest))
             body = bytes(await found.bytes_async())
+        except (NotFoundError, FileNotFoundError) as fault:
+            raise TenureError("ARTIFACT_LOST", f"artifact {named.digest} is not there: {fault}") from fault
         except (BaseError, OSError) as fault:
             raise TenureError(
                 "STORE_UNAVAILABLE", f"artifact {named.digest} cannot be read: {fault}"
             ) from fault
         if sha256(body).hexdigest() != digest:
-            raise TenureError("STORE_UNAVAILABLE", f"artifact {named.digest} is not what it was")
+            raise TenureError("ARTIFACT_LOST", f"artifact {named.digest} is not what it was")
         return body
 
 

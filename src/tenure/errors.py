@@ -172,6 +172,11 @@ CODES: dict[str, ErrorSpec] = {
         "The payload is over the inline limit.",
         "Keep it elsewhere (a file, a bucket, a table) and pass where it is.",
     ),
+    "ARTIFACT_LOST": _spec(
+        500,
+        "A large payload that was kept among the artifacts is gone or damaged.",
+        "Restore the artifacts of this run from a backup, then resume it; or rerun it.",
+    ),
     "LIMIT_EXCEEDED": _spec(422, "A limit was passed; the details name it.", "Stay below it."),
     "TENANT_RATE_LIMITED": _spec(
         429, "The tenant starts more runs a minute than it may.", "Try again later.", retryable=True

@@ -77,7 +77,7 @@ async def test_a_branch_that_wants_to_end_the_process_ends_itself() -> None:
 
     async with Lab(whole) as lab:
         run = await lab.start(whole)
-        assert await run.result() == "Failure"
+        assert await run.result() == "Left"
 
 
 async def test_an_input_that_is_refused_leaves_the_slot_free(monkeypatch: pytest.MonkeyPatch) -> None:
