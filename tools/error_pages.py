@@ -37,7 +37,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Schedules", ("SCHEDULE_",)),
     ("Profiles", ("PROFILE_",)),
-    ("Databases", ("STORE_",)),
+    ("Databases", ("STORE_", "ARTIFACT_")),
 )
 
 EXAMPLES: dict[str, tuple[str, str]] = {
