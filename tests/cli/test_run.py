@@ -197,9 +197,16 @@ def test_in_a_database_that_is_shared_whoever_starts_a_run_does_not_approve_it(
     assert tenure("doctor", "--db", postgres_dsn).code == 0
 
 
+def _hears_ctrl_c() -> None:
+    """A suite that was started in the background ignores SIGINT, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tenure.cli", "run", "shop.py:shop", "-i", "event=go"]
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_ctrl_c
+    ) as running:
         assert running.stderr is not None
         for line in running.stderr:
             if "waiting for an event" in line:
@@ -246,7 +253,9 @@ def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, t
     run = tenure("run", "shop.py:shop", "--detach", "-i", "event=go").out.strip()
     words = [sys.executable, "-m", "tenure.cli", "dev", "shop", "--grace", "1s"]
     told: list[str] = []
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_ctrl_c
+    ) as running:
         assert running.stderr is not None
         for line in running.stderr:
             told.append(line)
