@@ -205,7 +205,11 @@ def _hears_ctrl_c() -> None:
 def test_ctrl_c_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tenure.cli", "run", "shop.py:shop", "-i", "event=go"]
     with subprocess.Popen(
-        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_ctrl_c
+        words,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - nothing here has threads at this point
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
@@ -254,7 +258,11 @@ def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, t
     words = [sys.executable, "-m", "tenure.cli", "dev", "shop", "--grace", "1s"]
     told: list[str] = []
     with subprocess.Popen(
-        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=_hears_ctrl_c
+        words,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - nothing here has threads at this point
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
