@@ -22,7 +22,8 @@ MISSING = object()
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a value may be; `doc` tells it to whoever writes one."""
+    """What a value may be; `doc` tells it to whoever writes one. A base: each shape below says how it is read and what its
+    schema is (a Struct cannot be an ABC)."""
 
     doc: str = ""
 

@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import traceback
 from hashlib import sha256
 from typing import Any
 
@@ -32,6 +31,7 @@ from tenure.limits import (
     SCHEDULES_AT_ONCE_MAX,
 )
 from tenure.orchestrator.core import Orchestrator
+from tenure.orchestrator.rounds import Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -107,35 +107,12 @@ def _input(schedule: Schedule, slot_us: int) -> bytes | None:
     return msgspec.json.encode({**given, "slot": slot_text(slot_us)})
 
 
-class Scheduler:
+class Scheduler(Rounds):
     """Looks for slots that have come until it is stopped."""
 
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SCHEDULE_SECONDS) -> None:
+        super().__init__("scheduler", self.look, seconds, SCHEDULES_AT_ONCE_MAX)
         self._orchestrator = orchestrator
-        self._seconds = seconds
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Scheduler:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="tenure-scheduler")
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                found = await self.look()
-            except TenureError as refused:
-                log.warning("schedules_failed", error=refused.code, message=refused.message)
-                found = 0
-            except Exception:
-                log.error("schedules_failed", traceback=traceback.format_exc())
-                found = 0
-            if found < SCHEDULES_AT_ONCE_MAX:
-                await asyncio.sleep(self._seconds)
 
     async def look(self) -> int:
         """Start what is due now; how many schedules went on to their next slot."""

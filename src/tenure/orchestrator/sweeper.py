@@ -8,7 +8,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import traceback
 
 import structlog
 
@@ -17,6 +16,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import TIMER, Admit, Command, Tick
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator.core import Orchestrator
+from tenure.orchestrator.rounds import Rounds
 from tenure.store.port import Timer
 
 log = structlog.get_logger(__name__)
@@ -33,35 +33,12 @@ def command_of(timer: Timer) -> Command:
     return Tick(context=TIMER, run_id=timer.run_id, entity=timer.entity, at=timer.at)  # type: ignore[arg-type]  # asserted
 
 
-class Sweeper:
+class Sweeper(Rounds):
     """Sweeps until it is stopped."""
 
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SWEEP_SECONDS) -> None:
+        super().__init__("sweeper", self.sweep, seconds, SWEEP_TIMERS_MAX)
         self._orchestrator = orchestrator
-        self._seconds = seconds
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Sweeper:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="tenure-sweeper")
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                found = await self.sweep()
-            except TenureError as refused:
-                log.warning("sweep_failed", error=refused.code, message=refused.message)
-                found = 0
-            except Exception:
-                log.error("sweep_failed", traceback=traceback.format_exc())
-                found = 0
-            if found < SWEEP_TIMERS_MAX:
-                await asyncio.sleep(self._seconds)
 
     async def sweep(self) -> int:
         """Do what is due now; how much that was."""
