@@ -25,3 +25,14 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+
+# Of whatever starts a run.
+Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")]
+Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")]
+Priority = Annotated[int, typer.Option("--priority", help="Higher goes first within a tenant.")]
+ConcurrencyKey = Annotated[
+    str | None, typer.Option("--concurrency-key", help="One run with this key at a time.")
+]
+Supersede = Annotated[bool, typer.Option("--supersede", help="Cancel earlier runs with the same key.")]
+NotBefore = Annotated[str | None, typer.Option("--not-before", help="Start later: +5m, or a time.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", help="The run's deadline: 90s, 5m, 2h.")]

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.console import err, print_json, shown
-from tenure.cli.options import AsJson, Db
+from tenure.cli.options import (
+    AsJson,
+    ConcurrencyKey,
+    Db,
+    Key,
+    Labels,
+    NotBefore,
+    Priority,
+    Supersede,
+    Timeout,
+)
 from tenure.cli.session import Starter, Tenant, moment_of, pairs, seconds, wait_for, who
 from tenure.errors import TenureError
 
@@ -83,22 +93,16 @@ def run(
             help="Stop after so long (90s, 5m) with exit code 3; the run is kept.  \\[default: wait for ever]",
         ),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")
-    ] = None,
+    key: Key = None,
+    label: Labels = None,
     profile: Annotated[
         str | None, typer.Option("--profile", help="Another lifecycle, see `tenure lifecycle list`.")
     ] = None,
-    priority: Annotated[int, typer.Option("--priority", help="Higher goes first within a tenant.")] = 0,
-    concurrency_key: Annotated[str | None, typer.Option(help="One run with this key at a time.")] = None,
-    supersede: Annotated[
-        bool, typer.Option("--supersede", help="Cancel earlier runs with the same key.")
-    ] = False,
-    not_before: Annotated[str | None, typer.Option(help="Start later: +5m, or a time.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="The run's deadline: 90s, 5m, 2h.")] = None,
+    priority: Priority = 0,
+    concurrency_key: ConcurrencyKey = None,
+    supersede: Supersede = False,
+    not_before: NotBefore = None,
+    timeout: Timeout = None,
     repo: Annotated[str | None, typer.Option(help="The repository it is for.")] = None,
     app: Annotated[
         list[str] | None,

@@ -12,7 +12,18 @@ import typer
 
 from tenure.cli import steering
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.options import AsJson, Db, not_empty
+from tenure.cli.options import (
+    AsJson,
+    ConcurrencyKey,
+    Db,
+    Key,
+    Labels,
+    NotBefore,
+    Priority,
+    Supersede,
+    Timeout,
+    not_empty,
+)
 from tenure.cli.runs_show import show_list, show_run, when
 from tenure.cli.session import By, RunArg, Tenant, ask, json_value, moment_of, pairs, seconds, who
 
@@ -66,19 +77,13 @@ def create(
     repo: Annotated[
         str | None, typer.Option(help="The repository it is for, see `runs list --repo`.", callback=not_empty)
     ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")
-    ] = None,
-    priority: Annotated[int, typer.Option("--priority", help="Higher goes first within a tenant.")] = 0,
-    concurrency_key: Annotated[str | None, typer.Option(help="One run with this key at a time.")] = None,
-    supersede: Annotated[
-        bool, typer.Option("--supersede", help="Cancel earlier runs with the same key.")
-    ] = False,
-    not_before: Annotated[str | None, typer.Option(help="Start later: +5m, or a time.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="The run's deadline: 90s, 5m, 2h.")] = None,
+    label: Labels = None,
+    key: Key = None,
+    priority: Priority = 0,
+    concurrency_key: ConcurrencyKey = None,
+    supersede: Supersede = False,
+    not_before: NotBefore = None,
+    timeout: Timeout = None,
     metadata: Annotated[
         str | None, typer.Option("--metadata", help="A JSON object that is kept with it, or @FILE.")
     ] = None,
