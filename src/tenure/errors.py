@@ -208,6 +208,104 @@ CODES: dict[str, ErrorSpec] = {
         "This version of the workflow is registered with another text.",
         "Give the changed workflow a new version: runs under way go on with the one they began with.",
     ),
+    # -------------------------------------------------------------------------------------------- HTTP
+    "REQUEST_MALFORMED": _spec(
+        400, "The request cannot be read.", "Correct it; the message says what is wrong with it."
+    ),
+    "CURSOR_INVALID": _spec(
+        400,
+        "The cursor is not one of this list and this tenant.",
+        "Take it from `next_cursor` of the page before, with the same filters; or begin without one.",
+    ),
+    "UNAUTHENTICATED": _spec(
+        401,
+        "There is no credential, or it is not known, expired or revoked.",
+        "Send `Authorization: Bearer tn_...`; make a key with `tenure keys create`.",
+    ),
+    "SIGNATURE_INVALID": _spec(
+        401,
+        "The signature does not fit the bytes, or its time is too far off. Nothing was recorded.",
+        "Check the secret on both sides, and the sender's clock.",
+    ),
+    "FORBIDDEN": _spec(
+        403, "This credential may not do that.", "docs/roles.md says which role may; ask an admin for it."
+    ),
+    "ORIGIN_REFUSED": _spec(
+        403,
+        "A browser's session was used from another site.",
+        "Send the request from this server's own pages, or use a key instead of the cookie.",
+    ),
+    "APPROVER_NOT_ELIGIBLE": _spec(
+        403,
+        "Only a person who is an approver, in the group that was asked, decides.",
+        "Ask somebody who is; a service's key never decides.",
+    ),
+    "NOT_FOUND": _spec(404, "There is nothing at this address.", "GET /openapi.json lists the addresses."),
+    "METHOD_NOT_ALLOWED": _spec(
+        405, "This address has no such method.", "The `Allow` header lists its methods."
+    ),
+    "STREAM_RESET": _spec(
+        410,
+        "The events after this id are no longer kept.",
+        "Read the state anew (GET /runs), then open the stream without Last-Event-ID.",
+    ),
+    "UNSUPPORTED_MEDIA_TYPE": _spec(
+        415,
+        "The body has another content type than this address takes.",
+        "Send `Content-Type: application/json`.",
+    ),
+    "RATE_LIMITED": _spec(
+        429,
+        "This credential asks more often than it may.",
+        "Wait as long as Retry-After says.",
+        retryable=True,
+    ),
+    "UPSTREAM_UNAVAILABLE": _spec(
+        502,
+        "What is behind this server cannot be reached.",
+        "Try again; GET /readyz tells when.",
+        retryable=True,
+    ),
+    "NOT_READY": _spec(503, "The server cannot do its work now.", "Try again later.", retryable=True),
+    "NLM_UNAVAILABLE": _spec(
+        502, "The language model cannot be reached.", "Try again later, by a new run.", retryable=True
+    ),
+    "AGENT_TIMEOUT": _spec(504, "The agent took longer than it may.", "Give it more time, or less to do."),
+    # ------------------------------------------------------------------------- who asks, and their things
+    "TENANT_NOT_FOUND": _spec(404, "There is no such tenant.", "List them with `tenure tenants list`."),
+    "CLIENT_NOT_FOUND": _spec(404, "There is no such client.", "List them with `tenure clients list`."),
+    "PERSON_NOT_FOUND": _spec(404, "There is no such person.", "List them with `tenure people list`."),
+    "KEY_NOT_FOUND": _spec(404, "There is no such key.", "List them with `tenure keys list`."),
+    "ALREADY_EXISTS": _spec(409, "There is one of this id already.", "Choose another id."),
+    "CHANGED_MEANWHILE": _spec(
+        409,
+        "Somebody else has changed it meanwhile.",
+        "Look at it again, then repeat what still makes sense.",
+        retryable=True,
+    ),
+    "ENROLMENT_INVALID": _spec(
+        401,
+        "The enrolment code is not known, used or expired.",
+        "Ask an admin for a new one: `tenure people enrol`.",
+    ),
+    "HOOK_NOT_FOUND": _spec(404, "There is no such hook.", "List them with GET /hooks."),
+    "DELIVERY_NOT_FOUND": _spec(
+        404, "There is no such delivery.", "List them with GET /hooks/{id}/deliveries."
+    ),
+    "WEBHOOK_NOT_FOUND": _spec(404, "There is no such subscription.", "List them with GET /webhooks."),
+    "WORKFLOW_NOT_FOUND": _spec(
+        404,
+        "There is no such workflow, or not in this version.",
+        "Start a worker that has it, or register it: `tenure workflows register`.",
+    ),
+    "ARTIFACT_NOT_FOUND": _spec(
+        404, "The run has no such artifact.", "List them with GET /runs/{id}/artifacts."
+    ),
+    "SECRET_UNAVAILABLE": _spec(
+        500,
+        "A secret's reference leads nowhere here.",
+        "Set the variable or write the file that the reference names, where the server runs.",
+    ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
     "PROFILE_INVALID": _spec(

@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 
 from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres
-from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import ROWS
+from tenure.store import families
 from tenure.store.postgres import PostgresStore
 from tests.conformance.world import Place
 
-_EMPTY = ";".join(f"delete from tenure.{table}" for table in (*ROWS, *BESIDE))
+_EMPTY = ";".join(f"delete from tenure.{table}" for table in (*ROWS, *families.ROWS))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tenure import limits
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.beside import LogLine, Schedule
-from tenure.store import beside
+from tenure.store import families
 from tenure.store.port import Save, Store
 from tenure.store.sqlfile import named_queries
 from tests.conformance.samples import DONE, a_run, a_spec
@@ -282,7 +282,12 @@ async def test_retention_takes_the_log_with_its_run(opened: OpenStore) -> None:
         assert await store.read("orphan_rows") == []
 
 
-def test_every_query_beside_the_runs_is_there_in_both_dialects() -> None:
+PARTS_OF_A_SAVE = {"beside": {"delete_log_line"}, "remote": {"delete_remote_lease", "delete_artifact"}}
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_query_beside_the_runs_is_there_in_both_dialects(family: str) -> None:
+    module = families.FAMILIES[family]
     for package in ("tenure.store.sqlite", "tenure.store.postgres"):
-        texts = named_queries(package, "beside.sql")
-        assert texts.keys() == {*beside.READS, *beside.WRITES, "delete_log_line"}
+        texts = named_queries(package, f"{family}.sql")
+        assert texts.keys() == {*module.READS, *module.WRITES, *PARTS_OF_A_SAVE.get(family, ())}

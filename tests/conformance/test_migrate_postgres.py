@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 
 from tenure.errors import TenureError
-from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import ROWS, Run
+from tenure.store import families
 from tenure.store.postgres import PostgresStore, migrate
 from tenure.store.postgres.running import SQL
 from tests.conformance.samples import a_run, a_spec
@@ -64,7 +64,7 @@ async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:
         for table, row in ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
             assert await columns(f"{table}_in") == list(row.__struct_fields__), f"what is sent of {table}"
-        for table, row in BESIDE.items():
+        for table, row in families.ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
         changing = Run.__struct_fields__[Run.__struct_fields__.index("status") :]
         assert await columns("run_change_in") == ["id", "expected", "valid_until", *changing]

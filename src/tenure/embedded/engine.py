@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import copy
 import secrets
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
@@ -105,6 +106,13 @@ class Engine(Flows):
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
         self._store = self._orchestrator = None
+
+    def scoped(self, *, tenant: str, workspace: str = "default", actor: str | None = None) -> Engine:
+        """The same engine for another tenant: what a server answers its callers with. It is not to be entered."""
+        other = copy.copy(self)
+        other.tenant, other.workspace = tenant, workspace
+        other.actor = actor or self.actor
+        return other
 
     @property
     def store(self) -> Store:

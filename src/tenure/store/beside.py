@@ -109,7 +109,7 @@ class Beside:
             if seen.started_at == seen.seen_at:  # it has just started: a good moment to forget the dead
                 yield Query("delete_silent_workers", scalars=(now - us(WORKER_FORGOTTEN_SECONDS),))
 
-        await _settled(self, work)
+        await settled(self, work)
 
     async def drop_worker(self: _Transacts, name: str) -> None:
         """A worker stops in peace."""
@@ -164,7 +164,7 @@ class Beside:
             if over:
                 yield Query("delete_old_log_lines", over)
 
-        await _settled(self, work)
+        await settled(self, work)
 
 
 async def _one(store: _Transacts, name: str, *values: Any, timed: bool = True) -> Any:
@@ -175,10 +175,10 @@ async def _one(store: _Transacts, name: str, *values: Any, timed: bool = True) -
         rows = yield Query(name, scalars=(*values, *now))
         return rows[0] if rows else None
 
-    return await _settled(store, work)
+    return await settled(store, work)
 
 
-async def _settled(store: _Transacts, work: Callable[[], Transaction[T]]) -> T:
+async def settled(store: _Transacts, work: Callable[[], Transaction[T]]) -> T:
     """Run a transaction; who lost a race for a number or a lock asks again."""
     for last in (*[False] * (TRIES_MAX - 1), True):
         try:

@@ -19,12 +19,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import ROWS, Run, RunSpec
 from tenure.kernel.rows import LIGHT
-from tenure.store import beside, port
+from tenure.store import families, port
 from tenure.store.postgres.link import Link
-from tenure.store.sqlfile import named_queries
 
 NOW = "((date_part('epoch', clock_timestamp()) * 1000000)::bigint + $1::bigint)"
 """The store's clock in microseconds; $1 is its shift. (A double holds these exactly until the year 2255;
@@ -32,13 +30,18 @@ extract() would make a numeric, ten times as slow.)"""
 
 TABLES = tuple(table for table in ROWS if table not in ("run", "cap"))
 """Tables a save may have rows of, in the order they are written."""
-BENEATH = (*(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")), "log_line")
+BENEATH = (
+    *(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")),
+    "log_line",
+    "remote_lease",
+    "artifact",
+)
 """Tables whose rows go with their run. What it owes others does not: that is still to be delivered."""
 
 _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+)\}")
-_KNOWN = {**ROWS, **BESIDE}
-_ANSWERS = {**port.QUERIES, **beside.READS, **beside.WRITES}
+_KNOWN = {**ROWS, **families.ROWS}
+_ANSWERS = {**port.QUERIES, **families.READS, **families.WRITES}
 _FIRST_CHANGING = Run.__struct_fields__.index("status")
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[Run], tuple[Any, ...]] = attrgetter(*LIGHT)
@@ -59,7 +62,7 @@ def _filled(text: str) -> str:
     return _COLUMNS.sub(fill, text).replace("{now}", NOW)
 
 
-_TEXTS = {**named_queries("tenure.store.postgres"), **named_queries("tenure.store.postgres", "beside.sql")}
+_TEXTS = families.texts("tenure.store.postgres")
 SQL = {name: _filled(text) for name, text in _TEXTS.items()}
 
 

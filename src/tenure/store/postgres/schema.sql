@@ -9,6 +9,37 @@ create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'
 create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
 create domain step_state as text collate "C" CHECK (VALUE = ANY (ARRAY['pending'::text, 'ready'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text]));
 
+create table admin_event (
+    tenant text collate "C" not null,
+    seq integer not null,
+    kind text collate "C" not null,
+    at bigint not null,
+    actor text collate "C" not null,
+    body bytea not null,
+    hash bytea not null,
+    constraint admin_event_numbers CHECK (seq >= 1),
+    constraint admin_event_pkey PRIMARY KEY (tenant, seq)
+);
+
+create table api_key (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    owner_kind text collate "C" not null,
+    owner_id text collate "C" not null,
+    name text collate "C" not null,
+    hash bytea not null,
+    roles text collate "C",
+    created_by text collate "C" not null,
+    created_at bigint not null,
+    expires_at bigint,
+    revoked_at bigint,
+    used_at bigint,
+    constraint api_key_operator_has_no_tenant CHECK ((owner_kind = 'operator'::text) = (tenant = ''::text)),
+    constraint api_key_owner_known CHECK (owner_kind = ANY (ARRAY['client'::text, 'person'::text, 'operator'::text])),
+    constraint api_key_pkey PRIMARY KEY (id)
+);
+CREATE INDEX api_key_owner ON api_key USING btree (tenant, owner_kind, owner_id);
+
 create table approval (
     run_id bigint not null,
     no integer not null,
@@ -39,6 +70,20 @@ CASE status
 END)
 );
 CREATE INDEX approval_open ON approval USING btree (tenant, requested_at, run_id, no) WHERE status = 'requested'::text;
+
+create table artifact (
+    run_id bigint not null,
+    name text collate "C" not null,
+    tenant text collate "C" not null,
+    step text collate "C" not null,
+    n integer not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    content_type text collate "C" not null,
+    at bigint not null,
+    late boolean not null,
+    constraint artifact_pkey PRIMARY KEY (run_id, name)
+);
 
 create table attempt (
     run_id bigint not null,
@@ -112,6 +157,40 @@ create table child (
 );
 CREATE INDEX child_open ON child USING btree (run_id, child_id) WHERE state = 'open'::text;
 
+create table client (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    name text collate "C" not null,
+    roles text collate "C" not null,
+    owner text collate "C",
+    created_at bigint not null,
+    closed_at bigint,
+    constraint client_pkey PRIMARY KEY (tenant, id)
+);
+
+create table delivery (
+    hook_id text collate "C" not null,
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    event text collate "C" not null,
+    digest bytea not null,
+    fingerprint text collate "C",
+    headers text collate "C" not null,
+    body bytea not null,
+    received_at bigint not null,
+    status text collate "C" not null,
+    run_id bigint,
+    note text collate "C" not null,
+    replays integer not null,
+    constraint delivery_pkey PRIMARY KEY (hook_id, id),
+    constraint delivery_status_known CHECK (status = ANY (ARRAY['received'::text, 'done'::text, 'ignored'::text, 'duplicate'::text, 'failed'::text]))
+);
+CREATE INDEX delivery_content ON delivery USING btree (hook_id, digest);
+CREATE INDEX delivery_fingerprint ON delivery USING btree (hook_id, fingerprint) WHERE fingerprint IS NOT NULL;
+CREATE INDEX delivery_newest ON delivery USING btree (hook_id, received_at);
+CREATE INDEX delivery_open ON delivery USING btree (received_at) WHERE status = 'received'::text;
+
 create table event (
     run_id bigint not null,
     seq counter not null,
@@ -124,6 +203,33 @@ create table event (
     hash bytea not null,
     constraint event_pkey PRIMARY KEY (run_id, seq)
 );
+
+create table feed (
+    pos bigint not null,
+    at bigint not null,
+    body bytea not null,
+    constraint feed_pkey PRIMARY KEY (pos)
+);
+
+create table hook (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    workspace text collate "C" not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    secrets text collate "C" not null,
+    rules text collate "C" not null,
+    owner text collate "C" not null,
+    settings text collate "C" not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    revision integer not null,
+    disabled boolean not null,
+    constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text])),
+    constraint hook_pkey PRIMARY KEY (id),
+    constraint hook_revision CHECK (revision >= 1)
+);
+CREATE INDEX hook_of ON hook USING btree (tenant, created_at);
 
 create table idempotency (
     tenant text collate "C" not null,
@@ -170,6 +276,23 @@ create table log_line (
     constraint log_line_pkey PRIMARY KEY (run_id, no)
 );
 
+create table notice (
+    tenant text collate "C" not null,
+    subscription text collate "C" not null,
+    pos bigint not null,
+    part integer not null,
+    run_id bigint not null,
+    type text collate "C" not null,
+    body bytea not null,
+    created_at bigint not null,
+    due_at bigint,
+    tries integer not null,
+    error text collate "C",
+    constraint notice_pkey PRIMARY KEY (tenant, subscription, pos, part)
+);
+CREATE INDEX notice_due ON notice USING btree (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX notice_of_run ON notice USING btree (tenant, subscription, run_id, pos, part);
+
 create table outbox (
     run_id bigint not null,
     seq integer not null,
@@ -189,6 +312,33 @@ create table payload (
     body bytea not null,
     constraint payload_pkey PRIMARY KEY (run_id, ref)
 );
+
+create table person (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    name text collate "C" not null,
+    roles text collate "C" not null,
+    groups text collate "C" not null,
+    slack text collate "C",
+    enrol_hash bytea,
+    enrol_until bigint,
+    created_at bigint not null,
+    closed_at bigint,
+    constraint person_code_ends CHECK ((enrol_hash IS NULL) = (enrol_until IS NULL)),
+    constraint person_pkey PRIMARY KEY (tenant, id)
+);
+CREATE UNIQUE INDEX person_slack ON person USING btree (tenant, slack) WHERE slack IS NOT NULL;
+
+create table remote_lease (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    tenant text collate "C" not null,
+    claim text collate "C" not null,
+    token_hash bytea not null,
+    constraint remote_lease_pkey PRIMARY KEY (run_id, idx, n)
+);
+CREATE INDEX remote_lease_claim ON remote_lease USING btree (claim);
 
 create table run (
     id bigint not null,
@@ -323,6 +473,17 @@ create table schema_version (
     constraint schema_version_pkey PRIMARY KEY (number)
 );
 
+create table session (
+    hash bytea not null,
+    key_id text collate "C" not null,
+    tenant text collate "C" not null,
+    created_at bigint not null,
+    expires_at bigint not null,
+    constraint session_pkey PRIMARY KEY (hash)
+);
+CREATE INDEX session_expiry ON session USING btree (expires_at);
+CREATE INDEX session_of_key ON session USING btree (key_id);
+
 create table stale (
     run_id bigint not null,
     idx integer not null,
@@ -384,6 +545,32 @@ CREATE INDEX step_claim ON step USING btree (queue, tenant, workspace, priority 
 CREATE UNIQUE INDEX step_name ON step USING btree (run_id, name);
 CREATE INDEX step_open ON step USING btree (run_id, idx) WHERE finished_at IS NULL;
 CREATE INDEX step_wake ON step USING btree (wake_at) WHERE wake_at IS NOT NULL;
+
+create table subscription (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    url text collate "C" not null,
+    secret text collate "C" not null,
+    types text collate "C" not null,
+    workflow text collate "C",
+    owner text collate "C" not null,
+    pos bigint not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    revision integer not null,
+    disabled boolean not null,
+    constraint subscription_pkey PRIMARY KEY (tenant, id),
+    constraint subscription_revision CHECK (revision >= 1)
+);
+
+create table tenant (
+    id text collate "C" not null,
+    name text collate "C" not null,
+    settings text collate "C" not null,
+    created_at bigint not null,
+    closed_at bigint,
+    constraint tenant_pkey PRIMARY KEY (id)
+);
 
 create table wait (
     run_id bigint not null,
@@ -585,6 +772,15 @@ create type payload_in as (
     ref integer,
     salt bytea,
     body bytea
+);
+
+create type remote_lease_in as (
+    run_id bigint,
+    idx integer,
+    n integer,
+    tenant text,
+    claim text,
+    token_hash bytea
 );
 
 create type run_change_in as (

@@ -23,7 +23,8 @@ import msgspec
 from tenure import limits
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
-from tenure.store.beside import WRITES, Beside
+from tenure.store.beside import Beside
+from tenure.store.families import WRITES
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import migrate
 from tenure.store.postgres.bell import PING_SECONDS, Bell

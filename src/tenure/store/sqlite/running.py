@@ -21,18 +21,17 @@ from msgspec.json import encode
 
 from tenure.kernel.model import ROWS, Row, Run
 from tenure.kernel.rows import LIGHT
-from tenure.store import beside, port
-from tenure.store.sqlfile import named_queries
+from tenure.store import families, port
 from tenure.store.sqlite.quick import INDEXED, LIKELY, lightly, quickly
 
-SQL = {**named_queries("tenure.store.sqlite"), **named_queries("tenure.store.sqlite", "beside.sql")}
+SQL = families.texts("tenure.store.sqlite")
 _NOW, _DONE = SQL["now"], SQL["save_done"]
 _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
-_BENEATH.append(SQL["delete_log_line"])
+_BENEATH += [SQL[f"delete_{table}"] for table in ("log_line", "remote_lease", "artifact")]
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LIGHT_RUN = lightly(_RUN)
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
@@ -57,7 +56,7 @@ def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]]
     return make
 
 
-_ANSWERS = {**port.QUERIES, **beside.READS, **beside.WRITES}
+_ANSWERS = {**port.QUERIES, **families.READS, **families.WRITES}
 _MAKERS = {answer: _maker(answer) for answer in set(_ANSWERS.values())}
 MAKE = {name: _MAKERS[answer] for name, answer in _ANSWERS.items()}
 

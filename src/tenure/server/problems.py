@@ -1,0 +1,148 @@
+"""Errors at the API: one shape, codes from the one registry.
+
+Laws:
+1. Every answer from 400 on is `{"error": {code, message, details, docs, request_id, retryable}}`; there is no other.
+2. A defect of ours says INTERNAL_ERROR and the request's id; what it was stands in the log under that id, nowhere else.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+
+from tenure.errors import CODES, Detail, TenureError
+
+log = structlog.get_logger(__name__)
+
+_AT_THE_API = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
+"""Codes that say what is behind us, by what they are to somebody outside."""
+_BY_STATUS = {
+    400: "REQUEST_MALFORMED",
+    401: "UNAUTHENTICATED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    413: "PAYLOAD_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    422: "INVALID_INPUT",
+    429: "RATE_LIMITED",
+    503: "UPSTREAM_UNAVAILABLE",
+}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong."""
+
+    code: str
+    message: str
+    details: tuple[Detail, ...] = ()
+    docs: str
+    request_id: str
+    retryable: bool
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every answer from 400 on."""
+
+    error: Problem
+
+
+def body_of(error: TenureError, request_id: str) -> bytes:
+    """An error as it is answered."""
+    problem = Problem(
+        code=error.code,
+        message=error.message,
+        details=error.details,
+        docs=error.docs,
+        request_id=request_id,
+        retryable=error.retryable,
+    )
+    return msgspec.json.encode(ErrorBody(problem))
+
+
+def headers_of(error: TenureError) -> dict[str, str]:
+    """What goes with it: when to come again, and how to say who one is."""
+    headers: dict[str, str] = {}
+    if error.spec.status == 429 or error.code in ("QUEUE_FULL", "STORE_BUSY"):
+        headers["Retry-After"] = str(error.data.get("retry_after", 1))
+    if error.spec.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if "allow" in error.data:
+        headers["Allow"] = str(error.data["allow"])
+    return headers
+
+
+def named(fault: Exception) -> TenureError:
+    """Any exception as an error of ours."""
+    if isinstance(fault, TenureError):
+        other = _AT_THE_API.get(fault.code)
+        if other is None:
+            return fault
+        return TenureError(other, "the database cannot be reached", fault.details)
+    if isinstance(fault, msgspec.ValidationError):
+        return invalid(fault)
+    if isinstance(fault, msgspec.DecodeError | RecursionError | UnicodeDecodeError):
+        what = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)
+        return TenureError("REQUEST_MALFORMED", f"the body is not JSON: {what}")
+    cause = fault.__cause__ if isinstance(fault, HTTPException) else None
+    if isinstance(cause, msgspec.MsgspecError | RecursionError | UnicodeDecodeError):
+        return named(cause)
+    if isinstance(fault, NotFoundException):
+        return TenureError("NOT_FOUND")
+    if isinstance(fault, MethodNotAllowedException):
+        return TenureError("METHOD_NOT_ALLOWED", allow=(fault.headers or {}).get("Allow", ""))
+    if isinstance(fault, HTTPException):
+        return _of_status(fault)
+    return TenureError(
+        "INTERNAL_ERROR", "something failed that should not; the log has it under the request's id"
+    )
+
+
+def invalid(fault: msgspec.ValidationError) -> TenureError:
+    """What msgspec says of a body that is JSON but not the right one, with its place."""
+    problem, _, where = str(fault).partition(" - at ")
+    path = where.strip("`").removeprefix("$").removeprefix(".") or "body"
+    return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
+
+
+def _of_status(fault: HTTPException) -> TenureError:
+    """What the framework refused."""
+    code = _BY_STATUS.get(
+        fault.status_code, "INTERNAL_ERROR" if fault.status_code >= 500 else "REQUEST_MALFORMED"
+    )
+    extra = fault.extra if isinstance(fault.extra, list) else []
+    details = tuple(
+        Detail(str(one.get("key", "")) or "request", str(one.get("message", "")))
+        for one in extra
+        if isinstance(one, dict)
+    )
+    if code == "REQUEST_MALFORMED" and details:  # it was understood, and it is wrong
+        code = "INVALID_INPUT"
+    return TenureError(code, details[0].problem if details else fault.detail, details)
+
+
+def answer(request: Request[Any, Any, Any], fault: Exception) -> Response[bytes]:
+    """The framework's handler of every exception."""
+    error = named(fault)
+    request_id = request.scope["state"].get("request_id", "")
+    if error.code == "INTERNAL_ERROR":
+        log.error(
+            "request_failed",
+            request_id=request_id,
+            path=request.scope["path"],
+            traceback="".join(traceback.format_exception(fault)),
+        )
+    return Response(
+        content=body_of(error, request_id),
+        status_code=error.spec.status,
+        media_type="application/json",
+        headers=headers_of(error),
+    )
+
+
+assert set(_AT_THE_API.values()) | set(_BY_STATUS.values()) <= set(CODES)

@@ -1,0 +1,160 @@
+"""Who may do what: the table of routes and roles. `docs/roles.md` is made from it.
+
+Laws:
+1. Deny by default: a route that is not here is refused to everybody, and a test fails.
+2. No role implies another. An admin who is to approve is given both.
+3. Besides the roles: `anyone` (no credential, or one that the route itself checks: a signature, a one-time code),
+   `lease` (the token of that lease), `installation` (the operator of the installation) and `here` (any credential, or
+   the loopback listener).
+"""
+
+from __future__ import annotations
+
+from tenure.server.principals import ROLES
+
+ANYONE, LEASE, INSTALLATION, HERE = "anyone", "lease", "installation", "here"
+_EVERY = " ".join(ROLES)
+_LOOK = "viewer operator approver admin"
+_STEER = "operator admin"
+
+ROUTES: dict[str, dict[str, str]] = {
+    "The service": {
+        "GET /healthz": ANYONE,
+        "GET /readyz": ANYONE,
+        "GET /metrics": HERE,
+        "GET /openapi.json": HERE,
+        "GET /docs": HERE,
+    },
+    "Sessions and oneself": {
+        "POST /session": ANYONE,
+        "GET /session": _EVERY,
+        "DELETE /session": _EVERY,
+        "POST /enrolments": ANYONE,
+        "PUT /me/slack": _EVERY,
+        "DELETE /me/slack": _EVERY,
+    },
+    "Runs": {
+        "POST /runs": _STEER,
+        "POST /runs/batch": _STEER,
+        "GET /runs": _LOOK,
+        "POST /runs/cancel": _STEER,
+        "GET /runs/{run_id}": _LOOK,
+        "PATCH /runs/{run_id}": _STEER,
+        "GET /runs/{run_id}/status": _LOOK,
+        "GET /runs/{run_id}/result": _LOOK,
+        "GET /runs/{run_id}/steps": _LOOK,
+        "GET /runs/{run_id}/steps/{key}/attempts": _LOOK,
+        "GET /runs/{run_id}/steps/{key}/logs": _LOOK,
+        "POST /runs/{run_id}/steps/{key}/cancel": _STEER,
+        "GET /runs/{run_id}/events": _LOOK,
+        "GET /runs/{run_id}/checkpoints": _LOOK,
+        "GET /runs/{run_id}/logs": _LOOK,
+        "GET /runs/{run_id}/artifacts": _LOOK,
+        "GET /runs/{run_id}/artifacts/{name}": _LOOK,
+        "GET /runs/{run_id}/why": _LOOK,
+        "POST /runs/{run_id}/cancel": _STEER,
+        "POST /runs/{run_id}/approve": "approver",
+        "POST /runs/{run_id}/resume": _STEER,
+        "POST /runs/{run_id}/rerun": _STEER,
+        "POST /runs/{run_id}/pause": _STEER,
+        "POST /runs/{run_id}/unpause": _STEER,
+        "POST /runs/{run_id}/signals/{name}": _STEER,
+        "POST /agents/run": _STEER,
+    },
+    "Workflows": {
+        "GET /workflows": _LOOK,
+        "GET /workflows/{name}": _LOOK,
+        "PUT /workflows/{name}": _STEER,
+    },
+    "People's questions": {
+        "GET /approvals": _LOOK,
+        "GET /approvals/{approval_id}": _LOOK,
+        "POST /approvals/{approval_id}/decision": "approver",
+        "GET /inbox/stats": _LOOK,
+        "GET /proposals/pending": _LOOK,
+        "POST /proposals/{proposal_id}/decision": "approver",
+    },
+    "Live status": {
+        "GET /events/stream": _LOOK,
+    },
+    "Hooks and webhooks": {
+        "POST /hooks/github/{hook_id}": ANYONE,
+        "POST /hooks/slack/{hook_id}/commands": ANYONE,
+        "POST /hooks/slack/{hook_id}/actions": ANYONE,
+        "POST /hooks/generic/{hook_id}": ANYONE,
+        "GET /hooks": _LOOK,
+        "POST /hooks": "admin",
+        "GET /hooks/{hook_id}": _LOOK,
+        "PUT /hooks/{hook_id}": "admin",
+        "DELETE /hooks/{hook_id}": "admin",
+        "GET /hooks/{hook_id}/deliveries": _LOOK,
+        "GET /hooks/{hook_id}/deliveries/{delivery_id}": _LOOK,
+        "POST /hooks/{hook_id}/deliveries/{delivery_id}/replay": _STEER,
+        "GET /webhooks": _LOOK,
+        "POST /webhooks": "admin",
+        "GET /webhooks/{webhook_id}": _LOOK,
+        "PUT /webhooks/{webhook_id}": "admin",
+        "DELETE /webhooks/{webhook_id}": "admin",
+        "GET /webhooks/{webhook_id}/dead": _LOOK,
+        "POST /webhooks/{webhook_id}/dead/retry": _STEER,
+    },
+    "Schedules": {
+        "GET /schedules": _LOOK,
+        "POST /schedules": _STEER,
+        "GET /schedules/{name}": _LOOK,
+        "PUT /schedules/{name}": _STEER,
+        "DELETE /schedules/{name}": _STEER,
+        "POST /schedules/{name}/pause": _STEER,
+        "POST /schedules/{name}/unpause": _STEER,
+        "POST /schedules/{name}/trigger": _STEER,
+    },
+    "Runners": {
+        "POST /runner/register": "runner",
+        "POST /runner/workflows": "runner",
+        "POST /runner/claim": "runner",
+        "GET /runner/leases/{lease_id}": LEASE,
+        **{
+            f"POST /runner/leases/{{lease_id}}/{verb}": LEASE
+            for verb in (
+                "ack", "running", "heartbeat", "checkpoint", "log", "uploading", "suspend", "wait", "start", "propose",
+                "cost", "complete", "fail", "release", "park", "cancel-ack",
+            )
+        },
+        "PUT /runner/leases/{lease_id}/artifacts/{name}": LEASE,
+        "POST /runner/messages": "runner",
+    },
+    "A tenant's own people and keys": {
+        "GET /clients": "admin",
+        "POST /clients": "admin",
+        "GET /clients/{client_id}": "admin",
+        "PUT /clients/{client_id}": "admin",
+        "DELETE /clients/{client_id}": "admin",
+        "GET /people": "admin",
+        "POST /people": "admin",
+        "GET /people/{person_id}": "admin",
+        "PUT /people/{person_id}": "admin",
+        "DELETE /people/{person_id}": "admin",
+        "POST /people/{person_id}/enrolment": "admin",
+        "GET /keys": "admin",
+        "POST /keys": "admin",
+        "POST /keys/{key_id}/rotate": "admin",
+        "DELETE /keys/{key_id}": "admin",
+        "GET /audit": "admin",
+    },
+    "The installation": {
+        "GET /admin/tenants": INSTALLATION,
+        "POST /admin/tenants": INSTALLATION,
+        "GET /admin/tenants/{tenant_id}": INSTALLATION,
+        "PUT /admin/tenants/{tenant_id}": INSTALLATION,
+        "DELETE /admin/tenants/{tenant_id}": INSTALLATION,
+        "PUT /admin/tenants/{tenant_id}/caps": INSTALLATION,
+        "GET /admin/tenants/{tenant_id}/caps": INSTALLATION,
+        "POST /admin/tenants/{tenant_id}/people": INSTALLATION,
+        "GET /admin/audit": INSTALLATION,
+    },
+}  # fmt: skip
+
+ALLOWED: dict[str, frozenset[str]] = {
+    route: frozenset(roles.split()) for group in ROUTES.values() for route, roles in group.items()
+}
+"""`METHOD /path` -> who may."""

@@ -1,0 +1,11 @@
+"""The feed, its subscribers and what they are still to be told, read and written."""
+
+from __future__ import annotations
+
+from tenure.store.port import Answer
+
+READS: dict[str, Answer] = {}
+"""Queries used on their own; `feeding.sql` has their texts."""
+
+WRITES: dict[str, Answer] = {}
+"""Statements of small transactions of their own."""

@@ -1,0 +1,1 @@
+-- Hooks and deliveries; see tenure.store.deliveries.

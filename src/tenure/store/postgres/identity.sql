@@ -1,0 +1,93 @@
+-- Tenants, clients, people, keys, sessions and the admin chain; see tenure.store.identity.
+
+-- name: key_owner
+-- A key whose owner is not there is as good as closed.
+select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles, k.expires_at, k.revoked_at, k.used_at,
+    coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
+    k.owner_kind <> 'operator'
+        and (coalesce(t.closed_at, c.closed_at, p.closed_at) is not null or (c.id is null and p.id is null)),
+    $2::bigint
+from api_key k
+left join tenant t on t.id = k.tenant
+left join client c on k.owner_kind = 'client' and c.tenant = k.tenant and c.id = k.owner_id
+left join person p on k.owner_kind = 'person' and p.tenant = k.tenant and p.id = k.owner_id
+where k.id = $1
+
+-- name: tenant_named
+select {tenant} from tenant where id = $1
+
+-- name: tenants_after
+select {tenant} from tenant where id > $1 order by id limit $2
+
+-- name: clients_of
+select {client} from client where tenant = $1 and id > $2 order by id limit $3
+
+-- name: client_named
+select {client} from client where tenant = $1 and id = $2
+
+-- name: people_of
+select {person} from person where tenant = $1 and id > $2 order by id limit $3
+
+-- name: person_named
+select {person} from person where tenant = $1 and id = $2
+
+-- name: keys_of
+select {api_key} from api_key where tenant = $1 and id > $2 order by id limit $3
+
+-- name: key_named
+select {api_key} from api_key where tenant = $1 and id = $2
+
+-- name: session_named
+select {session} from session where hash = $1
+
+-- name: admin_events_after
+select {admin_event} from admin_event where tenant = $1 and seq > $2 order by seq limit $3
+
+-- name: admin_head
+select {admin_event} from admin_event where tenant = $1 order by seq desc limit 1
+
+-- name: save_tenant
+insert into tenant ({tenant})
+values ($1::text, $2::text, $3::text, $4::bigint, $5::bigint)
+on conflict (id) do update set
+    name = excluded.name, settings = excluded.settings, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning {tenant}
+
+-- name: save_client
+insert into client ({client})
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bigint)
+on conflict (tenant, id) do update set
+    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning {client}
+
+-- name: save_person
+insert into person ({person})
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bigint)
+on conflict (tenant, id) do update set
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning {person}
+
+-- name: save_api_key
+insert into api_key ({api_key})
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bigint)
+on conflict (id) do update set
+    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at
+returning {api_key}
+
+-- name: save_session
+insert into session ({session})
+values ($1::bytea, $2::text, $3::text, $4::bigint, $5::bigint)
+on conflict (hash) do update set
+    key_id = excluded.key_id, tenant = excluded.tenant, created_at = excluded.created_at, expires_at = excluded.expires_at
+returning {session}
+
+-- name: delete_session
+delete from session where hash = $1 returning {session}
+
+-- name: delete_expired_sessions
+delete from session where expires_at < $1 returning {session}
+
+-- name: save_admin_event
+insert into admin_event ({admin_event})
+values ($1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::bytea, $7::bytea)
+returning {admin_event}

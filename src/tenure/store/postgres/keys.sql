@@ -1,0 +1,1 @@
+-- Idempotency records; see tenure.store.keys.

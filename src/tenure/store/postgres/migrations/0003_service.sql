@@ -1,0 +1,207 @@
+-- The service: who may ask, what comes in, what goes out, and what remote runners hold. Names and columns are those of
+-- tenure.kernel.service, in the same order.
+
+-- ------------------------------------------------------------------------------------------------- who
+
+create table tenant (
+    id text collate "C" not null,
+    name text collate "C" not null,
+    settings text collate "C" not null,
+    created_at bigint not null,
+    closed_at bigint,
+    primary key (id)
+);
+
+create table client (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    name text collate "C" not null,
+    roles text collate "C" not null,
+    owner text collate "C",
+    created_at bigint not null,
+    closed_at bigint,
+    primary key (tenant, id)
+);
+
+create table person (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    name text collate "C" not null,
+    roles text collate "C" not null,
+    groups text collate "C" not null,
+    slack text collate "C",
+    enrol_hash bytea,
+    enrol_until bigint,
+    created_at bigint not null,
+    closed_at bigint,
+    primary key (tenant, id),
+    constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
+);
+
+create unique index person_slack on person (tenant, slack) where slack is not null;
+
+create table api_key (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    owner_kind text collate "C" not null,
+    owner_id text collate "C" not null,
+    name text collate "C" not null,
+    hash bytea not null,
+    roles text collate "C",
+    created_by text collate "C" not null,
+    created_at bigint not null,
+    expires_at bigint,
+    revoked_at bigint,
+    used_at bigint,
+    primary key (id),
+    constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
+    constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))
+);
+
+create index api_key_owner on api_key (tenant, owner_kind, owner_id);
+
+create table session (
+    hash bytea not null,
+    key_id text collate "C" not null,
+    tenant text collate "C" not null,
+    created_at bigint not null,
+    expires_at bigint not null,
+    primary key (hash)
+);
+
+create index session_expiry on session (expires_at);
+create index session_of_key on session (key_id);
+
+create table admin_event (
+    tenant text collate "C" not null,
+    seq integer not null,
+    kind text collate "C" not null,
+    at bigint not null,
+    actor text collate "C" not null,
+    body bytea not null,
+    hash bytea not null,
+    primary key (tenant, seq),
+    constraint admin_event_numbers check (seq >= 1)
+);
+
+-- --------------------------------------------------------------------------------------- what comes in
+
+create table hook (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    workspace text collate "C" not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    secrets text collate "C" not null,
+    rules text collate "C" not null,
+    owner text collate "C" not null,
+    settings text collate "C" not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    revision integer not null,
+    disabled boolean not null,
+    primary key (id),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_revision check (revision >= 1)
+);
+
+create index hook_of on hook (tenant, created_at);
+
+create table delivery (
+    hook_id text collate "C" not null,
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    event text collate "C" not null,
+    digest bytea not null,
+    fingerprint text collate "C",
+    headers text collate "C" not null,
+    body bytea not null,
+    received_at bigint not null,
+    status text collate "C" not null,
+    run_id bigint,
+    note text collate "C" not null,
+    replays integer not null,
+    primary key (hook_id, id),
+    constraint delivery_status_known check (status in ('received', 'done', 'ignored', 'duplicate', 'failed'))
+);
+
+create index delivery_newest on delivery (hook_id, received_at);
+create index delivery_content on delivery (hook_id, digest);
+create index delivery_fingerprint on delivery (hook_id, fingerprint) where fingerprint is not null;
+create index delivery_open on delivery (received_at) where status = 'received';
+
+-- --------------------------------------------------------------------------------------- what goes out
+
+create table feed (
+    pos bigint not null,
+    at bigint not null,
+    body bytea not null,
+    primary key (pos)
+);
+
+create table subscription (
+    tenant text collate "C" not null,
+    id text collate "C" not null,
+    url text collate "C" not null,
+    secret text collate "C" not null,
+    types text collate "C" not null,
+    workflow text collate "C",
+    owner text collate "C" not null,
+    pos bigint not null,
+    created_at bigint not null,
+    updated_at bigint not null,
+    revision integer not null,
+    disabled boolean not null,
+    primary key (tenant, id),
+    constraint subscription_revision check (revision >= 1)
+);
+
+create table notice (
+    tenant text collate "C" not null,
+    subscription text collate "C" not null,
+    pos bigint not null,
+    part integer not null,
+    run_id bigint not null,
+    type text collate "C" not null,
+    body bytea not null,
+    created_at bigint not null,
+    due_at bigint,
+    tries integer not null,
+    error text collate "C",
+    primary key (tenant, subscription, pos, part)
+);
+
+create index notice_due on notice (due_at) where due_at is not null;
+create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
+
+-- -------------------------------------------------------------------------------------- remote runners
+
+create table remote_lease (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    tenant text collate "C" not null,
+    claim text collate "C" not null,
+    token_hash bytea not null,
+    primary key (run_id, idx, n)
+);
+
+create index remote_lease_claim on remote_lease (claim);
+
+create table artifact (
+    run_id bigint not null,
+    name text collate "C" not null,
+    tenant text collate "C" not null,
+    step text collate "C" not null,
+    n integer not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    content_type text collate "C" not null,
+    at bigint not null,
+    late boolean not null,
+    primary key (run_id, name)
+);
+
+-- Rows that travel with a save need a wire type; see the end of the first migration.
+create type remote_lease_in as (run_id bigint, idx integer, n integer, tenant text, claim text, token_hash bytea);

@@ -1,0 +1,1 @@
+-- The feed, subscriptions and notices; see tenure.store.feeding.

@@ -1,0 +1,87 @@
+-- Tenants, clients, people, keys, sessions and the admin chain; see tenure.store.identity.
+
+-- name: key_owner
+-- A key whose owner is not there is as good as closed.
+select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles, k.expires_at, k.revoked_at, k.used_at,
+    coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
+    k.owner_kind <> 'operator'
+        and (coalesce(t.closed_at, c.closed_at, p.closed_at) is not null or (c.id is null and p.id is null)),
+    ?2
+from api_key k
+left join tenant t on t.id = k.tenant
+left join client c on k.owner_kind = 'client' and c.tenant = k.tenant and c.id = k.owner_id
+left join person p on k.owner_kind = 'person' and p.tenant = k.tenant and p.id = k.owner_id
+where k.id = ?1
+
+-- name: tenant_named
+select * from tenant where id = ?1
+
+-- name: tenants_after
+select * from tenant where id > ?1 order by id limit ?2
+
+-- name: clients_of
+select * from client where tenant = ?1 and id > ?2 order by id limit ?3
+
+-- name: client_named
+select * from client where tenant = ?1 and id = ?2
+
+-- name: people_of
+select * from person where tenant = ?1 and id > ?2 order by id limit ?3
+
+-- name: person_named
+select * from person where tenant = ?1 and id = ?2
+
+-- name: keys_of
+select * from api_key where tenant = ?1 and id > ?2 order by id limit ?3
+
+-- name: key_named
+select * from api_key where tenant = ?1 and id = ?2
+
+-- name: session_named
+select * from session where hash = ?1
+
+-- name: admin_events_after
+select * from admin_event where tenant = ?1 and seq > ?2 order by seq limit ?3
+
+-- name: admin_head
+select * from admin_event where tenant = ?1 order by seq desc limit 1
+
+-- name: save_tenant
+insert into tenant values (?1, ?2, ?3, ?4, ?5)
+on conflict (id) do update set
+    name = excluded.name, settings = excluded.settings, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning *
+
+-- name: save_client
+insert into client values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+on conflict (tenant, id) do update set
+    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning *
+
+-- name: save_person
+insert into person values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+on conflict (tenant, id) do update set
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at
+returning *
+
+-- name: save_api_key
+insert into api_key values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+on conflict (id) do update set
+    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at
+returning *
+
+-- name: save_session
+insert into session values (?1, ?2, ?3, ?4, ?5)
+on conflict (hash) do update set
+    key_id = excluded.key_id, tenant = excluded.tenant, created_at = excluded.created_at, expires_at = excluded.expires_at
+returning *
+
+-- name: delete_session
+delete from session where hash = ?1 returning *
+
+-- name: delete_expired_sessions
+delete from session where expires_at < ?1 returning *
+
+-- name: save_admin_event
+insert into admin_event values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+returning *

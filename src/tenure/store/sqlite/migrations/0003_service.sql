@@ -1,0 +1,203 @@
+-- The service: who may ask, what comes in, what goes out, and what remote runners hold. Names and columns are those of
+-- tenure.kernel.service, in the same order.
+
+-- ------------------------------------------------------------------------------------------------- who
+
+create table tenant (
+    id text not null,
+    name text not null,
+    settings text not null,
+    created_at integer not null,
+    closed_at integer,
+    primary key (id)
+) strict, without rowid;
+
+create table client (
+    tenant text not null,
+    id text not null,
+    name text not null,
+    roles text not null,
+    owner text,
+    created_at integer not null,
+    closed_at integer,
+    primary key (tenant, id)
+) strict, without rowid;
+
+create table person (
+    tenant text not null,
+    id text not null,
+    name text not null,
+    roles text not null,
+    groups text not null,
+    slack text,
+    enrol_hash blob,
+    enrol_until integer,
+    created_at integer not null,
+    closed_at integer,
+    primary key (tenant, id),
+    constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
+) strict, without rowid;
+
+create unique index person_slack on person (tenant, slack) where slack is not null;
+
+create table api_key (
+    id text not null,
+    tenant text not null,
+    owner_kind text not null,
+    owner_id text not null,
+    name text not null,
+    hash blob not null,
+    roles text,
+    created_by text not null,
+    created_at integer not null,
+    expires_at integer,
+    revoked_at integer,
+    used_at integer,
+    primary key (id),
+    constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
+    constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))
+) strict, without rowid;
+
+create index api_key_owner on api_key (tenant, owner_kind, owner_id);
+
+create table session (
+    hash blob not null,
+    key_id text not null,
+    tenant text not null,
+    created_at integer not null,
+    expires_at integer not null,
+    primary key (hash)
+) strict, without rowid;
+
+create index session_expiry on session (expires_at);
+create index session_of_key on session (key_id);
+
+create table admin_event (
+    tenant text not null,
+    seq integer not null,
+    kind text not null,
+    at integer not null,
+    actor text not null,
+    body blob not null,
+    hash blob not null,
+    primary key (tenant, seq),
+    constraint admin_event_numbers check (seq >= 1)
+) strict, without rowid;
+
+-- --------------------------------------------------------------------------------------- what comes in
+
+create table hook (
+    id text not null,
+    tenant text not null,
+    workspace text not null,
+    kind text not null,
+    name text not null,
+    secrets text not null,
+    rules text not null,
+    owner text not null,
+    settings text not null,
+    created_at integer not null,
+    updated_at integer not null,
+    revision integer not null,
+    disabled integer not null check (disabled in (0, 1)),
+    primary key (id),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_revision check (revision >= 1)
+) strict, without rowid;
+
+create index hook_of on hook (tenant, created_at);
+
+create table delivery (
+    hook_id text not null,
+    id text not null,
+    tenant text not null,
+    name text not null,
+    event text not null,
+    digest blob not null,
+    fingerprint text,
+    headers text not null,
+    body blob not null,
+    received_at integer not null,
+    status text not null,
+    run_id integer,
+    note text not null,
+    replays integer not null,
+    primary key (hook_id, id),
+    constraint delivery_status_known check (status in ('received', 'done', 'ignored', 'duplicate', 'failed'))
+) strict;
+
+create index delivery_newest on delivery (hook_id, received_at);
+create index delivery_content on delivery (hook_id, digest);
+create index delivery_fingerprint on delivery (hook_id, fingerprint) where fingerprint is not null;
+create index delivery_open on delivery (received_at) where status = 'received';
+
+-- --------------------------------------------------------------------------------------- what goes out
+
+create table feed (
+    pos integer primary key autoincrement,
+    at integer not null,
+    body blob not null
+) strict;
+
+create table subscription (
+    tenant text not null,
+    id text not null,
+    url text not null,
+    secret text not null,
+    types text not null,
+    workflow text,
+    owner text not null,
+    pos integer not null,
+    created_at integer not null,
+    updated_at integer not null,
+    revision integer not null,
+    disabled integer not null check (disabled in (0, 1)),
+    primary key (tenant, id),
+    constraint subscription_revision check (revision >= 1)
+) strict, without rowid;
+
+create table notice (
+    tenant text not null,
+    subscription text not null,
+    pos integer not null,
+    part integer not null,
+    run_id integer not null,
+    type text not null,
+    body blob not null,
+    created_at integer not null,
+    due_at integer,
+    tries integer not null,
+    error text,
+    primary key (tenant, subscription, pos, part)
+) strict;
+
+create index notice_due on notice (due_at) where due_at is not null;
+create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
+
+-- -------------------------------------------------------------------------------------- remote runners
+
+create table remote_lease (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    tenant text not null,
+    claim text not null,
+    token_hash blob not null,
+    primary key (run_id, idx, n)
+) strict, without rowid;
+
+create index remote_lease_claim on remote_lease (claim);
+
+create table artifact (
+    run_id integer not null,
+    name text not null,
+    tenant text not null,
+    step text not null,
+    n integer not null,
+    size integer not null,
+    digest text not null,
+    content_type text not null,
+    at integer not null,
+    late integer not null check (late in (0, 1)),
+    primary key (run_id, name)
+) strict, without rowid;

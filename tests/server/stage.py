@@ -1,0 +1,118 @@
+"""`Site`: a real server on loopback in the test's own event loop, and callers of every kind.
+
+    async with site(url) as s:
+        answer = await s.as_("operator").post("/runs", json={...})
+        assert answer.status_code == 201
+
+Laws:
+1. Tenant `acme` is there from the beginning; `s.as_("operator")` is a client of it with just that role, `s.person(...)` a
+   person. `tenant=` makes another one.
+2. Nothing runs beside the server unless a test starts it: `s.engine` is its engine (its sweeper is on).
+3. When a test ends well the doctor examines the whole database, and must find nothing.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from tenure.embedded import Engine
+from tenure.kernel.service import ApiKey, Client, Person, Tenant
+from tenure.server.gate import new_id, new_key
+from tenure.server.service import Service
+from tenure.server.serving import serving
+from tenure.server.settings import Settings
+from tenure.store.bundles import examine
+from tenure.store.identity import Change, Identity
+
+ACME = "acme"
+
+
+class Site:
+    """See the laws above."""
+
+    def __init__(self, engine: Engine, service: Service, address: str, stack: AsyncExitStack) -> None:
+        self.engine = engine
+        self.service = service
+        self.address = address
+        self.identity = Identity(engine.store)
+        self._stack = stack
+        self._callers: dict[tuple[str, ...], httpx.AsyncClient] = {}
+
+    async def tenant(self, tenant: str) -> None:
+        """Make a tenant, if it is not there."""
+        if not await self.engine.store.read("tenant_named", tenant):
+            await self.identity.put(Tenant(tenant, tenant.title(), "{}", 1), _change(tenant))
+
+    async def key(
+        self, *roles: str, tenant: str = ACME, person: str | None = None, groups: Iterable[str] = ()
+    ) -> str:
+        """A credential of a new client, or of a person, with these roles."""
+        await self.tenant(tenant)
+        made, listed = new_key(), msgspec.json.encode(sorted(roles)).decode()
+        owner: Client | Person
+        if person is None:
+            owner = Client(tenant, new_id("cli_"), "a client", listed, None, 1)
+        else:
+            grouped = msgspec.json.encode(sorted(groups)).decode()
+            owner = Person(tenant, person, person.title(), listed, grouped, None, None, None, 1)
+        key = ApiKey(made.id, tenant, owner.table, owner.id, "test", made.hash, None, "test", 1, None)
+        await self.identity.put_all([owner, key], _change(tenant))
+        return made.text
+
+    async def operator_key(self) -> str:
+        """A credential of the installation's operator."""
+        made = new_key()
+        key = ApiKey(made.id, "", "operator", "operator", "test", made.hash, None, "test", 1, None)
+        await self.identity.put(key, _change(""))
+        return made.text
+
+    async def caller(self, key: str | None = None) -> httpx.AsyncClient:
+        """Somebody with this credential, or with none."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        client = httpx.AsyncClient(base_url=self.address, headers=headers, timeout=30)
+        return await self._stack.enter_async_context(client)
+
+    async def as_(self, *roles: str, tenant: str = ACME) -> httpx.AsyncClient:
+        """A client with these roles; the same one for the same roles."""
+        which = (tenant, *roles)
+        if which not in self._callers:
+            self._callers[which] = await self.caller(await self.key(*roles, tenant=tenant))
+        return self._callers[which]
+
+    async def person(
+        self, name: str, *roles: str, tenant: str = ACME, groups: Iterable[str] = ()
+    ) -> httpx.AsyncClient:
+        """A person with these roles (approver, unless said)."""
+        key = await self.key(*(roles or ("approver",)), tenant=tenant, person=name, groups=groups)
+        return await self.caller(key)
+
+
+def _change(tenant: str) -> Change:
+    return Change(tenant=tenant, kind="test", actor="test")
+
+
+@asynccontextmanager
+async def site(url: str, **settings: Any) -> AsyncIterator[Site]:
+    """A server on an empty database."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(Engine(url))
+        service, address = await stack.enter_async_context(serving(engine, Settings(port=0, **settings)))
+        async with AsyncExitStack() as callers:
+            made = Site(engine, service, address, callers)
+            await made.tenant(ACME)
+            yield made
+        report = await examine(engine.store)
+        assert report.clean, report.violations
+
+
+def problem(answer: httpx.Response) -> str:
+    """The code of a refusal; it has the one shape there is."""
+    body = answer.json()
+    assert set(body) == {"error"}, body
+    assert set(body["error"]) == {"code", "message", "details", "docs", "request_id", "retryable"}, body
+    assert answer.headers["x-request-id"] == body["error"]["request_id"]
+    code: str = body["error"]["code"]
+    return code
