@@ -37,7 +37,7 @@ def a_run(run_id: int, **given: Any) -> Run:
     default: dict[str, Any] = {
         "id": run_id, "tenant": "acme", "workspace": "main", "workflow": "build", "code_version": "1",
         "profile": "agent-runs", "repo": None, "concurrency_key": None, "rated": False, "linked": False,
-        "timeout_us": None, "created_at": 1000,
+        "timeout_us": None, "created_at": 1000, "trace": None,
     }  # fmt: skip
     return _of(Run, by_default=default, given=given)
 

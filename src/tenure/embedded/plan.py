@@ -48,7 +48,7 @@ def json_object(value: Mapping[str, Any] | None) -> str:
 
 def request_hash(command: CreateRun) -> bytes:
     """What makes two requests the same one: everything asked for, not when and by whom."""
-    asked = msgspec.structs.replace(command, context=SYSTEM, run_id=0)
+    asked = msgspec.structs.replace(command, context=SYSTEM, run_id=0, trace=None)
     return sha256(msgspec.msgpack.encode(asked)).digest()
 
 

@@ -172,6 +172,7 @@ def _again(
         wall_clock=spec.wall_clock,
         labels=spec.labels,
         metadata=spec.metadata,
+        trace=run.trace,
     )
 
 

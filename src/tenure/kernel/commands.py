@@ -139,6 +139,8 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     wall_clock: bool = False
     labels: str = "{}"
     metadata: str = "{}"
+    trace: str | None = None
+    """The traceparent of whoever asks; no part of the request, so a repeat may have another."""
     over_rate: Literal["refuse", "delay"] = "refuse"
     """What max_runs_per_min means: an API call is refused, everything else starts later."""
     requester: str | None = None

@@ -33,8 +33,8 @@ class Run(Row, gc=False):
 
     table: ClassVar[str] = "run"
     key: ClassVar[tuple[str, ...]] = ("id",)
-    beside: ClassVar[frozenset[str]] = frozenset({"id", "version", "head", "event_at", "wake_at"})
-    fixed: ClassVar[int] = 12
+    beside: ClassVar[frozenset[str]] = frozenset({"id", "trace", "version", "head", "event_at", "wake_at"})
+    fixed: ClassVar[int] = 13
 
     # What it is, for good.
     id: int
@@ -51,6 +51,8 @@ class Run(Row, gc=False):
     """Whether its end owes something to another run (a parent, a concurrency key, children)."""
     timeout_us: int | None
     created_at: int
+    trace: str | None
+    """The W3C trace context (traceparent) of the request that made it: what its steps go on with."""
     # How it is.
     status: str = "created"
     version: int = 0

@@ -134,6 +134,8 @@ def request_problems(request: c.CreateRun) -> Iterator[Detail]:
         value = getattr(request.trigger, field)
         if value is not None and not is_name(value, 1, LABEL_CHARS_MAX):
             yield text_problem(f"trigger.{field}", 1, LABEL_CHARS_MAX)
+    if request.trace is not None and not is_name(request.trace, 1, NAME_CHARS_MAX):
+        yield text_problem("trace", 1, NAME_CHARS_MAX)
     for field in ("labels", "metadata"):
         yield from about_problems(field, getattr(request, field))
 

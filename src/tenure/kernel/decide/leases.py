@@ -62,6 +62,8 @@ class Lease(msgspec.Struct, gc=False):
     input_ref: int | None
     checkpoints: int
     input: bytes | None = None
+    trace: str | None = None
+    """The traceparent that the run was asked for with."""
 
 
 class Reply(msgspec.Struct, gc=False, omit_defaults=True):
@@ -202,6 +204,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
         step.lease_us / 1e6,
         step.input_ref,
         step.checkpoints,
+        trace=run.trace,
     )
 
 

@@ -75,6 +75,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.parent_id is not None or c.concurrency_key is not None,
         timeout_us,
         d.now,
+        c.trace,
         event_at=d.now,
     )
     d.start_run(run)

@@ -53,6 +53,7 @@ def owe_run(
         metadata=spec.metadata if again else "{}",
         parent_id=parent_id,
         parent_no=parent_no,
+        trace=run.trace,
     )
     check_command(request)
     d.owe("create", asked.run_id, request)

@@ -234,7 +234,7 @@ on conflict do nothing
 insert into run values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
-    ?45, ?46, ?47, ?48, ?49
+    ?45, ?46, ?47, ?48, ?49, ?50
 )
 on conflict (id) do nothing
 
@@ -243,13 +243,13 @@ on conflict (id) do nothing
 -- index with a column in the SET list, changed or not; quick.py makes shorter forms of this statement
 -- for the usual cases, that no indexed column or only the light ones have changed.
 update run set
-    status = ?13, version = ?14, head = ?15, event_at = ?16, planned = ?17, admitted_at = ?18,
-    started_at = ?19, finished_at = ?20, duration_us = ?21, reason = ?22, paused = ?23, parked = ?24,
-    cancel_at = ?25, cancel_reason = ?26, deadline_at = ?27, human_since = ?28, reported_at = ?29,
-    sealed_at = ?30, wake_at = ?31, steps_total = ?32, steps_open = ?33, steps_ready = ?34, steps_live = ?35,
-    steps_approval = ?36, steps_external = ?37, steps_retry = ?38, steps_bad = ?39, steps_done = ?40,
-    checkpoints = ?41, waits_open = ?42, inbox_total = ?43, inbox_buffered = ?44, children_open = ?45,
-    next_ref = ?46, next_no = ?47, output_ref = ?48, error_ref = ?49
+    status = ?14, version = ?15, head = ?16, event_at = ?17, planned = ?18, admitted_at = ?19,
+    started_at = ?20, finished_at = ?21, duration_us = ?22, reason = ?23, paused = ?24, parked = ?25,
+    cancel_at = ?26, cancel_reason = ?27, deadline_at = ?28, human_since = ?29, reported_at = ?30,
+    sealed_at = ?31, wake_at = ?32, steps_total = ?33, steps_open = ?34, steps_ready = ?35, steps_live = ?36,
+    steps_approval = ?37, steps_external = ?38, steps_retry = ?39, steps_bad = ?40, steps_done = ?41,
+    checkpoints = ?42, waits_open = ?43, inbox_total = ?44, inbox_buffered = ?45, children_open = ?46,
+    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50
 where id = ?1
 
 -- name: save_run_spec

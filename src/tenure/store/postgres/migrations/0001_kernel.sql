@@ -49,6 +49,7 @@ create table run (
     linked boolean not null,
     timeout_us bigint,
     created_at bigint not null,
+    trace text collate "C",
     status run_status not null,
     version counter not null,
     head bytea not null,

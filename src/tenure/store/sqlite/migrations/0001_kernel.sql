@@ -42,6 +42,7 @@ create table run (
     linked integer not null check (linked in (0, 1)),
     timeout_us integer,
     created_at integer not null,
+    trace text,
     status text not null,
     version integer not null,
     head blob not null,
