@@ -13,7 +13,9 @@ DIGEST_BYTES_MAX = 64
 NAME_CHARS_MAX = 200
 """Names of tenants, workspaces, workflows, steps, queues, tools, workers and events; ids of people."""
 KEY_CHARS_MAX = 255
-"""Idempotency keys, concurrency keys, event ids, causes."""
+"""Idempotency keys as they are given, concurrency keys, event ids, causes."""
+KEY_TEXT_CHARS_MAX = 512
+"""Idempotency keys with whose they are: `api:CLIENT:KEY`."""
 LABEL_CHARS_MAX = 1_000
 """Names of checkpoints and waits (a path of scopes and a name), references, words of progress, costs of tries."""
 CODE_CHARS_MAX = 64
@@ -54,6 +56,10 @@ KEY_HORIZON_SECONDS = KEY_LINE_POLL_SECONDS + KEY_POLL_SECONDS
 IDEMPOTENCY_DONE_SECONDS = 86_400.0
 """How long the answer to a key is kept once its run has succeeded."""
 IDEMPOTENCY_FAILED_SECONDS = 3_600.0
+IDEMPOTENCY_LOCK_SECONDS = 300.0
+"""Whoever processes a request under a key has it to itself for so long."""
+IDEMPOTENCY_TRIES_MAX = 3
+"""How often a request that fails by no fault of its own is tried under its key."""
 SWEEP_SECONDS = 0.25
 SWEEP_TIMERS_MAX = 500
 WORKFLOW_BYTES_MAX = 256 * 1024

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tenure.embedded import Engine
+from tenure.orchestrator.rounds import Rounds
 from tenure.server.gate import Gate
 from tenure.server.principals import Principal
 from tenure.server.settings import Settings
 from tenure.store.identity import Identity
+from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
+
+KEY_SWEEP_SECONDS = 60.0
 
 
 class Service:
@@ -15,14 +21,20 @@ class Service:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
+        self.stopping = asyncio.Event()
+        """Set when the process is told to end: streams end, whoever waits is answered, nothing new is begun."""
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
+        self.keys = Keys(engine.store)
+        self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
+        await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
         """End it."""
+        await self._key_sweep.__aexit__()
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
         """The engine as this caller sees it: its tenant's."""

@@ -1,11 +1,176 @@
-"""The records of idempotency keys, read and written."""
+"""The records of idempotency keys, read and written: who may go on with a request, and what it was answered.
+
+Laws:
+1. A record is taken by one statement and compare-and-set: of any number of processes one goes on with a key.
+2. A record that is being processed is locked for a while; whoever finds the lock expired takes it over. Only whoever holds
+   the lock writes what became of it.
+3. A record past its time is as good as none; a bounded number of them is deleted at a time.
+4. What makes a run may have its record in the commit that makes it (`Save.rows`); then it is never seen in process.
+"""
 
 from __future__ import annotations
 
-from tenure.store.port import Answer
+import msgspec
 
-READS: dict[str, Answer] = {}
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel.model import Idempotency
+from tenure.limits import (
+    IDEMPOTENCY_DONE_SECONDS,
+    IDEMPOTENCY_FAILED_SECONDS,
+    IDEMPOTENCY_LOCK_SECONDS,
+    IDEMPOTENCY_TRIES_MAX,
+)
+from tenure.store.beside import settled
+from tenure.store.port import Answer, Query, Store, Transaction
+
+READS: dict[str, Answer] = {
+    "key_record": Idempotency,  # () ; tenant, source, name
+}
 """Queries used on their own; `keys.sql` has their texts."""
 
-WRITES: dict[str, Answer] = {}
+WRITES: dict[str, Answer] = {
+    "begin_key": Idempotency,  # a whole row; nothing where there is one
+    "take_key": Idempotency,  # the row it was found as (its key, updated_at, attempts), then what is new
+    "finish_key": Idempotency,  # key, the lock it is held by, then what became of it
+    "drop_key": Idempotency,  # key, the lock it is held by
+    "delete_expired_keys": Idempotency,  # status, now, limit
+}
 """Statements of small transactions of their own."""
+
+STATUSES = ("processing", "completed", "failed")
+SWEEP_RECORDS_MAX = 500
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request under a key."""
+
+    tenant: str
+    source: str
+    """Whose keys they are: api, github_webhook, slack, scheduler."""
+    name: str
+    """The key's whole text, as the record and the run it makes have it."""
+    hash: bytes
+    """Of what was asked."""
+    run_id: int | None = None
+    """The run it is about, where that is known beforehand."""
+    done_seconds: float = IDEMPOTENCY_DONE_SECONDS
+    """How long its answer is kept."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """By which its record is found."""
+        return self.tenant, self.source, self.name
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A record that is ours to go on with."""
+
+    record: Idempotency
+
+    @property
+    def first(self) -> bool:
+        """Whether nobody has tried before: what is then found done was done before the record's time had passed."""
+        return self.record.attempts == 1
+
+
+class Keys:
+    """See the laws above."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, tenant: str, source: str, name: str) -> Idempotency | None:
+        """The record of a key, also one past its time."""
+        found: list[Idempotency] = await self._store.read("key_record", tenant, source, name)
+        return found[0] if found else None
+
+    async def begin(self, request: Request) -> Held | Idempotency:
+        """Take a key, or the record of whoever has it."""
+        while True:  # ends: it is somebody's, or free to be taken
+            taken = await settled(self._store, lambda: begun(request))
+            if taken is not None:
+                return taken
+
+    async def complete(self, held: Held, request: Request, response: bytes, run_id: int | None) -> None:
+        """It was answered."""
+        await self._finish(held, "completed", response, None, run_id, request.done_seconds)
+
+    async def fail(self, held: Held, response: bytes, error: str) -> None:
+        """It failed by no fault of its own, and may be tried again."""
+        run_id = held.record.run_id
+        await self._finish(held, "failed", response, error, run_id, IDEMPOTENCY_FAILED_SECONDS)
+
+    async def drop(self, held: Held) -> None:
+        """It was refused: the key is as unused as before."""
+        row = held.record
+
+        def work() -> Transaction[None]:
+            yield Query("drop_key", scalars=(row.tenant, row.source, row.name, row.lock_expires_at))
+
+        await settled(self._store, work)
+
+    async def sweep(self, limit: int = SWEEP_RECORDS_MAX) -> int:
+        """Delete some of the records past their time; how many those were."""
+
+        def work() -> Transaction[int]:
+            now = (yield Query("now"))[0].now_us
+            deleted = 0
+            for status in STATUSES:
+                deleted += len((yield Query("delete_expired_keys", scalars=(status, now, limit))))
+            return deleted
+
+        return await settled(self._store, work)
+
+    async def _finish(
+        self, held: Held, status: str, response: bytes, error: str | None, run_id: int | None, kept: float
+    ) -> None:
+        row = held.record
+
+        def work() -> Transaction[None]:
+            now = (yield Query("now"))[0].now_us
+            of = (row.tenant, row.source, row.name, row.lock_expires_at)
+            yield Query("finish_key", scalars=(*of, status, response, error, run_id, now, now + us(kept)))
+
+        await settled(self._store, work)
+
+
+def begun(request: Request) -> Transaction[Held | Idempotency | None]:
+    """None: somebody was quicker, look again."""
+    now = (yield Query("now"))[0].now_us
+    expires, lock = now + us(request.done_seconds), now + us(IDEMPOTENCY_LOCK_SECONDS)
+    new = Idempotency(
+        *request.key, request.run_id, "processing", request.hash, None, None, now, now, expires, lock
+    )
+    made = yield Query("begin_key", scalars=msgspec.structs.astuple(new))
+    if made:
+        return Held(made[0])
+    found = yield Query("key_record", scalars=request.key)
+    if not found:
+        return None
+    record: Idempotency = found[0]
+    past = record.expires_at <= now
+    if not past and not _may_take(record, request, now):
+        return record
+    attempts = 1 if past else record.attempts + 1
+    created = now if past else record.created_at
+    was = (record.updated_at, record.attempts)
+    fresh = (request.run_id, request.hash, created, now, expires, lock, attempts)
+    taken = yield Query("take_key", scalars=(*request.key, *was, *fresh))
+    return Held(taken[0]) if taken else None
+
+
+def _may_take(record: Idempotency, request: Request, now: int) -> bool:
+    if record.request_hash != request.hash:
+        return False
+    if record.status == "processing":
+        return record.lock_expires_at is not None and record.lock_expires_at <= now
+    return record.status == "failed" and record.attempts < IDEMPOTENCY_TRIES_MAX
+
+
+def refused(record: Idempotency, run: str | None) -> TenureError:
+    """What is said to another request under a key that is taken (decision 18)."""
+    named = f" (it is about {run})" if run else ""
+    if record.status == "processing":
+        return TenureError("IDEMPOTENCY_CONFLICT", f"another request has this key, and is in process{named}")
+    return TenureError("IDEMPOTENCY_KEY_REUSED", f"another request had this key{named}")

@@ -1,1 +1,36 @@
 -- Idempotency records; see tenure.store.keys.
+
+-- name: key_record
+select {idempotency} from idempotency where tenant = $1 and source = $2 and name = $3
+
+-- name: begin_key
+insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+on conflict (tenant, source, name) do nothing
+returning {idempotency}
+
+-- name: take_key
+-- Only as it was found: by its last change and its attempts.
+update idempotency set status = 'processing', run_id = $6, request_hash = $7, response = null, error = null,
+    created_at = $8, updated_at = $9, expires_at = $10, lock_expires_at = $11, attempts = $12
+where tenant = $1 and source = $2 and name = $3 and updated_at = $4 and attempts = $5
+returning {idempotency}
+
+-- name: finish_key
+update idempotency set status = $5, response = $6, error = $7, run_id = $8, updated_at = $9, expires_at = $10,
+    lock_expires_at = null
+where tenant = $1 and source = $2 and name = $3 and status = 'processing' and lock_expires_at = $4
+returning {idempotency}
+
+-- name: drop_key
+delete from idempotency
+where tenant = $1 and source = $2 and name = $3 and status = 'processing' and lock_expires_at = $4
+returning {idempotency}
+
+-- name: delete_expired_keys
+-- Those that somebody holds right now are left for the next time.
+delete from idempotency i using (
+    select tenant, source, name from idempotency where status = $1 and expires_at <= $2
+    order by expires_at limit $3 for update skip locked
+) n
+where i.tenant = n.tenant and i.source = n.source and i.name = n.name
+returning {i.idempotency}

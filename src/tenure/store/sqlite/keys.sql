@@ -1,1 +1,34 @@
 -- Idempotency records; see tenure.store.keys.
+
+-- name: key_record
+select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
+
+-- name: begin_key
+insert into idempotency values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+on conflict (tenant, source, name) do nothing
+returning *
+
+-- name: take_key
+-- Only as it was found: by its last change and its attempts.
+update idempotency set status = 'processing', run_id = ?6, request_hash = ?7, response = null, error = null,
+    created_at = ?8, updated_at = ?9, expires_at = ?10, lock_expires_at = ?11, attempts = ?12
+where tenant = ?1 and source = ?2 and name = ?3 and updated_at = ?4 and attempts = ?5
+returning *
+
+-- name: finish_key
+update idempotency set status = ?5, response = ?6, error = ?7, run_id = ?8, updated_at = ?9, expires_at = ?10,
+    lock_expires_at = null
+where tenant = ?1 and source = ?2 and name = ?3 and status = 'processing' and lock_expires_at = ?4
+returning *
+
+-- name: drop_key
+delete from idempotency
+where tenant = ?1 and source = ?2 and name = ?3 and status = 'processing' and lock_expires_at = ?4
+returning *
+
+-- name: delete_expired_keys
+delete from idempotency where (tenant, source, name) in (
+    select tenant, source, name from idempotency where status = ?1 and expires_at <= ?2
+    order by expires_at limit ?3
+)
+returning *
