@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from tenure.errors import TenureError
+from tenure.kernel import feed
 from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.plans import same_key
@@ -79,7 +80,7 @@ class Item:
 class Outcome:
     """What a batch came to."""
 
-    __slots__ = ("again", "done", "outbox", "ready", "snapshots")
+    __slots__ = ("again", "done", "outbox", "ready", "snapshots", "told", "works")
 
     def __init__(self) -> None:
         self.done: list[Item] = []
@@ -87,6 +88,10 @@ class Outcome:
         self.snapshots: list[Snapshot] = []
         self.outbox: list[Outbox] = []
         self.ready = False
+        self.works: list[Work] = []
+        """What was saved, for whoever watches."""
+        self.told = False
+        """Whether the feed has something new."""
 
 
 class Work:
@@ -94,6 +99,7 @@ class Work:
 
     __slots__ = (
         "base",
+        "befores",
         "decided",
         "deleted",
         "events",
@@ -103,6 +109,7 @@ class Work:
         "outbox",
         "rows",
         "snap",
+        "told",
         "touched",
         "valid_until",
     )
@@ -114,6 +121,9 @@ class Work:
         self.new = snap.run is None
         self.light = not self.new
         self.decided: list[tuple[Item, Decision]] = []
+        self.befores: list[Run | None] = []
+        """The run as each of them found it."""
+        self.told: list[feed.Line] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.events: list[Event] = []
         self.outbox: list[Outbox] = []
@@ -124,6 +134,7 @@ class Work:
     def accept(self, item: Item, decision: Decision) -> None:
         """Take a decision's rows over; the next command of the run is decided on top of them."""
         snap = self.snap
+        before = snap.run
         if decision.run is not None:
             snap.run = decision.run
             self.touched = True
@@ -137,10 +148,13 @@ class Work:
         if decision.event is not None:
             self.events.append(decision.event)
             self.outbox += decision.outbox
+            if (line := feed.line_of(snap, before, decision)) is not None:
+                self.told.append(line)
         if decision.deleted:
             self.touched = self.deleted = True
             snap.run = None
         self.decided.append((item, decision))
+        self.befores.append(before)
 
 
 def group(items: list[Item]) -> dict[int, list[Item]]:
@@ -232,6 +246,8 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
                 save.light.add(run.id)
         events += work.events
         outbox += work.outbox
+        if work.told:
+            save.feed.append((run.id, feed.encoded(work.told)))
         for key, row in work.rows.items():
             table = key[0]
             if table == "run_spec" and work.new:
@@ -259,6 +275,8 @@ def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
             outcome.done.append(item)
             outcome.ready = outcome.ready or decision.ready
         outcome.outbox += work.outbox
+        outcome.works.append(work)
+        outcome.told = outcome.told or bool(work.told)
         keep(work.snap, outcome)
 
 

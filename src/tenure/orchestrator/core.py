@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from tenure.kernel.decide.checks import check_cap, is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.draft import Chance
+from tenure.kernel.feed import Seen, seen
 from tenure.kernel.model import Cap, Outbox
 from tenure.kernel.snapshot import Snapshot
 from tenure.limits import (
@@ -93,6 +94,9 @@ class Orchestrator:
         self._pulse = Pulse(self, lane=len(self._lanes) + 1)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
+        self._watching: list[Callable[[list[Seen]], None]] = []
+        self.on_told: list[Callable[[], None]] = []
+        """Called after each commit of this process that has put something into the feed."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.batches = self.commands = 0
 
@@ -337,6 +341,11 @@ class Orchestrator:
             cache[snap.run_id] = snap
         while len(cache) > SNAPSHOTS_CACHED_MAX:
             del cache[next(iter(cache))]
+        if outcome.told:
+            for wake in self.on_told:
+                wake()
+        if self._watching:
+            self._show(outcome.works)
         for item in outcome.done:
             self._answer(item, item.result, item.error)
         if outcome.ready:
@@ -344,6 +353,27 @@ class Orchestrator:
             self.spawn(self.store.tell_work())
         if outcome.outbox:
             self.spawn(self.deliver(outcome.outbox))
+    def watch(self, callback: Callable[[list[Seen]], None]) -> Callable[[], None]:
+        """Have a function called in the event loop with the events of every commit of this process, after it. (Not
+        those of a commit of unknown fate that turned out to have happened.) Answers how to end it."""
+        self._watching.append(callback)
+        return lambda: self._watching.remove(callback)
+
+    def _show(self, works: list[Work]) -> None:
+        events = [
+            event
+            for work in works
+            for before, (_, decision) in zip(work.befores, work.decided, strict=True)
+            if (event := seen(work.snap, before, decision)) is not None
+        ]
+        if not events:
+            return
+        for callback in list(self._watching):
+            try:
+                callback(events)
+            except Exception:  # whoever watches must not hold up those who wait for answers
+                log.error("watcher_failed", traceback=traceback.format_exc())
+
 
     @staticmethod
     def _answer(item: Item, result: Any, error: Exception | None) -> None:

@@ -117,7 +117,7 @@ def compose(parts: frozenset[str]) -> str:
     sources = [source for source in (held, "new_run" if "new_run" in parts else None) if source]
     union = " union all ".join(f"select id from {source}" for source in sources)
     ctes.append(f"ok as materialized ({union or 'select null::bigint as id where false'})")
-    for table in (*TABLES, "delivered"):
+    for table in (*TABLES, FEED, "delivered"):
         if table in parts:
             add(f"put_{table}", f"save_{table}")
     written = "ok"
@@ -130,6 +130,8 @@ def compose(parts: frozenset[str]) -> str:
 
 ONE = "one"
 _NEW_ROWS = re.compile(r"unnest\(\{rows\}::(\w+)_in\[\]\) n\b")
+FEED = "feed"
+"""What the commit tells: one row for all its runs."""
 _IS_WRITTEN = re.compile(r"\(n\.(?:run_)?id in \(select (?:run_)?id from (\w+)\)\) is true")
 _TYPES = {int: "bigint", str: "text", bytes: "bytea", bool: "boolean"}
 
@@ -146,6 +148,7 @@ _WIRE = {table: _types(row) for table, row in ROWS.items()}
 _EXPECTED = {"id": "bigint", "expected": "bigint", "valid_until": "bigint"}
 _WIRE["run_change"] = _EXPECTED | dict(list(_WIRE["run"].items())[_FIRST_CHANGING:])
 _WIRE["run_light"] = _EXPECTED | {name: _WIRE["run"][name] for name in LIGHT}
+_WIRE[FEED] = {"run_id": "bigint", "body": "bytea"}
 
 
 def _compose_one(parts: frozenset[str]) -> str:
@@ -170,7 +173,7 @@ def _compose_one(parts: frozenset[str]) -> str:
     fine = SQL["save_fine"].removeprefix("select ").removesuffix(" as yes")
     ctes = [cte("changed", f"save_{part}") for part in parts & _CHANGED]
     ctes += [cte(part, f"save_{part}") for part in ("new_spec", "new_run") if part in parts]
-    ctes += [cte(f"put_{table}", f"save_{table}") for table in TABLES if table in parts]
+    ctes += [cte(f"put_{table}", f"save_{table}") for table in (*TABLES, FEED) if table in parts]
     return f"with {', '.join(ctes)} {SQL['save_done'].replace('{written}', source)}"
 
 
@@ -201,6 +204,11 @@ def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
         parts.append(table)
         params += given[0]
     return frozenset(parts), params
+    if save.feed:
+        if len(save.feed) != 1 or save.feed[0][0] != run_id:
+            return None
+        parts.append(FEED)
+        params += save.feed[0]
 
 
 def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
@@ -227,6 +235,8 @@ def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
             given.sort(key=_attempt_key)
         add(table, given)
     asked = [run_id for run_id, _, _ in save.expect] if save.delivered or save.delete_runs else []
+    if save.feed:
+        add(FEED, save.feed)
     if save.delivered:
         add("delivered", save.delivered, asked)
     if save.delete_runs:

@@ -734,6 +734,11 @@ create type idempotency_in as (
     request_hash bytea,
     response bytea,
     error text,
+create type feed_in as (
+    run_id bigint,
+    body bytea
+);
+
     created_at bigint,
     updated_at bigint,
     expires_at bigint,

@@ -28,6 +28,7 @@ SQL = families.texts("tenure.store.sqlite")
 _NOW, _DONE = SQL["now"], SQL["save_done"]
 _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
+_FEED = SQL["save_feed"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
@@ -132,6 +133,8 @@ class Running:
         for table, rows in save.rows.items():
             self._write(table, rows, ids)
         if save.delivered:
+        if save.feed and (told := b"".join([body for run_id, body in save.feed if run_id in ids])):
+            self._cursor.execute(_FEED, (now, told))
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
         if save.delete_runs:

@@ -220,7 +220,7 @@ CREATE TABLE event (
 ) strict;
 
 CREATE TABLE feed (
-    pos integer primary key autoincrement,
+    pos integer primary key,
     at integer not null,
     body blob not null
 ) strict;
@@ -506,7 +506,13 @@ CREATE TABLE session (
     primary key (hash)
 ) strict, without rowid;
 
-CREATE TABLE sqlite_sequence(name,seq);
+CREATE TABLE slack_code (
+    hash blob not null,
+    tenant text not null,
+    slack text not null,
+    expires_at integer not null,
+    primary key (hash)
+) strict, without rowid;
 
 CREATE TABLE stale (
     run_id integer not null,

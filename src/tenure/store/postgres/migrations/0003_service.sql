@@ -205,3 +205,4 @@ create table artifact (
 
 -- Rows that travel with a save need a wire type; see the end of the first migration.
 create type remote_lease_in as (run_id bigint, idx integer, n integer, tenant text, claim text, token_hash bytea);
+create type feed_in as (run_id bigint, body bytea);

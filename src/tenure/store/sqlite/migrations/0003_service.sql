@@ -134,7 +134,7 @@ create index delivery_open on delivery (received_at) where status = 'received';
 -- --------------------------------------------------------------------------------------- what goes out
 
 create table feed (
-    pos integer primary key autoincrement,
+    pos integer primary key,
     at integer not null,
     body blob not null
 ) strict;
