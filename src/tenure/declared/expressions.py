@@ -169,8 +169,8 @@ def failed(source: str, why: str) -> TenureError:
 
 
 @lru_cache(maxsize=4096)
-def parse(source: str) -> Expression:
-    """An expression from its text, or Malformed."""
+def parse(source: str, roots: tuple[str, ...] = ROOTS) -> Expression:
+    """An expression from its text, or Malformed. `roots` is what it may look at."""
     source = source.strip()
     if not source:
         raise Malformed("the expression is empty")
@@ -179,9 +179,9 @@ def parse(source: str) -> Expression:
     path = _PATH.fullmatch(source)
     if path is not None and path[1] not in _CEL_WORDS:
         reference = Reference(path[1], tuple(_parts(path[2])))
-        _check_root(reference.root, frozenset())
+        _check_root(reference.root, roots, frozenset())
         return Expression(source, (reference,), reference)
-    return _parse_cel(source)
+    return _parse_cel(source, roots)
 
 
 @lru_cache(maxsize=1024)
@@ -196,12 +196,12 @@ def _parts(tail: str) -> Iterator[Step]:
         yield int(index) if index else name or double or single
 
 
-def _check_root(root: str, bound: frozenset[str]) -> None:
-    if root not in ROOTS and root not in bound:
-        raise Malformed(f"there is no {root!r}; an expression looks at {', '.join(ROOTS)}")
+def _check_root(root: str, roots: tuple[str, ...], bound: frozenset[str]) -> None:
+    if root not in roots and root not in bound:
+        raise Malformed(f"there is no {root!r}; an expression looks at {', '.join(roots)}")
 
 
-def _parse_cel(source: str) -> Expression:
+def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     # The depth is known from the tokens, before CEL sees the text.
     tokens = [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
     nested, bound = _comprehensions(tokens)
@@ -214,7 +214,7 @@ def _parse_cel(source: str) -> Expression:
             raise Malformed("a name does not begin with a dot")
     if sum(text in COMPREHENSIONS for _, text in tokens) > COMPREHENSIONS_MAX:
         raise Malformed(f"over {COMPREHENSIONS_MAX} comprehensions in one expression")
-    if shadowed := bound & set(ROOTS):
+    if shadowed := bound & set(roots):
         raise Malformed(f"a comprehension's variable may not be named {min(shadowed)!r}")
     try:
         program = _program(source)
@@ -222,7 +222,7 @@ def _parse_cel(source: str) -> Expression:
         raise Malformed(f"this is no CEL: {_reason(fault)}") from fault
     names = program.variables()
     for name in names:
-        _check_root(name, bound)
+        _check_root(name, roots, bound)
     for function in program.functions():
         if function.isidentifier() and function not in FUNCTIONS:
             guess = get_close_matches(function, FUNCTIONS, n=1)
@@ -234,8 +234,8 @@ def _parse_cel(source: str) -> Expression:
                     else f"; there are {', '.join(sorted(FUNCTIONS))}"
                 )
             )
-    refers = dict.fromkeys(_references(tokens))
-    missed = {name for name in names if name in ROOTS} - {r.root for r in refers}
+    refers = dict.fromkeys(_references(tokens, roots))
+    missed = {name for name in names if name in roots} - {r.root for r in refers}
     if missed:
         raise Malformed(f"{min(missed)!r} is used in a way that cannot be followed")
     signs = [text for kind, text in tokens if kind == "sign"]
@@ -263,10 +263,10 @@ def _comprehensions(tokens: list[tuple[str, str]]) -> tuple[int, frozenset[str]]
     return deepest, frozenset(bound)
 
 
-def _references(tokens: list[tuple[str, str]]) -> Iterator[Reference]:
+def _references(tokens: list[tuple[str, str]], roots: tuple[str, ...]) -> Iterator[Reference]:
     """The references of a CEL text: each root with the names written out behind it."""
     for i, (kind, text) in enumerate(tokens):
-        if kind != "name" or text not in ROOTS or (i and tokens[i - 1][1] == "."):
+        if kind != "name" or text not in roots or (i and tokens[i - 1][1] == "."):
             continue
         parts: list[Step] = []
         at = i + 1

@@ -51,15 +51,15 @@ class Template(msgspec.Struct, frozen=True):
         return "".join(p if isinstance(p, str) else as_text(p.value(scope)) for p in self.parts)
 
 
-def parse(text: str) -> Template:
-    """A template from its text, or Malformed."""
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARS_MAX else _parse(text)
+def parse(text: str, roots: tuple[str, ...] = expressions.ROOTS) -> Template:
+    """A template from its text, or Malformed. `roots` is what its expressions may look at."""
+    return _remembered(text, roots) if len(text) <= _REMEMBERED_CHARS_MAX else _parse(text, roots)
 
 
-def _parse(text: str) -> Template:
+def _parse(text: str, roots: tuple[str, ...]) -> Template:
     return Template(
         tuple(
-            part if literal else expressions.parse(part)
+            part if literal else expressions.parse(part, roots)
             for literal, part in divide(text)
             if part or not literal
         )
@@ -138,6 +138,11 @@ def fill(value: Any, scope: Mapping[str, Any], place: Place, open_places: frozen
     return _map_texts(
         value, place, lambda text, at: parse(text).value(scope) if at in open_places else text, all_texts=True
     )
+
+
+def evaluate(value: Any, scope: Mapping[str, Any], roots: tuple[str, ...]) -> Any:
+    """The value with all its templates evaluated; they look at `roots` and nothing else."""
+    return _map_texts(value, (), lambda text, _: parse(text, roots).value(scope))
 
 
 def _map_texts(
