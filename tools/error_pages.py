@@ -64,6 +64,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "ALREADY_",
             "CHANGED_",
             "ENROLMENT_",
+            "SLACK_",
             "HOOK_",
             "DELIVERY_",
             "WEBHOOK_",

@@ -267,6 +267,16 @@ CODES: dict[str, ErrorSpec] = {
         retryable=True,
     ),
     "NOT_READY": _spec(503, "The server cannot do its work now.", "Try again later.", retryable=True),
+    "LISTEN_REFUSED": _spec(
+        422,
+        "The server may not, or cannot, listen at this address.",
+        "Beyond this machine it needs --tls-cert and --tls-key, or --behind-proxy; else choose a free port.",
+    ),
+    "EXTRA_MISSING": _spec(
+        500,
+        "A part of Tenure is needed that is not installed.",
+        "Install it: pip install 'tenure[server]'.",
+    ),
     "NLM_UNAVAILABLE": _spec(
         502, "The language model cannot be reached.", "Try again later, by a new run.", retryable=True
     ),
@@ -287,6 +297,11 @@ CODES: dict[str, ErrorSpec] = {
         401,
         "The enrolment code is not known, used or expired.",
         "Ask an admin for a new one: `tenure people enrol`.",
+    ),
+    "SLACK_CODE_INVALID": _spec(
+        422,
+        "The code from Slack is not known here, used or expired.",
+        "Type `/tenure link` in Slack for a new one; it is good for ten minutes.",
     ),
     "HOOK_NOT_FOUND": _spec(404, "There is no such hook.", "List them with GET /hooks."),
     "DELIVERY_NOT_FOUND": _spec(

@@ -108,6 +108,19 @@ class Session(Row, gc=False):
     expires_at: int
 
 
+class SlackCode(Row, gc=False):
+    """What proves that somebody has a Slack account: `/tenure link` hands it out there, and it is given once here."""
+
+    table: ClassVar[str] = "slack_code"
+    key: ClassVar[tuple[str, ...]] = ("hash",)
+
+    hash: bytes
+    tenant: str
+    slack: str
+    """`team/user`."""
+    expires_at: int
+
+
 class AdminEvent(Row, gc=False):
     """A change of who may do what, in a chain per tenant ('' for the installation's own)."""
 
@@ -283,6 +296,7 @@ SERVICE: dict[str, type[Row]] = {
         Person,
         ApiKey,
         Session,
+        SlackCode,
         AdminEvent,
         Hook,
         Delivery,

@@ -1,21 +1,30 @@
-"""Who asks: a client, a person, the installation's operator, or the holder of a lease."""
+"""Who asks: a client, a person, the installation's operator, or the holder of a lease; and what their secrets look like.
+
+Law: a secret has 32 random bytes. Whoever makes one here shows it once and keeps its SHA-256.
+"""
 
 from __future__ import annotations
 
+import secrets
 from typing import Literal
 
 import msgspec
 
+from tenure.store.identity import digest_of
+
+Kind = Literal["client", "person", "operator"]
 Role = Literal["viewer", "operator", "approver", "admin", "runner"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "approver", "admin", "runner")
 OPERATOR_TENANT = ""
 """The installation's operator belongs to no tenant."""
+OPERATOR_ID = "operator"
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """A caller whose credential was checked."""
 
-    kind: Literal["client", "person", "operator"]
+    kind: Kind
     tenant: str
     id: str
     """Opaque; unique within the tenant."""
@@ -25,8 +34,39 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """Of a client: the person who answers for it."""
     by_cookie: bool = False
+    session: bytes = b""
+    """The hash of the cookie it came with."""
 
     @property
     def actor(self) -> str:
         """How histories name it."""
         return f"{self.kind}:{self.id}"
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A fresh credential: shown once, kept as a hash."""
+
+    id: str
+    secret: str
+    hash: bytes
+
+    @property
+    def text(self) -> str:
+        """As its owner sends it."""
+        return f"tn_{self.id}_{self.secret}"
+
+
+def new_id(prefix: str, chars: int = 12) -> str:
+    """An opaque id."""
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(chars))
+
+
+def new_secret(prefix: str = "") -> str:
+    """A secret nobody has had before."""
+    return prefix + secrets.token_urlsafe(32)
+
+
+def new_key() -> NewKey:
+    """A credential nobody has had before."""
+    secret = new_secret()
+    return NewKey(new_id(""), secret, digest_of(secret))

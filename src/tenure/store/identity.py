@@ -1,22 +1,38 @@
 """Who may ask, read and written: tenants, clients, people, keys, sessions, and the chain of changes to them.
 
 Laws:
-1. A change and its line in the tenant's admin chain are one transaction.
+1. A change and its line in the tenant's admin chain are one transaction, and changes of one tenant come one after the
+   other: what a change has read is still so when it writes.
 2. A secret is shown once, to whoever it is made for; what is kept is its SHA-256.
 3. What is closed or revoked stays, so that histories can still be read; it only cannot ask any more.
+4. No line of a chain has a secret or a name in it: only ids, roles and groups.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.service import AdminEvent, ApiKey, Client, Person, Session, Tenant
+from tenure.kernel.service import AdminEvent, ApiKey, Client, Person, Session, SlackCode, Tenant
 from tenure.store.beside import settled
 from tenure.store.port import Answer, Query, Store, Transaction
+
+T = TypeVar("T")
+
+SLACK_CODE_SECONDS = 600.0
+LINES_AT_ONCE = 500
+
+
+class ChainName(msgspec.Struct, gc=False):
+    """A tenant that has a chain."""
+
+    tenant: str
 
 
 class Owner(msgspec.Struct, gc=False):
@@ -43,16 +59,21 @@ class Owner(msgspec.Struct, gc=False):
 READS: dict[str, Answer] = {
     "key_owner": Owner,  # () ; key_id, now
     "tenant_named": Tenant,  # () ; id
-    "tenants_after": Tenant,  # () ; after_id, limit -> by id
-    "clients_of": Client,  # () ; tenant, after_id, limit -> by id
+    "tenants_before": Tenant,  # () ; created_at, id, limit -> newest first
+    "clients_before": Client,  # () ; tenant, created_at, id, limit -> newest first
     "client_named": Client,  # () ; tenant, id
-    "people_of": Person,  # () ; tenant, after_id, limit -> by id
+    "people_before": Person,  # () ; tenant, created_at, id, limit -> newest first
     "person_named": Person,  # () ; tenant, id
-    "keys_of": ApiKey,  # () ; tenant, after_id, limit -> by id
+    "person_of_slack": Person,  # () ; tenant, slack
+    "person_enrolling": Person,  # () ; enrol_hash
+    "keys_before": ApiKey,  # () ; tenant, created_at, id, limit, owner_kind or '', owner_id -> newest first
+    "keys_owned": ApiKey,  # () ; tenant, owner_kind, owner_id
     "key_named": ApiKey,  # () ; tenant, id
     "session_named": Session,  # () ; hash
     "admin_events_after": AdminEvent,  # () ; tenant, after_seq, limit -> in order
+    "admin_events_before": AdminEvent,  # () ; tenant, before_seq, limit -> newest first
     "admin_head": AdminEvent,  # () ; tenant -> the newest
+    "admin_chains": ChainName,  # ()
 }
 """Queries used on their own; `identity.sql` has their texts."""
 
@@ -61,12 +82,177 @@ WRITES: dict[str, Answer] = {
     "save_client": Client,
     "save_person": Person,
     "save_api_key": ApiKey,
+    "touch_key": ApiKey,
     "save_session": Session,
     "delete_session": Session,
     "delete_expired_sessions": Session,
+    "save_slack_code": SlackCode,
+    "take_slack_code": SlackCode,
+    "delete_expired_slack_codes": SlackCode,
     "save_admin_event": AdminEvent,
 }
 """Statements of small transactions of their own. The `save_` ones insert a whole row, or replace it by its key."""
+
+Kept = Tenant | Client | Person | ApiKey | Session
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A line for the admin chain: what was done, by whom, to what (law 4)."""
+
+    tenant: str
+    kind: str
+    actor: str
+    about: dict[str, Any] = {}
+
+
+Told = tuple[T, list[Change]]
+"""What a change answers, and its lines."""
+
+
+class Identity:
+    """See the laws above."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    async def owner_of(self, key_id: str) -> Owner | None:
+        """A key and its owner."""
+        found: list[Owner] = await self._store.read("key_owner", key_id, await self.now_us())
+        return found[0] if found else None
+
+    async def now_us(self) -> int:
+        """The store's time."""
+        estimate = self._store.estimate_us()
+        if estimate is not None:
+            return estimate
+        now: int = (await self._store.read("now"))[0].now_us
+        return now
+
+    async def read(self, name: str, *values: Any) -> list[Any]:
+        """Ask one of `READS`."""
+        return await self._store.read(name, *values)
+
+    async def tenant(self, tenant: str) -> Tenant:
+        """A tenant, or TENANT_NOT_FOUND."""
+        found: list[Tenant] = await self._store.read("tenant_named", tenant)
+        if not found:
+            raise no_tenant(tenant)
+        return found[0]
+
+    async def by_slack(self, tenant: str, team: str, user: str) -> Person | None:
+        """Whose Slack account it is, if somebody has linked it and may still ask."""
+        found: list[Person] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
+        return found[0] if found and found[0].closed_at is None else None
+
+    # ----------------------------------------------------------------------------------------- changing
+
+    async def change(self, tenant: str, make: Callable[[int], Transaction[Told[T]]]) -> T:
+        """Carry out a change of a tenant's people, clients or keys: `make(now)` reads, checks and writes (law 1)."""
+
+        def work() -> Transaction[T]:
+            yield Query("lock_tenants", ((f"admin/{tenant}",),))
+            now = (yield Query("now"))[0].now_us
+            result, lines = yield from make(now)
+            for line in lines:
+                yield from told(line, now)
+            return result
+
+        return await settled(self._store, work)
+
+    async def put(self, row: Kept, change: Change | None) -> None:
+        """Insert or replace a row, with its line in the chain (law 1); a session has none."""
+        await self.put_all([row], change)
+
+    async def put_all(self, rows: list[Kept], change: Change | None) -> None:
+        """Likewise of several, in one transaction."""
+
+        def make(_now: int) -> Transaction[Told[None]]:
+            yield from saved(*rows)
+            return None, [] if change is None else [change]
+
+        await self.change("" if change is None else change.tenant, make)
+
+    async def touch_key(self, key_id: str, hour_us: int) -> None:
+        """Write down the hour in which a key was used."""
+        await self._do(Query("touch_key", scalars=(key_id, hour_us)))
+
+    async def end_session(self, digest: bytes) -> None:
+        """A browser signs out."""
+        await self._do(Query("delete_session", scalars=(digest,)))
+
+    async def begin_session(self, digest: bytes, key_id: str, tenant: str, seconds: float) -> Session:
+        """A browser signs in; a good moment to forget the sessions that are over."""
+
+        def work() -> Transaction[Session]:
+            now = (yield Query("now"))[0].now_us
+            yield Query("delete_expired_sessions", scalars=(now,))
+            session = Session(digest, key_id, tenant, now, now + us(seconds))
+            yield from saved(session)
+            return session
+
+        return await settled(self._store, work)
+
+    async def slack_code(self, tenant: str, team: str, user: str) -> str:
+        """A code that proves, once and for ten minutes, who has this Slack account. To be shown to that account only;
+        the person gives it to `PUT /me/slack`."""
+        code = f"tns_{secrets.token_urlsafe(32)}"
+
+        def work() -> Transaction[None]:
+            now = (yield Query("now"))[0].now_us
+            yield Query("delete_expired_slack_codes", scalars=(now,))
+            values = (digest_of(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS))
+            yield Query("save_slack_code", scalars=values)
+
+        await settled(self._store, work)
+        return code
+
+    async def _do(self, query: Query) -> None:
+        def work() -> Transaction[None]:
+            yield query
+
+        await settled(self._store, work)
+
+    # ------------------------------------------------------------------------------------------- chains
+
+    async def broken_chains(self) -> list[str]:
+        """What is wrong with the admin chains: nothing, unless somebody has written into the database by hand."""
+        found: list[str] = []
+        for chain in await self._store.read("admin_chains"):
+            found += await self.broken_chain(chain.tenant)
+        return found
+
+    async def broken_chain(self, tenant: str) -> list[str]:
+        """Recompute a tenant's chain from its first line on."""
+        before: AdminEvent | None = None
+        while True:
+            after = 0 if before is None else before.seq
+            lines: list[AdminEvent] = await self._store.read(
+                "admin_events_after", tenant, after, LINES_AT_ONCE
+            )
+            for line in lines:
+                if line != chained(before, tenant, line.kind, line.at, line.actor, line.body):
+                    return [f"the admin chain of tenant {tenant!r} does not recompute at line {line.seq}"]
+                before = line
+            if not lines:
+                return []
+
+
+def digest_of(secret: str) -> bytes:
+    """What is kept of a secret."""
+    return sha256(secret.encode()).digest()
+
+
+def no_tenant(tenant: str) -> TenureError:
+    """There is none."""
+    return TenureError("TENANT_NOT_FOUND", f"there is no tenant {tenant!r}")
+
+
+def saved(*rows: Kept) -> Transaction[None]:
+    """Insert or replace rows, within a transaction."""
+    for row in rows:
+        yield Query(f"save_{row.table}", scalars=msgspec.structs.astuple(row))
 
 
 def chained(
@@ -83,55 +269,8 @@ def chained(
     return AdminEvent(tenant, seq, kind, at, actor, body, digest.digest())
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A line for the admin chain: what was done, by whom, to what. No secrets and no names."""
-
-    tenant: str
-    kind: str
-    actor: str
-    about: dict[str, Any] = {}
-
-
-class Identity:
-    """See the laws above."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def owner_of(self, key_id: str) -> Owner | None:
-        """A key and its owner."""
-        now = (await self._store.read("now"))[0].now_us
-        found: list[Owner] = await self._store.read("key_owner", key_id, now)
-        return found[0] if found else None
-
-    async def put(self, row: Tenant | Client | Person | ApiKey | Session, change: Change | None) -> None:
-        """Insert or replace a row, with its line in the chain (law 1); a session has none."""
-        await self.put_all([row], change)
-
-    async def put_all(
-        self, rows: list[Tenant | Client | Person | ApiKey | Session], change: Change | None
-    ) -> None:
-        """Likewise of several, in one transaction."""
-
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            for row in rows:
-                yield Query(f"save_{row.table}", scalars=msgspec.structs.astuple(row))
-            if change is not None:
-                yield from _told(change, now)
-
-        await settled(self._store, work)
-
-    async def tenant(self, tenant: str) -> Tenant:
-        """A tenant, or TENANT_NOT_FOUND."""
-        found: list[Tenant] = await self._store.read("tenant_named", tenant)
-        if not found:
-            raise TenureError("TENANT_NOT_FOUND", f"there is no tenant {tenant!r}")
-        return found[0]
-
-
-def _told(change: Change, now: int) -> Transaction[None]:
-    """Add a line to a chain. Of two writers one is refused by the key and does it all again."""
+def told(change: Change, now: int) -> Transaction[None]:
+    """Add a line to a chain."""
     before = yield Query("admin_head", scalars=(change.tenant,))
     body = msgspec.json.encode(change.about, order="sorted")
     line = chained(before[0] if before else None, change.tenant, change.kind, now, change.actor, body)

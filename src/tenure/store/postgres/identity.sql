@@ -13,26 +13,48 @@ left join client c on k.owner_kind = 'client' and c.tenant = k.tenant and c.id =
 left join person p on k.owner_kind = 'person' and p.tenant = k.tenant and p.id = k.owner_id
 where k.id = $1
 
+-- name: tenants_before
+select {tenant} from tenant
+where created_at < $1 or (created_at = $1 and id < $2) order by created_at desc, id desc limit $3
+
+-- name: clients_before
+select {client} from client
+where tenant = $1 and (created_at < $2 or (created_at = $2 and id < $3)) order by created_at desc, id desc limit $4
+
+-- name: people_before
+select {person} from person
+where tenant = $1 and (created_at < $2 or (created_at = $2 and id < $3)) order by created_at desc, id desc limit $4
+
+-- name: keys_before
+-- Of one owner, or (with an empty kind) of all.
+select {api_key} from api_key
+where tenant = $1 and (created_at < $2 or (created_at = $2 and id < $3))
+    and ($5::text = '' or (owner_kind = $5 and owner_id = $6::text))
+order by created_at desc, id desc limit $4
+
+-- name: keys_owned
+select {api_key} from api_key where tenant = $1 and owner_kind = $2 and owner_id = $3 order by id
+
+-- name: person_of_slack
+select {person} from person where tenant = $1 and slack = $2
+
+-- name: person_enrolling
+select {person} from person where enrol_hash = $1
+
+-- name: admin_events_before
+select {admin_event} from admin_event where tenant = $1 and seq < $2 order by seq desc limit $3
+
+-- name: admin_chains
+select distinct tenant from admin_event order by tenant
+
 -- name: tenant_named
 select {tenant} from tenant where id = $1
-
--- name: tenants_after
-select {tenant} from tenant where id > $1 order by id limit $2
-
--- name: clients_of
-select {client} from client where tenant = $1 and id > $2 order by id limit $3
 
 -- name: client_named
 select {client} from client where tenant = $1 and id = $2
 
--- name: people_of
-select {person} from person where tenant = $1 and id > $2 order by id limit $3
-
 -- name: person_named
 select {person} from person where tenant = $1 and id = $2
-
--- name: keys_of
-select {api_key} from api_key where tenant = $1 and id > $2 order by id limit $3
 
 -- name: key_named
 select {api_key} from api_key where tenant = $1 and id = $2
@@ -86,6 +108,20 @@ delete from session where hash = $1 returning {session}
 
 -- name: delete_expired_sessions
 delete from session where expires_at < $1 returning {session}
+
+-- name: touch_key
+-- Nothing where somebody has written this hour, or a later one, already.
+update api_key set used_at = $2::bigint where id = $1 and (used_at is null or used_at < $2) returning {api_key}
+
+-- name: save_slack_code
+insert into slack_code ({slack_code}) values ($1::bytea, $2::text, $3::text, $4::bigint) returning {slack_code}
+
+-- name: take_slack_code
+-- It is good once: of two who give it one gets it.
+delete from slack_code where hash = $1 and tenant = $2 and expires_at > $3 returning {slack_code}
+
+-- name: delete_expired_slack_codes
+delete from slack_code where expires_at <= $1 returning {slack_code}
 
 -- name: save_admin_event
 insert into admin_event ({admin_event})

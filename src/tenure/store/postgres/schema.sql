@@ -327,6 +327,7 @@ create table person (
     constraint person_code_ends CHECK ((enrol_hash IS NULL) = (enrol_until IS NULL)),
     constraint person_pkey PRIMARY KEY (tenant, id)
 );
+CREATE UNIQUE INDEX person_enrolling ON person USING btree (enrol_hash) WHERE enrol_hash IS NOT NULL;
 CREATE UNIQUE INDEX person_slack ON person USING btree (tenant, slack) WHERE slack IS NOT NULL;
 
 create table remote_lease (
@@ -484,6 +485,14 @@ create table session (
 );
 CREATE INDEX session_expiry ON session USING btree (expires_at);
 CREATE INDEX session_of_key ON session USING btree (key_id);
+
+create table slack_code (
+    hash bytea not null,
+    tenant text collate "C" not null,
+    slack text collate "C" not null,
+    expires_at bigint not null,
+    constraint slack_code_pkey PRIMARY KEY (hash)
+);
 
 create table stale (
     run_id bigint not null,
@@ -725,6 +734,11 @@ create type expect_in as (
     valid_until bigint
 );
 
+create type feed_in as (
+    run_id bigint,
+    body bytea
+);
+
 create type idempotency_in as (
     tenant text,
     source text,
@@ -734,11 +748,6 @@ create type idempotency_in as (
     request_hash bytea,
     response bytea,
     error text,
-create type feed_in as (
-    run_id bigint,
-    body bytea
-);
-
     created_at bigint,
     updated_at bigint,
     expires_at bigint,

@@ -703,6 +703,8 @@ CREATE INDEX notice_of_run on notice (tenant, subscription, run_id, pos, part);
 
 CREATE INDEX outbox_oldest on outbox (created_at);
 
+CREATE UNIQUE INDEX person_enrolling on person (enrol_hash) where enrol_hash is not null;
+
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
 
 CREATE INDEX remote_lease_claim on remote_lease (claim);

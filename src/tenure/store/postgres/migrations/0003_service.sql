@@ -39,6 +39,7 @@ create table person (
 );
 
 create unique index person_slack on person (tenant, slack) where slack is not null;
+create unique index person_enrolling on person (enrol_hash) where enrol_hash is not null;
 
 create table api_key (
     id text collate "C" not null,
@@ -71,6 +72,14 @@ create table session (
 
 create index session_expiry on session (expires_at);
 create index session_of_key on session (key_id);
+
+create table slack_code (
+    hash bytea not null,
+    tenant text collate "C" not null,
+    slack text collate "C" not null,
+    expires_at bigint not null,
+    primary key (hash)
+);
 
 create table admin_event (
     tenant text collate "C" not null,
@@ -204,5 +213,5 @@ create table artifact (
 );
 
 -- Rows that travel with a save need a wire type; see the end of the first migration.
-create type remote_lease_in as (run_id bigint, idx integer, n integer, tenant text, claim text, token_hash bytea);
 create type feed_in as (run_id bigint, body bytea);
+create type remote_lease_in as (run_id bigint, idx integer, n integer, tenant text, claim text, token_hash bytea);

@@ -39,6 +39,7 @@ create table person (
 ) strict, without rowid;
 
 create unique index person_slack on person (tenant, slack) where slack is not null;
+create unique index person_enrolling on person (enrol_hash) where enrol_hash is not null;
 
 create table api_key (
     id text not null,
@@ -71,6 +72,14 @@ create table session (
 
 create index session_expiry on session (expires_at);
 create index session_of_key on session (key_id);
+
+create table slack_code (
+    hash blob not null,
+    tenant text not null,
+    slack text not null,
+    expires_at integer not null,
+    primary key (hash)
+) strict, without rowid;
 
 create table admin_event (
     tenant text not null,

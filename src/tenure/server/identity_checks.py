@@ -1,0 +1,95 @@
+"""What names, ids, roles and times of people and their keys may be; what is wrong is told with its place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from tenure.clock import SECOND_US
+from tenure.errors import Detail, TenureError
+from tenure.limits import NAME_CHARS_MAX
+from tenure.server.principals import ROLES, new_id
+
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+GROUPS_MAX = 50
+_ID = re.compile(ID_PATTERN)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def invalid(path: str, problem: str) -> TenureError:
+    """One thing is wrong."""
+    return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
+
+
+def taken(what: str, chosen: str) -> TenureError:
+    """There is one already."""
+    return TenureError("ALREADY_EXISTS", f"there is a {what} {chosen!r} already")
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be the id of something here; what cannot is not even looked for."""
+    return len(text) <= 64 and _ID.fullmatch(text) is not None
+
+
+def chosen_id(given: str | None, prefix: str) -> str:
+    """The id somebody chose, or a new one."""
+    if given is None:
+        return new_id(prefix)
+    if not is_id(given):
+        raise invalid(
+            "id", "an id has 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        )
+    return given
+
+
+def checked_name(text: str, fewest: int = 1) -> str:
+    """A name for people to read."""
+    if not fewest <= len(text.strip()) <= len(text) <= NAME_CHARS_MAX or not text.isprintable():
+        raise invalid("name", f"a name is printable and has {fewest} to {NAME_CHARS_MAX} characters")
+    return text
+
+
+def checked_roles(given: Collection[str]) -> str:
+    """Roles, as they are stored."""
+    unknown = [role for role in given if role not in ROLES]
+    if unknown:
+        raise invalid("roles", f"{unknown[0][:64]!r} is not one of {', '.join(ROLES)}")
+    if not given:
+        raise invalid("roles", f"name at least one of {', '.join(ROLES)}")
+    return _stored("roles", given)
+
+
+def checked_groups(given: Collection[str]) -> str:
+    """Groups, as they are stored."""
+    if len(given) > GROUPS_MAX:
+        raise invalid("groups", f"at most {GROUPS_MAX}")
+    wrong = [group for group in given if not 1 <= len(group) <= NAME_CHARS_MAX or not group.isprintable()]
+    if wrong:
+        raise invalid("groups", f"a group is printable and has 1 to {NAME_CHARS_MAX} characters")
+    return _stored("groups", given)
+
+
+def _stored(what: str, given: Collection[str]) -> str:
+    if len(set(given)) < len(given):
+        raise invalid(what, "one of them is there twice")
+    return msgspec.json.encode(sorted(given)).decode()
+
+
+def check_span(what: str, seconds: float, least: float, most: float) -> None:
+    """Refuse a time that is no time."""
+    if not math.isfinite(seconds) or not least <= seconds <= most:
+        raise invalid(what, f"{least:g} to {most:g} seconds")
+
+
+def until_of(expires_at: datetime | None, now: int) -> int | None:
+    """When a key expires, in microseconds."""
+    if expires_at is None:
+        return None
+    at = (expires_at - _EPOCH) // timedelta(microseconds=1)
+    if at <= now + SECOND_US:
+        raise invalid("expires_at", "it is not in the future")
+    return at
