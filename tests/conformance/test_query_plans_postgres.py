@@ -27,7 +27,7 @@ BEGIN = 1_767_225_600_000_000
 FILL = """
     insert into run select i, 't' || i % 5, 'w' || i % 3, 'wf' || i % 7, 'c', 'p',
         case when i % 3 = 0 then 'repo' || i % 20 end, case when i % 100 = 1 then 'k' || i % 500 end, i % 2 = 0, false,
-        null, i, case when i % 20 > 1 then 'succeeded' else 'running' end, 3, '', 0, true,
+        null, i, null, case when i % 20 > 1 then 'succeeded' else 'running' end, 3, '', 0, true,
         case when i % 20 <> 1 then i end, null, case when i % 20 > 1 then i + 1 end, case when i % 20 > 1 then 1 end,
         case when i % 20 > 1 then 'done' end, false, null, null, null, null, null, null,
         case when i % 40 > 1 and i % 20 > 1 then 1 end, case when i % 20 < 2 then i end,

@@ -161,7 +161,8 @@ def summed(costs: Iterable[CostView]) -> tuple[CostView, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def _costs(meta: _Meta) -> tuple[CostView, ...]:
+def costs_of(meta: _Meta) -> tuple[CostView, ...]:
+    """What was told of costs, summed up."""
     return summed(
         CostView(
             provider=c.provider,
@@ -254,7 +255,7 @@ def _step(rows: Rows, step: Step, attempts: list[Attempt], word: str, needs: tup
         started_at=maybe(begun),
         finished_at=maybe(step.finished_at),
         seconds=_between(begun, ended),
-        costs=_costs(meta),
+        costs=costs_of(meta),
         question=None if asked is None else decoded(rows.bodies.get(asked.question_ref or 0)),
         note=None if asked is None else decoded(rows.bodies.get(asked.reason_ref or 0)),
         output=decoded(rows.bodies.get(step.output_ref or 0)),
@@ -308,7 +309,7 @@ def _checkpoint(rows: Rows, row: Checkpoint, within: str | None) -> tuple[int, i
         finished_at=moment(row.at) if state in ("succeeded", "failed") else None,
         seconds=seconds,
         agent=meta.agent,
-        costs=_costs(meta),
+        costs=costs_of(meta),
         output=None if failed else output,
         error=output if failed else None,
     )

@@ -19,8 +19,6 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.model import (
-    CLOSED_RUN,
-    Approval,
     Attempt,
     Event,
     Payload,
@@ -31,6 +29,8 @@ from tenure.kernel.model import (
 )
 from tenure.kernel.profile import Profile
 from tenure.orchestrator.event_views import EdgeView, EventView, event_view
+from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, RunLine, Wanted, page, specs_of
+from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.orchestrator.step_views import (
     CostView,
     Rows,
@@ -40,9 +40,9 @@ from tenure.orchestrator.step_views import (
     maybe,
     moment,
     summed,
-    title_of,
 )
 from tenure.orchestrator.tries import TryView, tries_of
+from tenure.store.listing import Question
 from tenure.store.port import Store
 
 __all__ = [
@@ -65,8 +65,6 @@ __all__ = [
     "summed",
 ]
 
-FOREVER_US = (1 << 62) - 1
-"""Later than any run was or will be made."""
 LIST_MAX = 1_000
 RESTARTED = "$tenure.restarted"
 """The key of an output that names the run which a restarted one went on as; see `tenure.sdk.codec`."""
@@ -91,8 +89,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     concurrency_key: str | None
     labels: dict[str, Any]
+    metadata: dict[str, Any] = {}
     requester: str
     trigger: str
+    trigger_ref: str | None = None
     repo: str | None
     parent: str | None
     resumed_from: str | None
@@ -120,47 +120,6 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     def finished(self) -> bool:
         """Whether it has ended, however."""
         return self.finished_at is not None
-
-
-class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list."""
-
-    id: str
-    workflow: str
-    profile: str
-    status: str
-    shown: str
-    reason: str | None
-    paused: bool
-    parked: str | None
-    steps_done: int
-    steps_total: int
-    labels: dict[str, Any]
-    created_at: datetime
-    finished_at: datetime | None
-    seconds: float | None
-
-
-class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to people."""
-
-    run_id: str
-    no: int
-    step: str
-    action: str
-    title: str
-    """What people are asked, in a line: the title of a question that has one, else the action."""
-    status: str
-    tier: str
-    people: int
-    votes: tuple[str, ...]
-    requester: str
-    revision: int
-    digest: str
-    requested_at: datetime
-    expires_at: datetime | None
-    decided_by: str | None
-    question: Any = None
 
 
 # ------------------------------------------------------------------------------------------- plain values
@@ -244,14 +203,15 @@ class Views:
         found: list[Payload] = await self._store.read("payload", run_id, ref)
         return decoded(found[0].body) if found else None
 
-    async def _word(self, run: Run) -> str:
-        profile = profiles.get(run.profile)
+    async def word(self, run: Run, profile_name: str | None = None) -> str:
+        """The run's status in the words of a profile: its own, unless said."""
+        profile = profiles.get(profile_name or run.profile)
         fixed = isinstance(profile.run.words[run.status], str)
         events = [] if fixed else await self._store.read("events_of", run.id)
         return run_word(profile, run, events)
 
-    async def run(self, run_id: int) -> RunView:
-        """One run with its input, output and error."""
+    async def run(self, run_id: int, profile: str | None = None) -> RunView:
+        """One run with its input, output and error; `shown` in the words of its own profile, unless another is named."""
         run = await self.row(run_id)
         spec = await self.spec(run_id)
         output = await self._payload(run.id, run.output_ref) if run.status == "succeeded" else None
@@ -264,7 +224,7 @@ class Views:
             tenant=run.tenant,
             workspace=run.workspace,
             status=run.status,
-            shown=await self._word(run),
+            shown=await self.word(run, profile),
             reason=run.reason,
             paused=run.paused,
             parked=run.parked,
@@ -272,8 +232,10 @@ class Views:
             priority=spec.priority,
             concurrency_key=run.concurrency_key,
             labels=msgspec.json.decode(spec.labels),
+            metadata=msgspec.json.decode(spec.metadata),
             requester=spec.requester,
             trigger=spec.trigger_type,
+            trigger_ref=spec.trigger_ref,
             repo=run.repo,
             parent=_text(spec.parent_id),
             resumed_from=_text(spec.resumed_from),
@@ -309,84 +271,42 @@ class Views:
         """The newest runs; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
-        rest = repo is not None and status is not None
-        if not (rest or workflow or labels or parked):
-            rows = await self._page(tenant, status, repo, FOREVER_US, limit)
-        else:
-            rows = await self._found(tenant, status, repo, workflow, labels or {}, parked, limit)
-        specs = await self._specs(rows)
+        wanted = Wanted(status=status, repo=repo, workflow=workflow, labels=labels or {}, parked=parked)
+        found: list[Run] = []
+        place: Place | None = NEWEST
+        while place is not None and len(found) < limit:
+            runs, place = await page(self._store, tenant, wanted, place, limit - len(found))
+            found += runs
+        return await self.lines(found)
+
+    async def lines(self, runs: list[Run], profile: str | None = None) -> list[RunLine]:
+        """Runs as lines of a list; `shown` as in `run`."""
+        specs = await specs_of(self._store, runs)
         return [
             RunLine(
                 id=ids.run_text(run.id),
                 workflow=run.workflow,
+                workspace=run.workspace,
                 profile=run.profile,
                 status=run.status,
-                shown=await self._word(run),
+                shown=await self.word(run, profile),
                 reason=run.reason,
                 paused=run.paused,
                 parked=run.parked,
                 steps_done=run.steps_done,
                 steps_total=run.steps_total,
                 labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
+                repo=run.repo,
                 created_at=moment(run.created_at),
+                started_at=maybe(run.started_at),
                 finished_at=maybe(run.finished_at),
                 seconds=None if run.duration_us is None else run.duration_us / 1e6,
             )
-            for run in rows
+            for run in runs
         ]
 
-    async def _specs(self, runs: Iterable[Run]) -> dict[int, RunSpec]:
-        wanted = [(run.id,) for run in runs]
-        found: list[RunSpec] = await self._store.read("load_specs", rows=wanted) if wanted else []
-        return {spec.run_id: spec for spec in found}
-
-    async def _page(
-        self, tenant: str, status: str | None, repo: str | None, before: int, limit: int
-    ) -> list[Run]:
-        """Runs by one index, newest first: the repository's, else the status's, else all."""
-        read = self._store.read
-        rows: list[Run]
-        if repo is not None:
-            rows = await read("runs_by_repo", tenant, repo, before, limit)
-        elif status is not None:
-            rows = await read("runs_by_status", tenant, status, before, limit)
-        else:
-            rows = await read("runs_newest", tenant, before, limit)
-        return rows
-
-    async def _found(
-        self,
-        tenant: str,
-        status: str | None,
-        repo: str | None,
-        workflow: str | None,
-        labels: Mapping[str, str],
-        parked: bool,
-        limit: int,
-    ) -> list[Run]:
-        """One index is read page by page, the other conditions are looked at here."""
-        found: dict[int, Run] = {}
-        seen: set[int] = set()
-        before = FOREVER_US
-        while len(found) < limit:
-            page = await self._page(tenant, status, repo, before, LIST_MAX)
-            if not page:
-                break
-            fits = [run for run in page if status in (None, run.status) and workflow in (None, run.workflow)]
-            if parked:
-                fits = [run for run in fits if run.parked is not None and run.status not in CLOSED_RUN]
-            if labels:
-                specs = await self._specs(fits)
-                fits = [run for run in fits if run.id in specs and _has(specs[run.id], labels)]
-            found |= {run.id: run for run in fits}
-            # The moment of the page's last run may be shared by others: it is read again, unless that is all.
-            fresh = {run.id for run in page} - seen
-            seen = {run.id for run in page}
-            before = page[-1].created_at + 1 if fresh and len(page) == LIST_MAX else page[-1].created_at
-        return list(found.values())[:limit]
-
-    async def steps(self, run_id: int) -> list[StepView]:
-        """The steps of a run: leased ones, gates, checkpoints, waits and children."""
+    async def steps(self, run_id: int, profile_name: str | None = None) -> list[StepView]:
+        """The steps of a run: leased ones, gates, checkpoints, waits and children; `shown` as in `run`."""
         run = await self.row(run_id)
         read = self._store.read
         steps: list[Step] = await read("steps_of", run_id)
@@ -403,7 +323,7 @@ class Views:
             bodies={p.ref: p.body for p in payloads},
         )
         newest = {(a.idx, a.n): a for a in attempts}
-        profile = profiles.get(run.profile)
+        profile = profiles.get(profile_name or run.profile)
         seen = [(step, newest.get((step.idx, step.attempt))) for step in steps if step.kind != "body"]
         untold = any(_fixed_word(profile, step, attempt) is None for step, attempt in seen)
         again = any(c.tries > 1 for c in rows.checkpoints) or any(step.attempt > 1 for step, _ in seen)
@@ -438,39 +358,11 @@ class Views:
     async def approvals(self, run_id: int) -> list[ApprovalView]:
         """Every question of a run, oldest first."""
         await self.row(run_id)
-        rows: list[Approval] = await self._store.read("approvals_of", run_id)
-        return [await self._approval(row) for row in rows]
+        rows: list[Question] = await self._store.read("questions_of", run_id)
+        return await views_of(self._store, rows)
 
     async def open_approvals(self, tenant: str, limit: int = 100) -> list[ApprovalView]:
         """What people are asked now, oldest first."""
-        rows: list[Approval] = await self._store.read("approvals_open", tenant, limit)
-        return [await self._approval(row) for row in rows]
-
-    async def _approval(self, row: Approval) -> ApprovalView:
-        waits: list[Wait] = await self._store.read("waits_of", row.run_id)
-        wait = next(w for w in waits if w.no == row.no)
-        question = await self._payload(row.run_id, row.question_ref)
-        return ApprovalView(
-            run_id=ids.run_text(row.run_id),
-            no=row.no,
-            step=wait.label,
-            action=wait.name,
-            title=title_of(question) or wait.name,
-            status=row.status,
-            tier=row.tier,
-            people=row.people,
-            votes=tuple(row.votes.split()),
-            requester=row.requester,
-            revision=row.revision,
-            digest=row.digest.hex(),
-            requested_at=moment(row.requested_at),
-            expires_at=maybe(row.expires_at),
-            decided_by=row.decided_by,
-            question=question,
-        )
-
-
-def _has(spec: RunSpec, labels: Mapping[str, str]) -> bool:
-    """Whether a run has all of these labels."""
-    given = msgspec.json.decode(spec.labels)
-    return all(str(given.get(key)) == value for key, value in labels.items())
+        open_now = await self._store.read("approvals_open", tenant, limit)
+        rows = [row for one in open_now for row in await self._store.read("question_at", one.run_id, one.no)]
+        return await views_of(self._store, rows)

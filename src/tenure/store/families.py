@@ -9,7 +9,7 @@ from __future__ import annotations
 from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
-from tenure.store import beside, deliveries, feeding, identity, keys, remote
+from tenure.store import beside, deliveries, feeding, identity, keys, listing, remote
 from tenure.store.port import Answer
 from tenure.store.sqlfile import named_queries
 
@@ -17,6 +17,7 @@ FAMILIES = {
     "beside": beside,
     "identity": identity,
     "keys": keys,
+    "listing": listing,
     "deliveries": deliveries,
     "feeding": feeding,
     "remote": remote,

@@ -1,0 +1,131 @@
+"""Lists of runs, newest first, a page at a time.
+
+Laws:
+1. A page begins behind a place, (moment, id) of the last run before it: nothing is lost or repeated at its edges, also
+   where many runs share one moment.
+2. One index is read (the repository's, else the status's, else the tenant's); the other conditions are looked at here, over
+   a bounded number of runs. A page that found fewer than asked for by then says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tenure.kernel.model import CLOSED_RUN, Run, RunSpec
+from tenure.store.port import Store
+
+FOREVER_US = (1 << 62) - 1
+"""Later than any run was or will be made."""
+SCANNED_MAX = 5_000
+"""Runs that one page looks at for conditions no index has."""
+_CHUNK = 500
+
+Place = tuple[int, int]
+NEWEST: Place = (FOREVER_US, 0)
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list."""
+
+    id: str
+    workflow: str
+    profile: str
+    status: str
+    shown: str
+    reason: str | None
+    paused: bool
+    parked: str | None
+    steps_done: int
+    steps_total: int
+    labels: dict[str, Any]
+    created_at: datetime
+    finished_at: datetime | None
+    seconds: float | None
+    workspace: str = "default"
+    repo: str | None = None
+    started_at: datetime | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a list; a run fulfils all of them."""
+
+    status: str | None = None
+    repo: str | None = None
+    workflow: str | None = None
+    labels: Mapping[str, str] = {}
+    parked: bool = False
+    since_us: int = 0
+    """Made at this moment or later."""
+    before_us: int = FOREVER_US
+    """Made before this moment."""
+
+    @property
+    def by_index_alone(self) -> bool:
+        """Whether the index that is read decides everything."""
+        both = self.repo is not None and self.status is not None
+        return not (both or self.workflow is not None or self.labels or self.parked)
+
+
+async def specs_of(store: Store, runs: Iterable[Run]) -> dict[int, RunSpec]:
+    """What some runs were asked to be, by their ids."""
+    wanted = [(run.id,) for run in runs]
+    found: list[RunSpec] = await store.read("load_specs", rows=wanted) if wanted else []
+    return {spec.run_id: spec for spec in found}
+
+
+async def page(
+    store: Store, tenant: str, wanted: Wanted, place: Place, limit: int
+) -> tuple[list[Run], Place | None]:
+    """At most so many runs behind a place, and where the next page begins (None: there is none)."""
+    found: list[Run] = []
+    seen = 0
+    place = min(place, (wanted.before_us, 0))
+    size = limit + 1 if wanted.by_index_alone else max(_CHUNK, limit + 1)
+    while True:
+        runs = await _read(store, tenant, wanted, place, size)
+        runs = [
+            run for run in runs if run.created_at >= wanted.since_us
+        ]  # fewer than asked for: the last page
+        found += runs if wanted.by_index_alone else await _fitting(store, wanted, runs)
+        if len(found) > limit:
+            last = found[limit - 1]
+            return found[:limit], (last.created_at, last.id)
+        if len(runs) < size:
+            return found, None
+        place = (runs[-1].created_at, runs[-1].id)
+        seen += len(runs)
+        if seen >= SCANNED_MAX:
+            return found, place
+
+
+async def _read(store: Store, tenant: str, wanted: Wanted, place: Place, size: int) -> list[Run]:
+    rest = (*place, size)
+    rows: list[Run]
+    if wanted.repo is not None:
+        rows = await store.read("runs_page_by_repo", tenant, wanted.repo, *rest)
+    elif wanted.status is not None:
+        rows = await store.read("runs_page_by_status", tenant, wanted.status, *rest)
+    else:
+        rows = await store.read("runs_page", tenant, *rest)
+    return rows
+
+
+async def _fitting(store: Store, wanted: Wanted, runs: list[Run]) -> list[Run]:
+    fits = [run for run in runs if wanted.status in (None, run.status)]
+    fits = [run for run in fits if wanted.workflow in (None, run.workflow)]
+    if wanted.parked:
+        fits = [run for run in fits if run.parked is not None and run.status not in CLOSED_RUN]
+    if wanted.labels:
+        specs = await specs_of(store, fits)
+        fits = [run for run in fits if run.id in specs and _has(specs[run.id], wanted.labels)]
+    return fits
+
+
+def _has(spec: RunSpec, labels: Mapping[str, str]) -> bool:
+    """Whether a run has all of these labels."""
+    given = msgspec.json.decode(spec.labels)
+    return all(str(given.get(key)) == value for key, value in labels.items())

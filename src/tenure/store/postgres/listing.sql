@@ -1,0 +1,62 @@
+-- Pages of lists, and quick looks; see tenure.store.listing.
+
+-- The index ends with the moment, so rows of one moment are sorted by their id as they come (incremental sort); the
+-- bound on the moment alone is what the index is searched by.
+
+-- name: runs_page
+select {run} from run
+where tenant = $1 and created_at <= $2 and (created_at < $2 or id < $3)
+order by created_at desc, id desc limit $4
+
+-- name: runs_page_by_status
+select {run} from run
+where tenant = $1 and status = $2 and created_at <= $3 and (created_at < $3 or id < $4)
+order by created_at desc, id desc limit $5
+
+-- name: runs_page_by_repo
+select {run} from run
+where tenant = $1 and repo = $2 and created_at <= $3 and (created_at < $3 or id < $4)
+order by created_at desc, id desc limit $5
+
+-- name: glances
+select
+    id, tenant, workflow, profile, created_at, status, version, event_at, started_at, finished_at, reason, paused, parked,
+    cancel_at, reported_at, steps_total, steps_done, waits_open, output_ref, error_ref
+from run where id = any($1::bigint[])
+
+-- name: questions_page
+select {a.approval}, w.kind, w.label, w.name, r.workflow
+from approval as a
+join wait as w on w.run_id = a.run_id and w.no = a.no
+join run as r on r.id = a.run_id
+where
+    a.tenant = $1 and a.status = 'requested' and w.kind = $2 and a.requested_at <= $3
+    and (a.requested_at, a.run_id, a.no) < ($3, $4, $5)
+order by a.requested_at desc, a.run_id desc, a.no desc limit $6
+
+-- name: questions_of
+select {a.approval}, w.kind, w.label, w.name, r.workflow
+from approval as a
+join wait as w on w.run_id = a.run_id and w.no = a.no
+join run as r on r.id = a.run_id
+where a.run_id = $1 order by a.no
+
+-- name: question_at
+select {a.approval}, w.kind, w.label, w.name, r.workflow
+from approval as a
+join wait as w on w.run_id = a.run_id and w.no = a.no
+join run as r on r.id = a.run_id
+where a.run_id = $1 and a.no = $2
+
+-- name: questions_counted
+select w.kind, count(*), min(a.requested_at)
+from approval as a
+join wait as w on w.run_id = a.run_id and w.no = a.no
+where a.tenant = $1 and a.status = 'requested'
+group by w.kind order by w.kind
+
+-- name: artifacts_page
+select {artifact} from artifact where run_id = $1 and name > $2 order by name limit $3
+
+-- name: artifact_at
+select {artifact} from artifact where run_id = $1 and name = $2
