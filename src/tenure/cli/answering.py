@@ -21,8 +21,9 @@ from tenure.cli.console import plain, shown
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
     from tenure.cli.watching import Screen
-    from tenure.embedded import ApprovalView, Engine, RunView, StepView
+    from tenure.embedded import ApprovalView, RunView, StepView
 
 LOOK_SECONDS = 0.2
 _YES = ("y", "yes")
@@ -32,8 +33,8 @@ _NO = ("n", "no")
 class Answering:
     """See the laws above."""
 
-    def __init__(self, engine: Engine, console: Console, approver: str) -> None:
-        self._engine = engine
+    def __init__(self, desk: Desk, console: Console, approver: str) -> None:
+        self._desk = desk
         self._console = console
         self._approver = approver
         self._asked: set[tuple[str, int, int]] = set()
@@ -45,7 +46,7 @@ class Answering:
         }
         if not waiting:
             return False
-        for question in await self._engine.approvals(run.id):
+        for question in await self._desk.approvals(run.id):
             key = (run.id, question.no, question.revision)
             if question.status != "requested" or question.step not in waiting or key in self._asked:
                 continue
@@ -95,7 +96,7 @@ class Answering:
 
     async def _decide(self, question: ApprovalView, verb: str, reason: str | None) -> None:
         said: dict[str, Any] = {"digest": question.digest, "revision": question.revision, "reason": reason}
-        decide = self._engine.approve if verb == "approve" else self._engine.reject
+        decide = self._desk.approve if verb == "approve" else self._desk.reject
         try:
             status = await decide(question.run_id, approver=self._approver, no=question.no, **said)
         except TenureError as refused:
@@ -122,7 +123,7 @@ class Answering:
             reading.cancel()
 
     async def _is_open(self, question: ApprovalView) -> bool:
-        rows = await self._engine.approvals(question.run_id)
+        rows = await self._desk.approvals(question.run_id)
         return any(row.no == question.no and row.status == "requested" for row in rows)
 
 

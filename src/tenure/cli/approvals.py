@@ -55,7 +55,7 @@ def list_approvals(
     as_json: AsJson = False,
 ) -> None:
     """List what people are asked now, oldest first."""
-    asked = ask(db, tenant, lambda engine: engine.approvals(run))
+    asked = ask(db, tenant, lambda desk: desk.approvals(run))
     if as_json:
         print_json(asked)
         return
@@ -123,7 +123,7 @@ def _answer(
     verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, by: str | None, as_json: bool
 ) -> None:
     status: str = ask(
-        db, tenant, lambda engine: getattr(engine, verb)(run, approver=who(by), **said), changes=True
+        db, tenant, lambda desk: getattr(desk, verb)(run, approver=who(by), **said), changes=True
     )
     if as_json:
         print_json({"run": run, "status": status})

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tenure.cli.servers import with_server
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+ON_DATABASES = frozenset({"demo", "dev", "doctor", "migrate", "serve", "worker"})
+"""Commands that need the database itself, or have a way of their own to a server."""
 
 
 class Line(NamedTuple):
@@ -80,7 +86,8 @@ def load(module: str, name: str) -> Any:
     import_module(f"tenure.cli.{module}").register(app)
     app.callback()(_nothing)  # so that one command is a group too
     group: Any = typer.main.get_command(app)
-    return group.commands[name]
+    command = group.commands[name]
+    return command if name in ON_DATABASES else with_server(command)
 
 
 def _nothing() -> None:

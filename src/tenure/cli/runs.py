@@ -6,7 +6,7 @@ Law: nothing is decided here; each command is one call of the engine and a way t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,12 +25,25 @@ from tenure.cli.options import (
     not_empty,
 )
 from tenure.cli.runs_show import show_list, show_run, when
-from tenure.cli.session import By, RunArg, Tenant, ask, json_value, moment_of, pairs, seconds, who
+from tenure.cli.session import (
+    By,
+    RunArg,
+    Tenant,
+    ask,
+    json_value,
+    moment_of,
+    on_engine,
+    pairs,
+    seconds,
+    wait_for,
+    who,
+)
 
 if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
     from tenure.cli.watching import Ended
     from tenure.embedded import Engine, EventView, RunView, StepView, Why
-    from tenure.kernel.beside import LogLine
+    from tenure.embedded.looking import LogView
     from tenure.orchestrator.views import TryView
 
 _app = typer.Typer(
@@ -123,7 +136,7 @@ def create(
         )
         return await engine.get(run_id)
 
-    run = ask(db, tenant, call, changes=True, make=True)
+    run = wait_for(on_engine(db, tenant, call, make=True))
     if as_json:
         print_json(run)
     else:
@@ -156,8 +169,8 @@ def list_runs(
     lines = ask(
         db,
         tenant,
-        lambda engine: engine.views.list_runs(
-            tenant, status=status, repo=repo, workflow=workflow, labels=labels, parked=parked, limit=limit
+        lambda desk: desk.list_runs(
+            status=status, repo=repo, workflow=workflow, labels=labels, parked=parked, limit=limit
         ),
     )
     if as_json:
@@ -195,11 +208,11 @@ def show(
     if profile is not None or at is not None:
         if not as_json:
             raise typer.BadParameter("a profile's document is JSON: add --json", param_hint="--profile")
-        print_json(ask(db, tenant, lambda engine: _document(engine, run, profile or "", at)))
+        print_json(ask(db, tenant, lambda desk: desk.document(run, profile or "", at)))
         return
 
-    async def call(engine: Engine) -> tuple[RunView, list[StepView], Why]:
-        return await engine.get(run), await engine.steps(run), await engine.why(run)
+    async def call(desk: Desk) -> tuple[RunView, list[StepView], Why]:
+        return await desk.get(run), await desk.steps(run), await desk.why(run)
 
     view, steps, reason = ask(db, tenant, call)
     from tenure.orchestrator.views import summed
@@ -209,13 +222,6 @@ def show(
         print_json({"run": view, "steps": steps, "costs": costs, "why": reason})
     else:
         show_run(view, steps, reason, costs, everything=everything)
-
-
-async def _document(engine: Engine, run: str, profile: str, at: str | None) -> Any:
-    from tenure import ids
-    from tenure.orchestrator.documents import document
-
-    return await document(engine.views, engine.store, ids.run_int(run), profile, at)
 
 
 @_app.command()
@@ -234,13 +240,13 @@ def events(
     if timeline:
         from tenure.cli.story import story, story_table
 
-        told = story(*ask(db, tenant, lambda engine: _lived(engine, run, after)))
+        told = story(*ask(db, tenant, lambda desk: _lived(desk, run, after)))
         if as_json:
             print_json(told)
         else:
             out().print(story_table(told))
         return
-    history = ask(db, tenant, lambda engine: engine.events(run, after=after))
+    history = ask(db, tenant, lambda desk: desk.events(run, after=after))
     if as_json:
         print_json(history)
         return
@@ -250,19 +256,17 @@ def events(
 
 
 async def _lived(
-    engine: Engine, run: str, after: int
+    desk: Desk, run: str, after: int
 ) -> tuple[RunView, list[StepView], list[EventView], list[TryView]]:
     """What the story of a run is made from."""
-    from tenure import ids
-
-    tries = await engine.views.tries(ids.run_int(run))
-    return await engine.get(run), await engine.steps(run), await engine.events(run, after=after), tries
+    tries = await desk.tries(run)
+    return await desk.get(run), await desk.steps(run), await desk.events(run, after=after), tries
 
 
 @_app.command()
 def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """Say why a run is not moving, in one reason."""
-    reason = ask(db, tenant, lambda engine: engine.why(run))
+    reason = ask(db, tenant, lambda desk: desk.why(run))
     if as_json:
         print_json(reason)
     else:
@@ -282,11 +286,11 @@ def logs(
 ) -> None:
     """Show what a run's code has logged: `tenure.log(...)`, and what commands printed."""
 
-    async def call(engine: Engine) -> list[LogLine]:
+    async def call(desk: Desk) -> list[LogView]:
         from tenure.cli.watching import log_lines
 
-        found: list[LogLine] = []
-        async for line in log_lines(engine, run, after, follow=follow):
+        found: list[LogView] = []
+        async for line in log_lines(desk, run, after, follow=follow):
             if step is not None and line.step != step:
                 continue
             if as_json:
@@ -297,17 +301,15 @@ def logs(
 
     found = ask(db, tenant, call)
     if as_json:
-        import msgspec
-
-        print_json([{**msgspec.structs.asdict(x), "fields": msgspec.json.decode(x.fields)} for x in found])
+        print_json(found)
 
 
-def _show_line(line: LogLine) -> None:
-    from tenure.orchestrator.views import moment
+def _show_line(line: LogView) -> None:
+    import msgspec
 
-    fields = "" if line.fields == "{}" else f"  {line.fields}"
+    fields = f"  {msgspec.json.encode(line.fields).decode()}" if line.fields else ""
     style = {"warning": "yellow", "error": "red"}.get(line.level, "")
-    text = f"{when(moment(line.at))}  {line.level:<7} {line.step}  {line.text}{fields}"
+    text = f"{when(line.at)}  {line.level:<7} {line.step}  {line.text}{fields}"
     out().print(shown(text, style=style), soft_wrap=True)
 
 
@@ -325,8 +327,8 @@ def watch(
     """
     from tenure.cli.watching import finish, watch_run
 
-    async def call(engine: Engine) -> Ended:
-        return await watch_run(engine, run, quiet=as_json, approver=who(by))
+    async def call(desk: Desk) -> Ended:
+        return await watch_run(desk, run, quiet=as_json, approver=who(by))
 
     try:
         ended = ask(db, tenant, call, changes=True)

@@ -67,8 +67,8 @@ def _ask(
 
     async def run() -> T:
         opened = change(db, tenant, make=make) if changes else session(db, tenant)
-        async with opened as engine:
-            return await call(engine.schedules)
+        async with opened as desk:
+            return await call(desk.schedules)
 
     return wait_for(run())
 

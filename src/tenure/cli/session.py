@@ -2,7 +2,9 @@
 
 Laws:
 1. A command that changes something ends by doing what is due and delivering what is owed: nobody else may come.
-2. Only `runs create` makes a database, and only a file; everything else says STORE_NOT_MIGRATED.
+2. With --server (or TENURE_SERVER) a command asks that server instead of a database; it works the same. The key is
+   read from TENURE_KEY or a file, never from the command line.
+3. Only `runs create` makes a database, and only a file; everything else says STORE_NOT_MIGRATED.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import msgspec
 import typer
 
 from tenure.cli.options import not_empty
+from tenure.cli.servers import chosen_server, refuse_server
 from tenure.clock import HostClock
 from tenure.config import choose_database
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
     from tenure.embedded import Engine
 
 T = TypeVar("T")
@@ -39,8 +43,8 @@ def some_runs(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     given = context.params
 
     async def call() -> list[tuple[str, str]]:
-        async with session(given.get("db"), given.get("tenant") or "default") as engine:
-            lines = await engine.runs(limit=IDS_OFFERED)
+        async with session(given.get("db"), given.get("tenant") or "default") as desk:
+            lines = await desk.list_runs(limit=IDS_OFFERED)
             return [(line.id, f"{line.workflow} {line.status}") for line in lines]
 
     try:
@@ -83,10 +87,21 @@ def who(given: str | None) -> str:
 
 
 @asynccontextmanager
-async def session(
-    db: str | None, tenant: str, *, make: bool = False, only_reads: bool = True
+async def session(db: str | None, tenant: str) -> AsyncIterator[Desk]:
+    """Where a command looks: at a server, or at a database, even one that cannot be written."""
+    if (server := chosen_server(db)) is not None:
+        async with server as desk:
+            yield desk
+    else:
+        async with _engine(db, tenant, only_reads=True) as engine:
+            yield engine
+
+
+@asynccontextmanager
+async def _engine(
+    db: str | None, tenant: str, *, make: bool = False, only_reads: bool = False
 ) -> AsyncIterator[Engine]:
-    """An engine for one command; one that only reads is content with a file that cannot be written."""
+    """An engine for one command."""
     from tenure.embedded import Engine
 
     database = choose_database(db)
@@ -97,11 +112,26 @@ async def session(
 
 
 @asynccontextmanager
-async def change(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Engine]:
-    """An engine for a command that changes something; see law 1."""
-    async with session(db, tenant, make=make, only_reads=False) as engine:
-        yield engine
+async def change(db: str | None, tenant: str, *, make: bool = False) -> AsyncIterator[Desk]:
+    """Where a command changes something; see law 1."""
+    if (server := chosen_server(db)) is not None:
+        async with server as desk:
+            yield desk
+    else:
+        async with _engine(db, tenant, make=make) as engine:
+            yield engine
+            await engine.settle()
+
+
+async def on_engine(
+    db: str | None, tenant: str, call: Callable[[Engine], Awaitable[T]], *, make: bool = False
+) -> T:
+    """One call of an engine, for what no server can do."""
+    refuse_server()
+    async with _engine(db, tenant, make=make) as engine:
+        found = await call(engine)
         await engine.settle()
+        return found
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -112,17 +142,17 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 def ask(
     db: str | None,
     tenant: str,
-    call: Callable[[Engine], Awaitable[T]],
+    call: Callable[[Desk], Awaitable[T]],
     *,
     changes: bool = False,
     make: bool = False,
 ) -> T:
-    """One call of an engine, as a command of its own."""
+    """One call of an engine or a server, as a command of its own."""
 
     async def run() -> T:
         opened = change(db, tenant, make=make) if changes else session(db, tenant)
-        async with opened as engine:
-            return await call(engine)
+        async with opened as desk:
+            return await call(desk)
 
     return wait_for(run())
 

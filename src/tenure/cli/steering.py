@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,8 @@ from tenure.cli.session import By, RunArg, Tenant, ask, code_of, json_value, who
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
-    from tenure.embedded import Engine, RunView
+    from tenure.cli.desk import Desk
+    from tenure.embedded import RunView
 
 
 def register(app: typer.Typer) -> None:
@@ -75,11 +76,11 @@ def unpause(
     _said(as_json, run, {"paused": False}, f"{run} goes on")
 
 
-def _again(db: str | None, tenant: str, call: Callable[[Engine], Awaitable[str]]) -> RunView:
+def _again(db: str | None, tenant: str, call: Callable[[Desk], Awaitable[str]]) -> RunView:
     """The run that a call answered the id of."""
 
-    async def both(engine: Engine) -> RunView:
-        return await engine.get(await call(engine))
+    async def both(desk: Desk) -> RunView:
+        return await desk.get(await call(desk))
 
     return ask(db, tenant, both, changes=True)
 
@@ -139,24 +140,12 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a finished run with its history and payloads, for good. Its idempotency key stays used."""
-    from tenure import ids
-    from tenure.kernel import commands as c
-
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to be asked: add --yes", param_hint="--yes")
     if not yes:
         typer.confirm(f"Delete {run} with its whole history?", abort=True, err=True)
 
-    async def call(engine: Engine) -> None:
-        to: dict[str, Any] = {
-            "run_id": ids.run_int(run),
-            "tenant": tenant,
-            "context": engine.context(who(by)),
-        }
-        for command in (c.Seal, c.DeleteRun):
-            await engine.orchestrator.send(command(**to))
-
-    ask(db, tenant, call, changes=True)
+    ask(db, tenant, lambda e: e.delete(run, actor=who(by)), changes=True)
     _said(as_json, run, {"deleted": True}, f"{run} is deleted")
 
 
@@ -178,44 +167,15 @@ def signal(
     if not event:
         raise TenureError("INVALID_INPUT", "an event has a name")
     value = json_value(data, "--data")
-    answer, awaited = ask(
+    told = ask(
         db,
         tenant,
-        lambda e: _deliver(e, run, event, value, event_id, source, who(by)),
+        lambda e: e.signal(run, event, value, event_id=event_id, source=source, actor=who(by)),
         changes=True,
     )
-    taken, again = bool(answer["taken"]), bool(answer["again"])
-    text = "taken" if taken else "kept until somebody waits for it"
-    if again:
+    text = "taken" if told.taken else "kept until somebody waits for it"
+    if told.again:
         text = f"already delivered: {text}"
-    if awaited and not taken:
-        text += f" (it waits for {' and '.join(repr(name) for name in awaited)} now)"
-    _said(as_json, run, {"event": event, "taken": taken, "again": again}, text)
-
-
-async def _deliver(
-    engine: Engine, run: str, event: str, value: Any, event_id: str | None, source: str, by: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Deliver it; the answer, and the other events that the run waits for now."""
-    import secrets
-
-    from tenure import ids
-    from tenure.embedded.plan import payload
-    from tenure.kernel import commands as c
-    from tenure.kernel.model import Wait
-
-    number = ids.run_int(run)
-    answer: dict[str, Any] = await engine.orchestrator.send(
-        c.DeliverEvent(
-            run_id=number,
-            tenant=engine.tenant,
-            context=engine.context(by),
-            name=event,
-            event_id=event_id or f"evt:{secrets.token_hex(8)}",
-            source=source,
-            payload=payload(value),
-        )
-    )
-    waits: list[Wait] = await engine.store.read("waits_of", number)
-    names = (w.name for w in waits if w.state == "open" and w.kind == "event" and w.name != event)
-    return answer, list(dict.fromkeys(names))
+    if told.awaited and not told.taken:
+        text += f" (it waits for {' and '.join(repr(name) for name in told.awaited)} now)"
+    _said(as_json, run, {"event": event, "taken": told.taken, "again": told.again}, text)

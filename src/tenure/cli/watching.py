@@ -24,9 +24,10 @@ from tenure.orchestrator.views import RunView, StepView, moment, summed
 from tenure.orchestrator.why import Why
 
 if TYPE_CHECKING:
-    from tenure.embedded import Engine
-    from tenure.kernel.beside import LogLine
+    from tenure.cli.desk import Desk
+    from tenure.embedded.looking import LogView
     from tenure.sdk.frame import Frame
+    from tenure.worker import Worker
 
 LOOK_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
@@ -60,17 +61,17 @@ class Screen(Protocol):
         ...
 
 
-async def watch_run(engine: Engine, run_id: str, *, quiet: bool, approver: str) -> Ended:
+async def watch_run(desk: Desk, run_id: str, *, quiet: bool, approver: str) -> Ended:
     """Watch a run to its end; a run that is restarted as another is followed."""
     from tenure.cli.answering import Answering
 
     console = err()
     screen: Screen = Waits(console) if quiet else Live(console) if console.is_terminal else Lines(console)
     asks = not quiet and console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
-    answering = Answering(engine, console, approver) if asks else None
+    answering = Answering(desk, console, approver) if asks else None
     try:
         while True:
-            ended = await _to_its_end(engine, run_id, screen, answering)
+            ended = await _to_its_end(desk, run_id, screen, answering)
             successor = ended.run.restarted_as
             if successor is None:
                 return ended
@@ -79,21 +80,21 @@ async def watch_run(engine: Engine, run_id: str, *, quiet: bool, approver: str) 
         screen.stop()
 
 
-async def _to_its_end(engine: Engine, run_id: str, screen: Screen, answering: Any) -> Ended:
+async def _to_its_end(desk: Desk, run_id: str, screen: Screen, answering: Any) -> Ended:
     loop = asyncio.get_running_loop()
     seen, read_at = -1, 0.0
-    here = _Here(engine, run_id)
+    here = _Here(desk, run_id)
     while True:
-        version, news = await _version(engine, run_id), here.look()
+        version, news = await _version(desk, run_id), here.look()
         if version != seen or news or loop.time() - read_at > REFRESH_SECONDS:
-            run, steps = await engine.get(run_id), await engine.steps(run_id)
+            run, steps = await desk.get(run_id), await desk.steps(run_id)
             seen, read_at = run.events, loop.time()
             screen.update(run, steps if run.finished else here.among(steps))
             if run.finished:
                 output = None
                 if run.status == "succeeded" and run.restarted_as is None:
-                    output = await engine.result(run_id)
-                return Ended(run, steps, await engine.why(run_id), output)
+                    output = await desk.result(run_id)
+                return Ended(run, steps, await desk.why(run_id), output)
             if answering is not None and await answering.ask(run, steps, screen):
                 continue
         await asyncio.sleep(LOOK_SECONDS)
@@ -102,8 +103,8 @@ async def _to_its_end(engine: Engine, run_id: str, screen: Screen, answering: An
 class _Here:
     """The steps of a code-first run that are under way in this process: the history tells of them when they end."""
 
-    def __init__(self, engine: Engine, run_id: str) -> None:
-        self._engine = engine
+    def __init__(self, desk: Desk, run_id: str) -> None:
+        self._workers: list[Worker] = getattr(desk, "local", [])
         self._run_id = run_id
         self._clock = HostClock()
         self._frames: dict[tuple[str, int], Frame] = {}
@@ -112,7 +113,7 @@ class _Here:
 
     def look(self) -> bool:
         """Whether something has begun, ended or told of its progress since the last look."""
-        found = [frame for worker in self._engine.local for frame in worker.frames(self._run_id)]
+        found = [frame for worker in self._workers for frame in worker.frames(self._run_id)]
         now = {(frame.step, frame.attempt): frame for frame in found}
         said = [frame.progress_text for frame in found]
         news = now.keys() != self._frames.keys() or said != self._said
@@ -139,11 +140,9 @@ class _Here:
         return known + list(running.values())
 
 
-async def _version(engine: Engine, run_id: str) -> int:
-    from tenure import ids
-
+async def _version(desk: Desk, run_id: str) -> int:
     try:
-        return (await engine.views.row(ids.run_int(run_id))).version
+        return await desk.version(run_id)
     except TenureError as refused:
         if refused.code != "STORE_BUSY":
             raise
@@ -184,15 +183,12 @@ def _show_failure(run: RunView) -> None:
         console.print(shown(f"  {line}"), soft_wrap=True)
 
 
-async def log_lines(engine: Engine, run: str, after: int, *, follow: bool) -> AsyncIterator[LogLine]:
+async def log_lines(desk: Desk, run: str, after: int, *, follow: bool) -> AsyncIterator[LogView]:
     """The lines that a run's code has logged; with `follow` until it has ended."""
-    from tenure import ids
-
-    number = ids.run_int(run)
     while True:
         # Asked before the lines are read: what was logged before the end is not missed.
-        finished = (await engine.views.row(number)).finished_at is not None
-        page: list[LogLine] = await engine.store.read("log_lines_of", number, after, LOG_PAGE)
+        finished = (await desk.get(run)).finished
+        page = await desk.logs(run, after=after, limit=LOG_PAGE)
         for line in page:
             after = line.no
             yield line

@@ -10,15 +10,13 @@ import typer
 from tenure.cli.console import counted, error_fields, out, print_json, show_error, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table, when
-from tenure.cli.session import Tenant, ask
+from tenure.cli.session import Tenant, ask, on_engine, wait_for
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.declared import Declared
     from tenure.embedded import Engine
-    from tenure.kernel.beside import RegisteredWorkflow
-
-PAGE = 500
+    from tenure.embedded.looking import WorkflowView
 
 _app = typer.Typer(
     name="workflows",
@@ -46,14 +44,9 @@ def register(app: typer.Typer) -> None:
 @_app.command("list")
 def list_workflows(db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """List the registered workflows: those that a worker, a run or `register` has told of."""
-
-    async def call(engine: Engine) -> list[RegisteredWorkflow]:
-        found: list[RegisteredWorkflow] = await engine.store.read("workflows_of", tenant, "", PAGE)
-        return found
-
-    found = ask(db, tenant, call)
+    found = ask(db, tenant, lambda desk: desk.workflows())
     if as_json:
-        print_json([_fields(row) for row in found])
+        print_json(found)
         return
     if not found:
         out().print("no workflows are registered")
@@ -69,7 +62,7 @@ def list_workflows(db: Db = None, tenant: Tenant = "default", as_json: AsJson = 
             row.kind,
             shown(about.get("profile", "")),
             shown(about.get("queue", "")),
-            when(_moment(row)),
+            when(row.registered_at),
             shown(steps),
         )
     out().print(made)
@@ -84,12 +77,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a registered workflow: its versions, inputs and steps."""
-
-    async def call(engine: Engine) -> list[RegisteredWorkflow]:
-        found: list[RegisteredWorkflow] = await engine.store.read("workflow_named", tenant, name)
-        return found
-
-    found = ask(db, tenant, call)
+    found = ask(db, tenant, lambda desk: desk.workflow(name))
     chosen = next((row for row in found if version in (None, row.version)), None)
     if chosen is None:
         known = f"; its versions: {', '.join(row.version for row in found)}" if found else ""
@@ -99,7 +87,9 @@ def show(
             " see `tenure workflows list`",
         )
     if as_json:
-        print_json({**_fields(chosen), "versions": [row.version for row in found]})
+        import msgspec
+
+        print_json({**msgspec.structs.asdict(chosen), "versions": [row.version for row in found]})
         return
     about = _definition(chosen)
     lines: dict[str, Any] = {
@@ -113,7 +103,7 @@ def show(
         "inputs": ", ".join(_inputs(about)),
         "steps": ", ".join(f"{step['id']} ({step['kind']})" for step in about.get("steps", ())),
         "digest": chosen.digest,
-        "registered": when(_moment(chosen)),
+        "registered": when(chosen.registered_at),
     }
     for word, value in lines.items():
         if value:
@@ -136,12 +126,14 @@ def register_target(
     else:
         workflows = list(registering.workflows_in(definitions_of(target)))
 
-    async def call(engine: Engine) -> list[RegisteredWorkflow]:
-        return [await registering.put(engine, workflow) for workflow in workflows]
+    async def call(engine: Engine) -> list[WorkflowView]:
+        from tenure.embedded.looking import workflow_view
 
-    rows = ask(db, tenant, call, changes=True, make=True)
+        return [workflow_view(await registering.put(engine, workflow)) for workflow in workflows]
+
+    rows = wait_for(on_engine(db, tenant, call, make=True))
     if as_json:
-        print_json([_fields(row) for row in rows])
+        print_json(rows)
         return
     for row in rows:
         out().print(shown(f"registered {row.name} version {row.version}"))
@@ -195,15 +187,9 @@ def _checked(found: Declared) -> dict[str, Any]:
     }
 
 
-def _definition(row: RegisteredWorkflow) -> dict[str, Any]:
+def _definition(row: WorkflowView) -> dict[str, Any]:
     """What is known of it; others may register documents of another form."""
-    import msgspec
-
-    try:
-        about = msgspec.json.decode(row.definition)
-    except msgspec.DecodeError:
-        return {}
-    return about if isinstance(about, dict) else {}
+    return row.definition if isinstance(row.definition, dict) else {}
 
 
 def _inputs(about: dict[str, Any]) -> list[str]:
@@ -211,20 +197,3 @@ def _inputs(about: dict[str, Any]) -> list[str]:
 
     inputs = about.get("inputs", {})
     return list(properties(inputs) or inputs) if about.get("kind") == "code" else list(inputs)
-
-
-def _moment(row: RegisteredWorkflow) -> Any:
-    from tenure.orchestrator.views import moment
-
-    return moment(row.registered_at)
-
-
-def _fields(row: RegisteredWorkflow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "version": row.version,
-        "kind": row.kind,
-        "digest": row.digest,
-        "registered_at": _moment(row),
-        "definition": _definition(row) or row.definition,
-    }

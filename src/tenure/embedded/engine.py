@@ -23,6 +23,7 @@ from tenure.artifacts import Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
 from tenure.embedded.flows import POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
+from tenure.embedded.looking import Looking
 from tenure.embedded.plan import PlanLike, json_object, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
 from tenure.kernel import again
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 RETENTION_PAGE = 200
 
 
-class Engine(Flows):
+class Engine(Looking, Flows):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(

@@ -1,0 +1,137 @@
+"""Where commands look after runs: an engine beside its database, or a server.
+
+Law: whatever a command needs of runs is here, so that it works the same over both. (`embedded.Engine` and `client.Client`
+both have it; a test compares them with this list.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+    from tenure.embedded.looking import Delivered, LogView, WorkflowView
+    from tenure.orchestrator.tries import TryView
+
+
+class Desk(Protocol):
+    """See the law above."""
+
+    @property
+    def schedules(self) -> Any:
+        """What starts runs by the clock: see `embedded.schedules.Schedules`."""
+        ...
+
+    async def get(self, run_id: str) -> RunView:
+        """The run, with its input, output and error."""
+        ...
+
+    async def version(self, run_id: str) -> int:
+        """How long its history is: whether there is something new."""
+        ...
+
+    async def list_runs(
+        self,
+        *,
+        status: str | None = None,
+        repo: str | None = None,
+        workflow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        parked: bool = False,
+        limit: int = 50,
+    ) -> list[RunLine]:
+        """The newest runs that fulfil all conditions."""
+        ...
+
+    async def steps(self, run_id: str) -> list[StepView]:
+        """Its steps and checkpoints."""
+        ...
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[EventView]:
+        """Its history."""
+        ...
+
+    async def tries(self, run_id: str) -> list[TryView]:
+        """The tries of it that did not succeed."""
+        ...
+
+    async def logs(self, run_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogView]:
+        """What its code has logged."""
+        ...
+
+    async def document(self, run_id: str, profile: str, at: str | None = None) -> Any:
+        """It as the document of a profile, or what lies below that."""
+        ...
+
+    async def approvals(self, run_id: str | None = None) -> list[ApprovalView]:
+        """The questions of a run, or all that are open now."""
+        ...
+
+    async def why(self, run_id: str) -> Why:
+        """Why it is not moving."""
+        ...
+
+    async def result(self, run_id: str, *, wait: float | None = 0.0) -> Any:
+        """What it came to, or its error raised."""
+        ...
+
+    async def cancel(self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None) -> str:
+        """Request its cancellation; its status then."""
+        ...
+
+    async def cancel_step(self, run_id: str, name: str, *, actor: str | None = None) -> str:
+        """Cancel one step; its state then."""
+        ...
+
+    async def pause(self, run_id: str, *, actor: str | None = None) -> None:
+        """Give out no step of it."""
+        ...
+
+    async def unpause(self, run_id: str, *, actor: str | None = None) -> None:
+        """Give out steps again."""
+        ...
+
+    async def approve(self, run_id: str, *, approver: str, **answer: Any) -> str:
+        """Say yes to a question; the approval's status then."""
+        ...
+
+    async def reject(self, run_id: str, *, approver: str, **answer: Any) -> str:
+        """Say no."""
+        ...
+
+    async def signal(
+        self,
+        run_id: str,
+        event: str,
+        data: Any = None,
+        *,
+        event_id: str | None = None,
+        source: str = "",
+        actor: str | None = None,
+    ) -> Delivered:
+        """Deliver an event, and say what became of it."""
+        ...
+
+    async def resume(
+        self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
+        repeat: Collection[str] = (),
+    ) -> str:  # fmt: skip
+        """Go on; the run that goes on."""
+        ...
+
+    async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
+        """A fresh run of the same; its id."""
+        ...
+
+    async def delete(self, run_id: str, *, actor: str | None = None) -> None:
+        """Delete a finished run."""
+        ...
+
+    async def workflows(self) -> list[WorkflowView]:
+        """What is registered."""
+        ...
+
+    async def workflow(self, name: str) -> list[WorkflowView]:
+        """All registered versions of a workflow, newest first."""
+        ...

@@ -1,0 +1,161 @@
+"""How a client asks a server.
+
+Laws:
+1. Every POST carries an idempotency key, the caller's or one of ours: so a request whose answer was lost is simply sent
+   again, and has one effect.
+2. What the server refuses is raised as the same `TenureError` that an engine would raise: code, message, details.
+3. A server out of reach, or one that says "later", is asked again until the patience is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from tenure.errors import CODES, Detail, TenureError
+
+T = TypeVar("T")
+
+KEY_VARIABLE = "TENURE_KEY"
+PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS_MIN = 0.1
+PAUSE_SECONDS_MAX = 3.0
+_AGAIN = frozenset({429, 502, 503})
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    message: str = ""
+    details: tuple[Detail, ...] = ()
+    request_id: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _Problem
+
+
+class Transport:
+    """See the laws above. An async context manager."""
+
+    def __init__(
+        self,
+        server: str,
+        key: str | None = None,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        verify: bool | str = True,
+    ) -> None:
+        """`key` is a credential `tn_...`; without one TENURE_KEY is used. `verify`: a file of certificates to trust."""
+        key = key or os.environ.get(KEY_VARIABLE)
+        if not server.startswith(("http://", "https://")):
+            raise TenureError(
+                "INVALID_INPUT", f"a server's address begins with http:// or https://, unlike {server!r}"
+            )
+        headers = {"Accept": "application/json", "User-Agent": "tenure-client"}
+        if key:
+            headers["Authorization"] = f"Bearer {key.strip()}"
+        self.server = server.rstrip("/")
+        self._patience = patience_seconds
+        self._http = httpx.AsyncClient(
+            base_url=self.server, headers=headers, timeout=patience_seconds, verify=verify
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """The server's answer; a refusal is raised."""
+        sent = {name: value for name, value in (params or {}).items() if value is not None}
+        extra = dict(headers or {})
+        if content is None and body is not None:
+            content = msgspec.json.encode(body)
+        if content is not None:
+            extra["Content-Type"] = content_type
+        if method == "POST":
+            extra["Idempotency-Key"] = key or f"client-{secrets.token_hex(12)}"
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self._patience, PAUSE_SECONDS_MIN
+        while True:
+            last = loop.time() + pause >= until
+            try:
+                answer = await self._http.request(method, path, params=sent, content=content, headers=extra)
+            except httpx.TransportError as fault:
+                if last:
+                    raise TenureError(
+                        "UPSTREAM_UNAVAILABLE",
+                        f"{self.server} cannot be reached: {str(fault) or type(fault).__name__}",
+                    ) from fault
+            else:
+                if answer.status_code not in _AGAIN or last or not _refused(answer).retryable:
+                    if answer.status_code >= 400:
+                        raise _refused(answer)
+                    return answer
+                pause = max(pause, float(answer.headers.get("retry-after", 0)))
+            await asyncio.sleep(min(pause, max(until - loop.time(), 0)))
+            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+    async def get(self, path: str, answer: type[T], **params: Any) -> T:
+        """What lies at an address."""
+        found = await self.ask("GET", path, params=params)
+        return msgspec.json.decode(found.content, type=answer)
+
+    async def send(self, method: str, path: str, answer: type[T], body: Any = None, **options: Any) -> T:
+        """Change something; what it came to."""
+        found = await self.ask(method, path, body=body, **options)
+        return msgspec.json.decode(found.content or b"null", type=answer)
+
+    async def pages(self, path: str, item: type[T], *, limit: int | None = None, **params: Any) -> list[T]:
+        """A list, page by page; at most `limit` of it."""
+        found: list[T] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            size = 200 if limit is None else min(limit - len(found), 200)
+            page = await self.get(path, dict[str, Any], **params, limit=size, cursor=cursor)
+            found += msgspec.convert(page["items"], list[item])  # type: ignore[valid-type]  # known when it is called
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                break
+        return found
+
+    async def lines(self, path: str, headers: Mapping[str, str], **params: Any) -> AsyncIterator[str]:
+        """The lines of an answer that does not end by itself."""
+        timeout = httpx.Timeout(self._patience, read=60.0)
+        async with self._http.stream(
+            "GET", path, params=params, headers=dict(headers), timeout=timeout
+        ) as answer:
+            if answer.status_code >= 400:
+                await answer.aread()
+                raise _refused(answer)
+            async for line in answer.aiter_lines():
+                yield line
+
+
+def _refused(answer: httpx.Response) -> TenureError:
+    """A refusal as an engine would raise it."""
+    try:
+        problem = msgspec.json.decode(answer.content, type=_Refusal).error
+    except msgspec.DecodeError:
+        text = f"the server answered {answer.status_code} and no error of ours; is it Tenure?"
+        return TenureError("UPSTREAM_UNAVAILABLE", text)
+    if problem.code not in CODES:  # a newer server knows more than we do
+        code = "INTERNAL_ERROR" if answer.status_code >= 500 else "INVALID_INPUT"
+        return TenureError(code, f"{problem.code}: {problem.message}", problem.details)
+    return TenureError(problem.code, problem.message, problem.details, request_id=problem.request_id)
