@@ -19,7 +19,7 @@ SWEEP_BOUND_US = 30_000_000
 
 MESSAGES = frozenset(
     {
-        "ack", "begin", "uploading", "checkpoint", "complete", "fail", "release", "park", "cancel_ack",
+        "ack", "begin", "uploading", "cost", "checkpoint", "complete", "fail", "release", "park", "cancel_ack",
         "open_wait", "suspend",
     }
 )  # fmt: skip

@@ -216,6 +216,12 @@ class Uploading(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """The work is done, its logs and artifacts are on the way."""
 
 
+class ReportCost(LeaseMessage, frozen=True, gc=False, kw_only=True):
+    """What this try has cost so far; what its last word says counts more."""
+
+    cost: str
+
+
 class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """A sub-result inside the step."""
 

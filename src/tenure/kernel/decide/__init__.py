@@ -31,6 +31,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.AckLease: leases.ack,
     c.Heartbeat: leases.heartbeat,
     c.Uploading: leases.uploading,
+    c.ReportCost: leases.report_cost,
     c.Fail: leases.fail,
     c.Release: leases.release,
     c.Park: leases.park,

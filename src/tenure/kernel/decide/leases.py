@@ -29,6 +29,7 @@ from tenure.kernel.commands import (
     LeaseMessage,
     Park,
     Release,
+    ReportCost,
     RevokeLease,
     Uploading,
 )
@@ -256,6 +257,15 @@ def uploading(d: Draft, c: Uploading) -> Decision:
     return finish(d, answer(d, c, attempt, OK), "uploading")
 
 
+def report_cost(d: Draft, c: ReportCost) -> Decision:
+    """What the try has cost so far."""
+    step, attempt = hold(d, c)
+    attempt = d.edit(attempt)
+    attempt.cost = c.cost
+    reply = Reply(cancel=True) if step.state == "canceling" else OK
+    return finish(d, answer(d, c, attempt, reply), "cost")
+
+
 def complete(d: Draft, c: Complete) -> Decision:
     """The step succeeded, unless a cancel was requested before."""
     step, attempt = hold(d, c)
@@ -266,7 +276,7 @@ def complete(d: Draft, c: Complete) -> Decision:
     step = d.move(step, "complete_waiting" if children else "complete")
     attempt = d.attempt_of(step)
     attempt.reason = "done"
-    attempt.cost = c.cost
+    attempt.cost = c.cost or attempt.cost
     step.charged = 0
     reply = answer(d, c, attempt, Reply("suspended") if children else OK)
     if children:
@@ -310,7 +320,7 @@ def _late(
         d.notes["late_result"] = evidence
     step = d.move(step, "late_result")
     attempt = d.attempt_of(step)
-    attempt.cost = cost
+    attempt.cost = cost or attempt.cost
     attempt.reason = "RUN_CANCELED"
     reply = answer(d, c, attempt, Reply(cancel=True, late=True))
     end_step(d, step, "STEP_CANCELED")
@@ -331,7 +341,7 @@ def fail(d: Draft, c: Fail) -> Decision:
     step = d.move(step, "fail_retry" if again else "fail")
     attempt = d.attempt_of(step)
     attempt.reason = c.code
-    attempt.cost = c.cost
+    attempt.cost = c.cost or attempt.cost
     reply = answer(d, c, attempt, OK)
     after_failure(d, step, code, error_ref, again=again)
     return finish(d, reply, "fail")
