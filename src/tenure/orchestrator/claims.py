@@ -10,11 +10,17 @@ Laws:
    bounded number of times. A step is looked at again under its run's lock.
 4. Past the steps of workflows that have all the leases they may have, a claim looks a bounded number of windows far;
    the next one goes on there, and at the end of the queue from its beginning.
+5. A claim for one tenant sees nobody else's lanes. A remote runner's claim has a name: what was granted under it is
+   written down in the same commit, and the same claim again is answered with that and given nothing new. A lock on the
+   name decides between two that come at the same time.
 """
 
 from __future__ import annotations
 
+import hmac
+from base64 import urlsafe_b64encode
 from collections.abc import Generator, Set
+from hashlib import sha256
 from itertools import product
 from typing import Any
 
@@ -31,6 +37,7 @@ from tenure.kernel.decide.closing import dependents_of
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.draft import Chance
 from tenure.kernel.model import Cap, Run, Step
+from tenure.kernel.service import RemoteLease
 from tenure.kernel.snapshot import Snapshot
 from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
 from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
@@ -55,20 +62,50 @@ TAKEN = frozenset({"RUN_INVALID_TRANSITION", "RUN_TERMINAL_STATE"})
 """Somebody was quicker, or the run was paused: nothing is wrong with it."""
 
 
+class RemoteClaim(msgspec.Struct, gc=False, frozen=True):
+    """A claim of a remote runner; see law 5."""
+
+    name: str
+    """`<key id>/<claim id>`."""
+    secret: bytes
+    """What the leases' tokens are made with: never kept, so that only whoever has it can make them again."""
+
+    def token(self, run_id: int, idx: int, n: int) -> str:
+        """The token of a lease."""
+        said = f"tenure-lease\0{run_text(run_id)}\0{idx}\0{n}"
+        mac = hmac.digest(self.secret, said.encode(), "sha256")
+        return "tl_" + urlsafe_b64encode(mac).rstrip(b"=").decode()
+
+    def row(self, lease: Lease) -> RemoteLease:
+        """What is kept of a lease that is granted."""
+        key = (lease.run_id, lease.idx, lease.n)
+        return RemoteLease(*key, lease.tenant, self.name, token_hash(self.token(*key)))
+
+
+def token_hash(token: str) -> bytes:
+    """What is kept of a lease's token."""
+    return sha256(token.encode()).digest()
+
+
 class Claim(msgspec.Struct, gc=False, frozen=True):
     """What a claimer wants."""
 
     by: ClaimBy
     queues: tuple[str, ...]
     limit: int
+    tenant: str | None = None
+    """Only of this tenant."""
+    remote: RemoteClaim | None = None
 
 
 class Dispatch:
     """The memory of one orchestrator's claims: whose turn it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str | None = None) -> None:
+        self.tenant = tenant
         self.shares = Shares()
-        self.cursor: LaneKey = ("", "")
+        self.start: LaneKey = (tenant or "", "")
+        self.cursor: LaneKey = self.start
         self.places: dict[tuple[str, str, str], Candidate] = {}
         """By (queue, tenant, workspace): behind which step to look on, where full workflows fill what is before."""
         self.claims = 0
@@ -97,6 +134,8 @@ class Claimed(msgspec.Struct, gc=False):
     outcome: Any
     more: bool
     """Whether there may be work that was not taken: somebody held its run, or was quicker, or it lies further back."""
+    before: list[RemoteLease] = []
+    """What the same claim was given before."""
 
 
 def claim(
@@ -105,6 +144,11 @@ def claim(
     """Take up to `limit` steps, fairly and within the caps. Snapshots it uses are taken out of the cache."""
     outcome = Outcome()
     queues = [(q,) for q in claim.queues]
+    if claim.remote is not None:
+        yield Query("lock_tenants", [(f"claim:{claim.remote.name}",)])
+        before: list[RemoteLease] = yield Query("remote_leases_of", (), (claim.remote.name,))
+        if before or claim.limit == 0:
+            return Claimed([], outcome, False, before)
     seen: set[LaneKey] = set()
     for _ in range(WINDOWS_MAX):
         lanes = yield from _window(queues, dispatch)
@@ -140,7 +184,7 @@ def claim(
     snaps = {run.id: _snapshot(run, cache) for run in runs}
     now: int = (yield Query("now"))[0].now_us
     mine = [c for c in chosen if c.run_id in snaps]
-    works, leases = yield from _grant(claim.by, dispatch, mine, snaps, now, chance)
+    works, leases = yield from _grant(claim, dispatch, mine, snaps, now, chance)
     saved: Saved = yield save_of(works, None)
     conclude(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]
@@ -151,13 +195,14 @@ def claim(
 
 def _window(queues: list[tuple[str]], dispatch: Dispatch) -> Generator[Query | Save, Any, list[LaneKey]]:
     """The next lanes with work, from where the last claim stopped, once around."""
-    rows: list[Lane] = yield Query("lanes", queues, (*dispatch.cursor, LANES_WINDOW))
+    asked = "lanes" if dispatch.tenant is None else "lanes_of"
+    rows: list[Lane] = yield Query(asked, queues, (*dispatch.cursor, LANES_WINDOW))
     lanes = [(lane.tenant, lane.workspace) for lane in rows]
-    if len(lanes) < LANES_WINDOW and dispatch.cursor != ("", ""):
-        rows = yield Query("lanes", queues, ("", "", LANES_WINDOW - len(lanes)))
+    if len(lanes) < LANES_WINDOW and dispatch.cursor != dispatch.start:
+        rows = yield Query(asked, queues, (*dispatch.start, LANES_WINDOW - len(lanes)))
         seen = set(lanes)
         lanes += [key for lane in rows if (key := (lane.tenant, lane.workspace)) not in seen]
-    dispatch.cursor = lanes[-1] if len(lanes) >= LANES_WINDOW else ("", "")
+    dispatch.cursor = lanes[-1] if len(lanes) >= LANES_WINDOW else dispatch.start
     return lanes
 
 
@@ -277,7 +322,7 @@ DEPENDENTS_LOADED_MAX = 16
 
 
 def _grant(
-    by: ClaimBy,
+    claim: Claim,
     dispatch: Dispatch,
     chosen: list[Candidate],
     snaps: dict[int, Snapshot],
@@ -285,6 +330,7 @@ def _grant(
     chance: Chance,
 ) -> Generator[Query | Save, Any, tuple[list[Work], list[Lease]]]:
     """Look at the steps again under their runs' locks, and grant."""
+    by, remote = claim.by, claim.remote
     steps: list[Step] = yield Query("load_steps", [(c.run_id, c.idx) for c in chosen])
     works: dict[int, Work] = {}
     context = Context(actor=f"worker:{by.worker}", initiator="system")
@@ -335,6 +381,8 @@ def _grant(
         works[step.run_id] = work
         work.accept(Item(command, None, 0.0, {}), decision)
         leases.append(decision.result)
+        if remote is not None:
+            work.rows["remote_lease", step.idx, decision.result.n] = remote.row(decision.result)
     inputs = [(lease.run_id, lease.input_ref) for lease in leases if lease.input_ref is not None]
     if inputs:
         bodies = {

@@ -25,7 +25,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
 from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
-from tenure.kernel.decide.checks import check_cap, is_name
+from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.draft import Chance
@@ -41,7 +41,8 @@ from tenure.limits import (
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator.batch import Item, Outcome, Work
 from tenure.orchestrator.chance import SystemChance
-from tenure.orchestrator.claims import Claim, Dispatch, claim
+from tenure.orchestrator.claiming import Claiming
+from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
@@ -55,8 +56,6 @@ CAPS_SECONDS = 2.0
 """How old the remembered caps may be; claims read them afresh under the tenant's lock."""
 POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
-CLAIM_TRIES_MAX = 5
-"""How often a claim looks again at once when the runs it chose are held by others."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
 
@@ -88,10 +87,9 @@ class Orchestrator:
         self._caps: dict[str, dict[str, Cap]] = {}
         self._caps_until = -1.0
         self._refreshing = False
-        self._dispatch = Dispatch()
-        self._claiming = asyncio.Lock()
         self._work_ready = asyncio.Event()
         self._pulse = Pulse(self, lane=len(self._lanes) + 1)
+        self.claims = Claiming(self, self._cache, self._chance, len(self._lanes), command_seconds)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self._watching: list[Callable[[list[Seen]], None]] = []
@@ -279,7 +277,7 @@ class Orchestrator:
                 log.error("save_failed", error=repr(fault))
             return slow + decided
         batches.conclude(works, saved, outcome)
-        self._finish(outcome)
+        self.finish(outcome)
         return slow + outcome.again
 
     async def _commit_locked(self, lane: int, items: list[Item]) -> None:
@@ -312,7 +310,7 @@ class Orchestrator:
                 self._answer(items[0], None, _refusal(fault))
                 return
             else:
-                self._finish(outcome)
+                self.finish(outcome)
                 items = outcome.again
                 if outcome.done:
                     continue  # there was progress: nothing to wait for
@@ -334,7 +332,7 @@ class Orchestrator:
                 self._answer(item, None, TenureError("COMMAND_DEADLINE", f"not done in time: {failure}"))
         return left
 
-    def _finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Answer, remember, and set off what follows from a commit that happened."""
         cache = self._cache
         for snap in outcome.snapshots:
@@ -350,9 +348,11 @@ class Orchestrator:
             self._answer(item, item.result, item.error)
         if outcome.ready:
             self._work_ready.set()
+            self.claims.ring()
             self.spawn(self.store.tell_work())
         if outcome.outbox:
             self.spawn(self.deliver(outcome.outbox))
+
     def watch(self, callback: Callable[[list[Seen]], None]) -> Callable[[], None]:
         """Have a function called in the event loop with the events of every commit of this process, after it. (Not
         those of a commit of unknown fate that turned out to have happened.) Answers how to end it."""
@@ -373,7 +373,6 @@ class Orchestrator:
                 callback(events)
             except Exception:  # whoever watches must not hold up those who wait for answers
                 log.error("watcher_failed", traceback=traceback.format_exc())
-
 
     @staticmethod
     def _answer(item: Item, result: Any, error: Exception | None) -> None:
@@ -411,14 +410,11 @@ class Orchestrator:
         """Take up to `limit` ready steps; with `wait_seconds`, wait for some when there are none."""
         if not 0 < limit <= CLAIM_STEPS_MAX:
             raise TenureError("INVALID_INPUT", f"a claim takes 1 to {CLAIM_STEPS_MAX} steps, not {limit}")
-        for name in (worker, *queues):
-            if not is_name(name):
-                raise TenureError("INVALID_INPUT", f"{name!r} is no name of a worker or a queue")
         wanted = Claim(ClaimBy(worker, ack), tuple(dict.fromkeys(queues)), limit)
         deadline = self._now() + wait_seconds
         while True:
             self._work_ready.clear()
-            leases = await self._claim_once(wanted)
+            leases = (await self.claims.once(wanted)).leases
             left = deadline - self._now()
             if leases or left <= 0 or self._stopping:
                 return leases
@@ -426,37 +422,7 @@ class Orchestrator:
 
     async def wait_for_work(self, timeout_s: float) -> None:
         """Until work became ready here or elsewhere, or the time is over."""
-        here = asyncio.ensure_future(self._work_ready.wait())
-        elsewhere = asyncio.ensure_future(self.store.wait_for_work(timeout_s))
-        try:
-            await asyncio.wait((here, elsewhere), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in (here, elsewhere):
-                waiter.cancel()
-
-    async def _claim_once(self, wanted: Claim) -> list[Lease]:
-        make = partial(claim, wanted, self._dispatch, self._cache, self._chance)
-        deadline = self._now() + self._command_seconds
-        tries = 0
-        async with self._claiming:
-            while True:
-                try:
-                    claimed = await self.store.transact(make, lane=len(self._lanes))
-                except Rejected as refused:
-                    raise TenureError("INVALID_INPUT", f"the database refused it: {refused}") from refused
-                except (Conflict, Ambiguous) as fault:
-                    # Leases of a commit of unknown fate that did happen are not ours to use: they expire.
-                    if self._now() >= deadline:
-                        raise TenureError(
-                            "COMMAND_DEADLINE", f"the claim did not get through: {fault}"
-                        ) from fault
-                    await asyncio.sleep(RETRY_SECONDS_MIN * (0.5 + self._chance.random()))
-                    continue
-                self._finish(claimed.outcome)
-                tries += 1
-                if claimed.leases or not claimed.more or tries >= CLAIM_TRIES_MAX:
-                    return claimed.leases
-                await asyncio.sleep(RETRY_SECONDS_MIN)
+        await self.claims.until(self._work_ready, timeout_s)
 
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
         """Extend a lease; collected into commits of their own so that nothing holds them up."""

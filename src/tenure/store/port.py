@@ -221,6 +221,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "find_keys": RunSpec,  # (tenant, source, idempotency_key)
     "caps": Cap,  # (tenant)
     "lanes": Lane,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
+    "lanes_of": Lane,  # (queue) ; tenant, after_workspace, limit -> likewise of one tenant
     "usage": Usage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
     "candidates": Candidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
     "candidates_behind": Candidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
@@ -297,8 +298,8 @@ class Save(msgspec.Struct, gc=False):
     new_specs: list[RunSpec] = []
     rows: dict[str, list[Row]] = {}
     """By table: run_spec (changed ones), step, attempt, checkpoint, wait, approval, inbox, child, payload, event,
-    outbox, stale, idempotency (also without a run). Events, payloads, outbox and stale rows are only ever
-    inserted (stale: on conflict do nothing); the others are inserted or, by primary key, updated.
+    outbox, stale, idempotency (also without a run), remote_lease. Events, payloads, outbox, stale and remote_lease rows
+    are only ever inserted (stale: on conflict do nothing); the others are inserted or, by primary key, updated.
     attempt.expires_at and attempt.seq never go down."""
     light: set[int] = set()
     """Runs that have changed in their light columns only: the others are as they were at the version expected, so

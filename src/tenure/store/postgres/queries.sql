@@ -158,6 +158,26 @@ with recursive hop (queue, tenant, workspace, n) as (
 )
 select distinct tenant, workspace from hop order by tenant, workspace limit $4::integer
 
+-- name: lanes_of
+-- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
+with recursive hop (queue, workspace, n) as (
+    select q.queue, f.workspace, 1
+    from unnest($1::text[]) q (queue)
+    cross join lateral (
+        select s.workspace from step s
+        where s.claimable and s.queue = q.queue and s.tenant = $2::text and s.workspace > $3::text
+        order by s.workspace limit 1) f
+    union all
+    select h.queue, f.workspace, h.n + 1
+    from hop h
+    cross join lateral (
+        select s.workspace from step s
+        where s.claimable and s.queue = h.queue and s.tenant = $2::text and s.workspace > h.workspace
+        order by s.workspace limit 1) f
+    where h.n < $4::integer
+)
+select distinct $2::text, workspace from hop order by workspace limit $4::integer
+
 -- name: usage
 -- Live leases, counted through the partial index attempt_live; ended ones are not in it.
 select tenant, workflow, count(*) as leases from attempt

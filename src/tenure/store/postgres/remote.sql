@@ -1,8 +1,48 @@
 -- Remote leases and artifacts; see tenure.store.remote.
 
+-- name: remote_leases_of
+select {remote_lease} from remote_lease where claim = $1 order by run_id, idx, n
+
+-- name: remote_tickets
+select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name
+from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
+join remote_lease l on l.run_id = k.run_id and l.idx = k.idx and l.n = k.n
+join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
+join step s on s.run_id = k.run_id and s.idx = k.idx
+
+-- name: remote_held
+select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, r.workflow, r.code_version, r.profile, r.trace,
+    s.name, s.kind, s.tool, s.idempotency_key, s.lease_us, s.checkpoints, s.attempt,
+    a.state, a.lease, a.expires_at, a.timeout_at, a.ended_at, p.body, $4::bigint
+from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
+join remote_lease l on l.run_id = k.run_id and l.idx = k.idx and l.n = k.n
+join run r on r.id = k.run_id
+join step s on s.run_id = k.run_id and s.idx = k.idx
+join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
+left join payload p on p.run_id = k.run_id and p.ref = s.input_ref
+
+-- name: save_remote_lease
+-- A part of a save. Two leases of one key cannot be: an attempt is granted once.
+insert into remote_lease ({remote_lease})
+select {n.remote_lease} from unnest({rows}::remote_lease_in[]) n where (n.run_id in (select id from ok)) is true
+
 -- name: delete_remote_lease
 -- A part of a save: goes with its run.
 delete from remote_lease where run_id = any (array(select id from gone))
+
+-- name: artifacts_of
+select {artifact} from artifact where run_id = $1 and name > $2 order by name limit $3
+
+-- name: artifact_named
+select {artifact} from artifact where run_id = $1 and name = $2
+
+-- name: save_artifact
+insert into artifact ({artifact})
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+on conflict (run_id, name) do update set
+    step = excluded.step, n = excluded.n, size = excluded.size, digest = excluded.digest,
+    content_type = excluded.content_type, at = excluded.at, late = excluded.late
+returning {artifact}
 
 -- name: delete_artifact
 -- Likewise.

@@ -21,6 +21,7 @@ import msgspec
 
 from tenure.kernel.model import ROWS, Run, RunSpec
 from tenure.kernel.rows import LIGHT
+from tenure.kernel.service import RemoteLease
 from tenure.store import families, port
 from tenure.store.postgres.link import Link
 
@@ -28,7 +29,7 @@ NOW = "((date_part('epoch', clock_timestamp()) * 1000000)::bigint + $1::bigint)"
 """The store's clock in microseconds; $1 is its shift. (A double holds these exactly until the year 2255;
 extract() would make a numeric, ten times as slow.)"""
 
-TABLES = tuple(table for table in ROWS if table not in ("run", "cap"))
+TABLES = (*(table for table in ROWS if table not in ("run", "cap")), "remote_lease")
 """Tables a save may have rows of, in the order they are written."""
 BENEATH = (
     *(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")),
@@ -144,7 +145,7 @@ def _types(row: type[msgspec.Struct]) -> dict[str, str]:
     }
 
 
-_WIRE = {table: _types(row) for table, row in ROWS.items()}
+_WIRE = {table: _types(row) for table, row in (*ROWS.items(), ("remote_lease", RemoteLease))}
 _EXPECTED = {"id": "bigint", "expected": "bigint", "valid_until": "bigint"}
 _WIRE["run_change"] = _EXPECTED | dict(list(_WIRE["run"].items())[_FIRST_CHANGING:])
 _WIRE["run_light"] = _EXPECTED | {name: _WIRE["run"][name] for name in LIGHT}

@@ -144,6 +144,22 @@ with recursive hop (tenant, workspace, n) as (
 )
 select tenant, workspace from hop where tenant is not null and n > 0
 
+-- name: lanes_of
+-- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
+with recursive hop (workspace, n) as (
+    select ?3, 0
+    union all
+    select
+        (
+            select s.workspace from step as s
+            where s.queue = ?1 and s.claimable = 1 and s.tenant = ?2 and s.workspace > hop.workspace
+            order by s.workspace limit 1
+        ),
+        hop.n + 1
+    from hop where hop.workspace is not null and hop.n < ?4
+)
+select ?2, workspace from hop where workspace is not null and n > 0
+
 -- name: usage
 -- Live leases of tenants, counted through the index of live leases.
 select tenant, workflow, count(*) from attempt

@@ -30,12 +30,13 @@ _EXPECTED, _RUN = SQL["save_expected"], SQL["save_run"]
 _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _FEED = SQL["save_feed"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
-_SAVE = {table: SQL[f"save_{table}"] for table in ROWS if table != "run"}
+_SAVE = {table: SQL[f"save_{table}"] for table in (*ROWS, "remote_lease") if table != "run"}
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
 _BENEATH += [SQL[f"delete_{table}"] for table in ("log_line", "remote_lease", "artifact")]
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _LIGHT_RUN = lightly(_RUN)
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
+_LANES = frozenset({"lanes", "lanes_of"})
 
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[Run], tuple[Any, ...]] = attrgetter("id", *LIGHT)
@@ -75,7 +76,7 @@ def ask(
     if scalars:
         rows = [(*row, *scalars) for row in rows]
     found = make(cursor.executemany(SQL[name], rows))
-    if name == "lanes" and len(rows) > 1:
+    if name in _LANES and len(rows) > 1:
         lanes = sorted({(lane.tenant, lane.workspace) for lane in found})
         return list(starmap(port.Lane, lanes[: scalars[-1]]))
     return found
