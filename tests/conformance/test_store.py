@@ -186,20 +186,26 @@ async def test_each_column_of_a_run_can_change_by_itself(opened: OpenStore) -> N
         assert (run.status, run.version, run.wake_at) == ("waiting_external", other.version, other.wake_at)
 
 
-async def test_caps_and_idempotency_records_are_inserted_or_replaced(opened: OpenStore) -> None:
-    record = filled(Idempotency, run_id=None)
+async def test_caps_are_inserted_or_replaced(opened: OpenStore) -> None:
     async with opened() as store:
         await store.put_caps([Cap("acme", "", 1, 5, 60), Cap("acme", "wf:build")])
         await store.put_caps([Cap("acme", "", 4)])
         assert await store.read("all_caps") == [Cap("acme", "", 4, None, None), Cap("acme", "wf:build")]
-        await save(store, Save(rows={"idempotency": [record]}))
+
+
+async def test_a_key_that_somebody_has_refuses_the_whole_save(opened: OpenStore) -> None:
+    async with opened() as store:
+        record = filled(Idempotency, run_id=7)
+        first = Save(new_runs=[a_run(7)], new_specs=[a_spec(7)], rows={"idempotency": [record]})
+        assert (await save(store, first)).ids == {7}
         assert await store.read("idempotency_expiring", "failed", 9999, 9) == [record]
-        later = filled(
-            Idempotency, start=5000, **{n: getattr(record, n) for n in Idempotency.key}, run_id=None
+        second = Save(
+            new_runs=[a_run(8)], new_specs=[a_spec(8)], rows={"idempotency": [replace(record, run_id=8)]}
         )
-        await save(store, Save(rows={"idempotency": [later]}))
-        kept = replace(later, created_at=record.created_at)
-        assert await store.read("idempotency_expiring", "failed", 9999, 9) == [kept]
+        with pytest.raises(Rejected):
+            await save(store, second)
+        assert await store.read("idempotency_expiring", "failed", 9999, 9) == [record]
+        assert await store.read("get_run", 8) == []
 
 
 async def test_a_record_of_a_request_is_left_out_with_its_run(opened: OpenStore) -> None:
@@ -541,7 +547,7 @@ BAD_ROWS: dict[str, Row] = {
     "approval: decided while requested": an_approval(7, 1, decided_at=2000),
     "child: unknown rule": a_child(7, 8, on_close="adopt"),
     "event: numbered below zero": an_event(7, -1),
-    "idempotency: unknown status": an_idempotency_record("k", status="maybe"),
+    "idempotency: unknown status": an_idempotency_record("k", run_id=7, status="maybe"),
     "text that is not Unicode": an_event(7, 1, actor="\ud800"),
     "a number over 63 bits": an_event(7, 1, at=2**63),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import traceback
 from asyncio import Future
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import structlog
@@ -23,10 +23,10 @@ from tenure.errors import TenureError
 from tenure.kernel import feed
 from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
 from tenure.kernel.decide import decide
-from tenure.kernel.decide.plans import same_key
 from tenure.kernel.draft import Chance, Decision
-from tenure.kernel.model import CLOSED_RUN, Cap, Event, Outbox, Row, Run, RunSpec
+from tenure.kernel.model import CLOSED_RUN, Cap, Event, Idempotency, Outbox, Row, Run
 from tenure.kernel.snapshot import Key, Need, Snapshot
+from tenure.orchestrator.keyed import settle_keys
 from tenure.orchestrator.loading import load
 from tenure.store.port import Query, Save, Saved, Transaction
 
@@ -37,10 +37,25 @@ GONE = -1
 """In place of a sequence number: the proof of a deletion is that the run is not there."""
 
 
+Recorder = Callable[[Run], Idempotency]
+"""Makes the record of a creation's key, which is written in the commit that makes the run."""
+
+
 class Item:
     """A command under way: what it is, who waits for it, and what is known of its fate."""
 
-    __slots__ = ("caps", "command", "deadline", "delivery", "error", "evidence", "future", "result", "run_id")
+    __slots__ = (
+        "caps",
+        "command",
+        "deadline",
+        "delivery",
+        "error",
+        "evidence",
+        "future",
+        "record",
+        "result",
+        "run_id",
+    )
 
     def __init__(
         self,
@@ -49,6 +64,7 @@ class Item:
         deadline: float,
         caps: dict[str, Cap] | None,
         delivery: tuple[int, int, int] | None = None,
+        record: Recorder | None = None,
     ) -> None:
         self.command = command
         self.run_id: int = command.run_id  # type: ignore[attr-defined]  # every concrete command has one
@@ -57,6 +73,7 @@ class Item:
         self.caps = caps
         """The tenant's caps by scope, for a creation; None: to be read in the transaction."""
         self.delivery = delivery
+        self.record = record
         self.result: Any = None
         self.error: Exception | None = None
         self.evidence: list[tuple[int, int, bytes, Any]] = []
@@ -150,6 +167,9 @@ class Work:
             self.outbox += decision.outbox
             if (line := feed.line_of(snap, before, decision)) is not None:
                 self.told.append(line)
+            if item.record is not None and decision.run is not None:
+                record = decision.result.record = item.record(decision.run)
+                self.rows[record.table, record.tenant, record.source, record.name] = record
         if decision.deleted:
             self.touched = self.deleted = True
             snap.run = None
@@ -321,7 +341,7 @@ def locked(
     found = {run.id: run for run in runs}
     now: int = (yield Query("now"))[0].now_us
     yield from _settle_evidence(items, found, outcome)
-    yield from _settle_keys(items, found, now, outcome)
+    yield from settle_keys(items, found, now, outcome)
     works: list[Work] = works_out
     settled = {id(item) for item in (*outcome.done, *outcome.again)}
     for run_id, mine in by_run.items():
@@ -418,39 +438,3 @@ def _settle_evidence(
                 item.result = result
                 outcome.done.append(item)
                 break
-
-
-def _settle_keys(
-    items: list[Item], found: dict[int, Run], now: int, outcome: Outcome
-) -> Generator[Query | Save, Any, None]:
-    """Answer the creations whose idempotency key has been used; of several in one batch the others wait for
-    the first, and are all answered once it is there."""
-    creating: dict[tuple[str, str, str], list[Item]] = {}
-    answered = {id(item) for item in outcome.done}
-    for item in items:
-        command = item.command
-        if (
-            isinstance(command, CreateRun)
-            and command.idempotency_key is not None
-            and id(item) not in answered
-        ):
-            key = (command.tenant, command.source, command.idempotency_key)
-            creating.setdefault(key, []).append(item)
-    if not creating:
-        return
-    specs: list[RunSpec] = yield Query("find_keys", list(creating))
-    for spec in specs:
-        assert spec.idempotency_key is not None
-        asking = creating.pop((spec.tenant, spec.source, spec.idempotency_key))
-        run = found.get(spec.run_id)
-        if run is None:
-            run = next(iter((yield Query("get_run", (), (spec.run_id,)))), None)
-        for item in asking:
-            assert isinstance(item.command, CreateRun)
-            try:
-                item.result = same_key(item.command, spec, run, now)
-            except TenureError as refused:
-                item.error = refused
-            outcome.done.append(item)
-    for asking in creating.values():
-        outcome.again += asking[1:]

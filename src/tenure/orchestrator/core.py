@@ -39,7 +39,7 @@ from tenure.limits import (
     SNAPSHOTS_CACHED_MAX,
 )
 from tenure.orchestrator import batch as batches
-from tenure.orchestrator.batch import Item, Outcome, Work
+from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claiming import Claiming
 from tenure.orchestrator.claims import Claim
@@ -128,7 +128,11 @@ class Orchestrator:
     # --------------------------------------------------------------------------------------- commands
 
     def submit(
-        self, command: Command, *, delivery: tuple[int, int, int] | None = None
+        self,
+        command: Command,
+        *,
+        delivery: tuple[int, int, int] | None = None,
+        record: Recorder | None = None,
     ) -> asyncio.Future[Any]:
         """Put a command into its lane's queue; the future is its answer. QUEUE_FULL when there is no room."""
         loop = self._loop
@@ -140,12 +144,12 @@ class Orchestrator:
         caps: dict[str, Cap] | None = _NO_CAPS
         if isinstance(command, CreateRun):
             caps = self._known_caps(command.tenant)
-        item = Item(command, future, loop.time() + self._command_seconds, caps, delivery)
+        item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         self._lanes[item.run_id % len(self._lanes)].put(item)
         self._queued += 1
         return future
 
-    async def send(self, command: Command) -> Any:
+    async def send(self, command: Command, *, record: Recorder | None = None) -> Any:
         """Submit a command, waiting for room in the queue, and wait for its answer."""
         if self._queued >= self._queue_max:
             self._patient += 1
@@ -156,13 +160,14 @@ class Orchestrator:
                 raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting") from None
             finally:
                 self._patient -= 1
-        return await self.submit(command)
+        return await self.submit(command, record=record)
 
-    async def create(self, command: CreateRun) -> Created:
-        """Create a run; the command's id is replaced should another run have it."""
+    async def create(self, command: CreateRun, record: Recorder | None = None) -> Created:
+        """Create a run; the command's id is replaced should another run have it. With `record`, the record of its key is
+        written in the same commit, and the answer has it (`Created.record`)."""
         while True:
             try:
-                created: Created = await self.send(command)
+                created: Created = await self.send(command, record=record)
             except TenureError as refused:
                 if refused.code != "RUN_ID_TAKEN" or command.parent_id is not None:
                     raise

@@ -32,12 +32,13 @@ from litestar import Response
 
 from tenure import ids
 from tenure.errors import TenureError
+from tenure.kernel.decide.keyed import refused
 from tenure.kernel.model import Idempotency
 from tenure.limits import KEY_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.canonical import canonical
 from tenure.server.problems import body_of, named
-from tenure.store.keys import Held, Keys, Request, refused
+from tenure.store.keys import Held, Keys, Request
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +172,7 @@ def replayed(record: Idempotency, asked: bytes) -> Answer:
     """What a request is answered whose key somebody has (law 5)."""
     run = None if record.run_id is None else ids.run_text(record.run_id)
     if record.request_hash != asked:
-        raise refused(record, run)
+        raise refused(record)
     if record.status == "processing":
         body = msgspec.json.encode(InProcess(run_id=run))
         return Answer(status=202, body=body, run_id=record.run_id, retry_after=IN_PROCESS_RETRY_SECONDS)

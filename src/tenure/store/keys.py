@@ -13,7 +13,6 @@ from __future__ import annotations
 import msgspec
 
 from tenure.clock import us
-from tenure.errors import TenureError
 from tenure.kernel.model import Idempotency
 from tenure.limits import (
     IDEMPOTENCY_DONE_SECONDS,
@@ -26,6 +25,7 @@ from tenure.store.port import Answer, Query, Store, Transaction
 
 READS: dict[str, Answer] = {
     "key_record": Idempotency,  # () ; tenant, source, name
+    "key_records": Idempotency,  # (tenant, source, name)
 }
 """Queries used on their own; `keys.sql` has their texts."""
 
@@ -34,6 +34,7 @@ WRITES: dict[str, Answer] = {
     "take_key": Idempotency,  # the row it was found as (its key, updated_at, attempts), then what is new
     "finish_key": Idempotency,  # key, the lock it is held by, then what became of it
     "drop_key": Idempotency,  # key, the lock it is held by
+    "drop_past_keys": Idempotency,  # (tenant, source, name) ; now -> those past their time
     "delete_expired_keys": Idempotency,  # status, now, limit
 }
 """Statements of small transactions of their own."""
@@ -166,11 +167,3 @@ def _may_take(record: Idempotency, request: Request, now: int) -> bool:
     if record.status == "processing":
         return record.lock_expires_at is not None and record.lock_expires_at <= now
     return record.status == "failed" and record.attempts < IDEMPOTENCY_TRIES_MAX
-
-
-def refused(record: Idempotency, run: str | None) -> TenureError:
-    """What is said to another request under a key that is taken (decision 18)."""
-    named = f" (it is about {run})" if run else ""
-    if record.status == "processing":
-        return TenureError("IDEMPOTENCY_CONFLICT", f"another request has this key, and is in process{named}")
-    return TenureError("IDEMPOTENCY_KEY_REUSED", f"another request had this key{named}")

@@ -298,8 +298,9 @@ class Save(msgspec.Struct, gc=False):
     new_specs: list[RunSpec] = []
     rows: dict[str, list[Row]] = {}
     """By table: run_spec (changed ones), step, attempt, checkpoint, wait, approval, inbox, child, payload, event,
-    outbox, stale, idempotency (also without a run), remote_lease. Events, payloads, outbox, stale and remote_lease rows
-    are only ever inserted (stale: on conflict do nothing); the others are inserted or, by primary key, updated.
+    outbox, stale, idempotency, remote_lease. Events, payloads, outbox, stale, idempotency and remote_lease rows
+    are only ever inserted (stale: on conflict do nothing; idempotency: a key that is there refuses the save); the
+    others are inserted or, by primary key, updated.
     attempt.expires_at and attempt.seq never go down."""
     light: set[int] = set()
     """Runs that have changed in their light columns only: the others are as they were at the version expected, so

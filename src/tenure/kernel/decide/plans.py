@@ -26,12 +26,10 @@ from tenure.kernel.decide.closing import finish, time_out_run
 from tenure.kernel.decide.leases import Lease, grant
 from tenure.kernel.decide.opening import open_step
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.model import CLOSED_RUN, Checkpoint, Run, RunSpec, Step
+from tenure.kernel.model import CLOSED_RUN, Checkpoint, Idempotency, Run, RunSpec, Step
 from tenure.kernel.profile import Profile
 from tenure.kernel.snapshot import Facts, Need
 from tenure.limits import (
-    IDEMPOTENCY_DONE_SECONDS,
-    IDEMPOTENCY_FAILED_SECONDS,
     KEY_LINE_POLL_SECONDS,
     KEY_POLL_SECONDS,
     STEPS_PER_RUN_MAX,
@@ -46,6 +44,8 @@ class Created(msgspec.Struct, gc=False):
     lease: Lease | None = None
     again: bool = False
     """The key had been used for this very request: this is the run it made."""
+    record: Idempotency | None = None
+    """Of the key, where the request has one: what it was answered."""
 
 
 def create(d: Draft, c: CreateRun) -> Decision:
@@ -440,22 +440,3 @@ def admit(d: Draft, _c: Admit) -> Decision:
         return time_out_run(d)
     admit_if_possible(d, d.spec(), over_rate="delay")
     return finish(d, {"admitted": d.run.admitted_at is not None}, "admit")
-
-
-def same_key(c: CreateRun, spec: RunSpec, run: Run | None, now: int) -> Created:
-    """A key that has been used: the same request gets its run, another one is refused (decision 18), and
-    once the answer is no longer kept the run is named instead (decision 8). Never a second run."""
-    name = ids.run_text(spec.run_id)
-    if run is None:
-        raise TenureError(
-            "IDEMPOTENCY_EXPIRED", f"the key made {name}, which has been deleted since", run_id=name
-        )
-    if run.finished_at is not None:
-        kept = IDEMPOTENCY_DONE_SECONDS if run.status == "succeeded" else IDEMPOTENCY_FAILED_SECONDS
-        if run.finished_at + us(kept) <= now:
-            raise TenureError("IDEMPOTENCY_EXPIRED", f"the key made {name}, long finished", run_id=name)
-    if spec.request_hash == c.request_hash:
-        return Created(run.id, run.status, again=True)
-    if run.status in CLOSED_RUN:
-        raise TenureError("IDEMPOTENCY_KEY_REUSED", f"the key made {name} from another request", run_id=name)
-    raise TenureError("IDEMPOTENCY_CONFLICT", f"the key is in use by {name} for another request", run_id=name)

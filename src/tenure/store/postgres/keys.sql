@@ -3,6 +3,12 @@
 -- name: key_record
 select {idempotency} from idempotency where tenant = $1 and source = $2 and name = $3
 
+-- name: key_records
+select {i.idempotency} from unnest($1::text[], $2::text[], $3::text[]) n (tenant, source, name)
+cross join lateral (
+    select {idempotency} from idempotency t
+    where t.tenant = n.tenant and t.source = n.source and t.name = n.name offset 0) i
+
 -- name: begin_key
 insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 on conflict (tenant, source, name) do nothing
@@ -25,6 +31,11 @@ returning {idempotency}
 delete from idempotency
 where tenant = $1 and source = $2 and name = $3 and status = 'processing' and lock_expires_at = $4
 returning {idempotency}
+
+-- name: drop_past_keys
+delete from idempotency i using unnest($1::text[], $2::text[], $3::text[]) n (tenant, source, name)
+where i.tenant = n.tenant and i.source = n.source and i.name = n.name and i.expires_at <= $4
+returning {i.idempotency}
 
 -- name: delete_expired_keys
 -- Those that somebody holds right now are left for the next time.

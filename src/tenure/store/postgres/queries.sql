@@ -562,14 +562,9 @@ on conflict (tenant, scope) do update set
     max_runs_per_min = excluded.max_runs_per_min
 
 -- name: save_idempotency
--- A record may stand before its run, or without one.
+-- One that is there refuses the save: somebody else has the key.
 insert into idempotency ({idempotency})
-select {n.idempotency} from unnest({rows}::idempotency_in[]) n
-where n.run_id is null or n.run_id in (select id from ok)
-on conflict (tenant, source, name) do update set
-    run_id = excluded.run_id, status = excluded.status, request_hash = excluded.request_hash,
-    response = excluded.response, error = excluded.error, updated_at = excluded.updated_at,
-    expires_at = excluded.expires_at, lock_expires_at = excluded.lock_expires_at, attempts = excluded.attempts
+select {n.idempotency} from unnest({rows}::idempotency_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- ------------------------------------------------------------------------------------------ retention
 

@@ -178,6 +178,9 @@ def _compose_one(parts: frozenset[str]) -> str:
     return f"with {', '.join(ctes)} {SQL['save_done'].replace('{written}', source)}"
 
 
+_RECORDS_RUN = ROWS["idempotency"].__struct_fields__.index("run_id")
+
+
 def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]] | None:
     """Likewise of a save of one run with one row per table; None where it is more than that."""
     if save.delivered or save.delete_runs or len(save.expect) + len(save.new_runs) != 1:
@@ -200,7 +203,8 @@ def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
         parts = [ONE, part]
         params += changes[0]
     for table, given in _tables(save):
-        if len(given) != 1 or table == "idempotency" or given[0][0] != run_id:
+        place = _RECORDS_RUN if table == "idempotency" else 0
+        if len(given) != 1 or given[0][place] != run_id:
             return None
         parts.append(table)
         params += given[0]

@@ -3,6 +3,9 @@
 -- name: key_record
 select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
 
+-- name: key_records
+select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
+
 -- name: begin_key
 insert into idempotency values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 on conflict (tenant, source, name) do nothing
@@ -24,6 +27,10 @@ returning *
 -- name: drop_key
 delete from idempotency
 where tenant = ?1 and source = ?2 and name = ?3 and status = 'processing' and lock_expires_at = ?4
+returning *
+
+-- name: drop_past_keys
+delete from idempotency where tenant = ?1 and source = ?2 and name = ?3 and expires_at <= ?4
 returning *
 
 -- name: delete_expired_keys

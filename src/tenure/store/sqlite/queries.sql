@@ -395,14 +395,10 @@ on conflict (tenant, scope) do update set
     max_runs_per_min = excluded.max_runs_per_min
 
 -- name: save_idempotency
--- Insert or replace.
+-- One that is there refuses the save: somebody else has the key.
 insert into idempotency values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
-on conflict (tenant, source, name) do update set
-    run_id = excluded.run_id, status = excluded.status, request_hash = excluded.request_hash,
-    response = excluded.response, error = excluded.error, updated_at = excluded.updated_at,
-    expires_at = excluded.expires_at, lock_expires_at = excluded.lock_expires_at, attempts = excluded.attempts
 
 -- -------------------------------------------------------------------------------------------- deleting
 

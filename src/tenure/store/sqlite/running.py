@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -206,10 +206,7 @@ class Running:
     def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
         if table in LIKELY:
             rows = self._try_quickly(table, rows, ids)
-        known: Container[int | None] = ids
-        if table == "idempotency":  # it may stand before its run, or without one
-            known = {None, *ids}
-        written = [_tuple(row) for row in rows if row.run_id in known]  # type: ignore[attr-defined]  # every table but cap has it
+        written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table but cap has it
         if table == "attempt" and len(written) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
             written.sort(key=_is_live)
