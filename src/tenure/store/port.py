@@ -307,10 +307,10 @@ class Save(msgspec.Struct, gc=False):
     they need not be written."""
     delivered: list[tuple[int, int, int]] = []
     """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
-    delete_runs: list[int] = []
     feed: list[tuple[int, bytes]] = []
     """(run id, what it tells): strung together as this commit's row of the feed, without those of runs left out. At
     most one save of a transaction has it."""
+    delete_runs: list[int] = []
     """Finished runs to delete with everything beneath them, but for what they owe and for a spec with a key."""
     estimate_us: int | None = None
     """The time the decisions were made at, when it was an estimate: refused (nothing is written) when the

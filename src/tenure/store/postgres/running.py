@@ -130,9 +130,9 @@ def compose(parts: frozenset[str]) -> str:
 
 
 ONE = "one"
-_NEW_ROWS = re.compile(r"unnest\(\{rows\}::(\w+)_in\[\]\) n\b")
 FEED = "feed"
 """What the commit tells: one row for all its runs."""
+_NEW_ROWS = re.compile(r"unnest\(\{rows\}::(\w+)_in\[\]\) n\b")
 _IS_WRITTEN = re.compile(r"\(n\.(?:run_)?id in \(select (?:run_)?id from (\w+)\)\) is true")
 _TYPES = {int: "bigint", str: "text", bytes: "bytea", bool: "boolean"}
 
@@ -148,8 +148,8 @@ def _types(row: type[msgspec.Struct]) -> dict[str, str]:
 _WIRE = {table: _types(row) for table, row in (*ROWS.items(), ("remote_lease", RemoteLease))}
 _EXPECTED = {"id": "bigint", "expected": "bigint", "valid_until": "bigint"}
 _WIRE["run_change"] = _EXPECTED | dict(list(_WIRE["run"].items())[_FIRST_CHANGING:])
-_WIRE["run_light"] = _EXPECTED | {name: _WIRE["run"][name] for name in LIGHT}
 _WIRE[FEED] = {"run_id": "bigint", "body": "bytea"}
+_WIRE["run_light"] = _EXPECTED | {name: _WIRE["run"][name] for name in LIGHT}
 
 
 def _compose_one(parts: frozenset[str]) -> str:
@@ -208,12 +208,12 @@ def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
             return None
         parts.append(table)
         params += given[0]
-    return frozenset(parts), params
     if save.feed:
         if len(save.feed) != 1 or save.feed[0][0] != run_id:
             return None
         parts.append(FEED)
         params += save.feed[0]
+    return frozenset(parts), params
 
 
 def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
@@ -239,9 +239,9 @@ def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
         if table == "attempt":
             given.sort(key=_attempt_key)
         add(table, given)
-    asked = [run_id for run_id, _, _ in save.expect] if save.delivered or save.delete_runs else []
     if save.feed:
         add(FEED, save.feed)
+    asked = [run_id for run_id, _, _ in save.expect] if save.delivered or save.delete_runs else []
     if save.delivered:
         add("delivered", save.delivered, asked)
     if save.delete_runs:

@@ -133,9 +133,9 @@ class Running:
             ids |= self._insert_new(save)
         for table, rows in save.rows.items():
             self._write(table, rows, ids)
-        if save.delivered:
         if save.feed and (told := b"".join([body for run_id, body in save.feed if run_id in ids])):
             self._cursor.execute(_FEED, (now, told))
+        if save.delivered:
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
         if save.delete_runs:
