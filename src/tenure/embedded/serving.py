@@ -107,7 +107,7 @@ async def serve(
             "INVALID_INPUT", "a worker needs something it can do: name a module, or allow commands"
         )
     known = served or (Registry(),)  # commands only; without any definition it would take all there are
-    with _told_to_end() as told:
+    with told_to_end() as told:
         async with Engine(url) as engine:
             only = None if queues is None else tuple(queues)
             worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
@@ -121,7 +121,7 @@ async def serve(
 
 
 @contextmanager
-def _told_to_end() -> Iterator[asyncio.Event]:
+def told_to_end() -> Iterator[asyncio.Event]:
     """Set by the first signal; see law 2."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()

@@ -39,6 +39,7 @@ from tenure.limits import (
     SNAPSHOTS_CACHED_MAX,
 )
 from tenure.orchestrator import batch as batches
+from tenure.orchestrator import spans
 from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claiming import Claiming
@@ -92,11 +93,14 @@ class Orchestrator:
         self.claims = Claiming(self, self._cache, self._chance, len(self._lanes), command_seconds)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.batches = self.commands = self.stale = 0
+        """How many batches and commands there were, and messages of leases that had ended."""
+        self.on_batch: Callable[[int, float], None] | None = None
+        """Told of every batch: its commands, and the seconds it took."""
         self._watching: list[Callable[[list[Seen]], None]] = []
         self.on_told: list[Callable[[], None]] = []
         """Called after each commit of this process that has put something into the feed."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.batches = self.commands = 0
 
     # ------------------------------------------------------------------------------------- life cycle
 
@@ -144,6 +148,8 @@ class Orchestrator:
         caps: dict[str, Cap] | None = _NO_CAPS
         if isinstance(command, CreateRun):
             caps = self._known_caps(command.tenant)
+            if command.trace is None and (trace := spans.current()) is not None:
+                command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         self._lanes[item.run_id % len(self._lanes)].put(item)
         self._queued += 1
@@ -229,6 +235,7 @@ class Orchestrator:
                     self._room.notify_all()
             self.batches += 1
             self.commands += len(items)
+            began = self._now()
             try:
                 await self._commit(lane.number, items)
             except Exception as broken:  # a defect here must not lose commands
@@ -236,6 +243,8 @@ class Orchestrator:
                 error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
                 for item in items:
                     self._answer(item, None, error)
+            if self.on_batch is not None:
+                self.on_batch(len(items), self._now() - began)
 
     async def _commit(self, lane: int, items: list[Item]) -> None:
         slow = await self._commit_cached(lane, items)
@@ -344,13 +353,15 @@ class Orchestrator:
             cache[snap.run_id] = snap
         while len(cache) > SNAPSHOTS_CACHED_MAX:
             del cache[next(iter(cache))]
+        for item in outcome.done:
+            if isinstance(item.error, TenureError) and item.error.code == "LEASE_STALE":
+                self.stale += 1
+            self._answer(item, item.result, item.error)
         if outcome.told:
             for wake in self.on_told:
                 wake()
         if self._watching:
             self._show(outcome.works)
-        for item in outcome.done:
-            self._answer(item, item.result, item.error)
         if outcome.ready:
             self._work_ready.set()
             self.claims.ring()
@@ -388,6 +399,11 @@ class Orchestrator:
             future.set_result(result)
         else:
             future.set_exception(error)
+
+    @property
+    def waiting(self) -> int:
+        """Commands that wait for their batch."""
+        return self._queued
 
     @property
     def idle(self) -> bool:

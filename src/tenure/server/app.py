@@ -5,25 +5,23 @@ Law: whatever answers, answers through here: what no route catches becomes an er
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar
 from litestar.datastructures import State
-from litestar.openapi import OpenAPIConfig
 
 from tenure.server.call import Call
 from tenure.server.entry import Entry
+from tenure.server.front import Front
+from tenure.server.openapi import only_known
 from tenure.server.problems import answer
 from tenure.server.service import Service
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
-MODULES = ("health", "runs")
+MODULES = ("about", "health", "runs")
 """Of `tenure.server.routes`."""
 
 
@@ -36,25 +34,15 @@ def handlers() -> list[Any]:
 
 
 def make_app(service: Service) -> ASGIApp:
-    """The application over a service whose engine is running."""
-
-    @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        await service.start()
-        try:
-            yield
-        finally:
-            await service.stop()
-
+    """The application over a service, which whoever serves it starts and stops."""
     app = Litestar(
         route_handlers=handlers(),
         request_class=Call,
-        guards=[service.gate.admit],
+        guards=[service.gate.admit, only_known],
         exception_handlers={Exception: answer},
-        lifespan=[lifespan],
         state=State({"service": service}),
-        openapi_config=OpenAPIConfig(title="Tenure", version=version("tenure"), path="/docs"),
+        openapi_config=None,  # the document is made, completed and served by ourselves
         debug=False,
         logging_config=None,
     )
-    return Entry(app, service.settings)
+    return Entry(Front(app, service), service.settings, service.metrics)

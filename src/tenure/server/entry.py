@@ -1,93 +1,209 @@
-"""Where requests come in: each gets an id, and what is too large or of the wrong kind goes no further.
+"""Where requests come in: each gets an id, and what is too large, too slow or of the wrong kind goes no further.
 
 Laws:
 1. A request's id is its X-Request-ID where that is printable and short, else one of ours; every answer repeats it.
-2. A body is read only as far as it may be long.
-3. Bodies are JSON, but on the routes that say otherwise.
+2. A body is read only as far as it may be long, and only for as long as it may take.
+3. Bodies are JSON, nested no deeper than they may be, but on the routes that say otherwise (`_OTHER`).
+4. Every answer says that it is not to be kept, guessed at or framed, unless its route says something else.
+5. A request that was refused before its body was read ends its connection: nobody reads the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import structlog
+
 from tenure.errors import TenureError
+from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.problems import body_of, headers_of
 from tenure.server.settings import Settings
+from tenure.server.tracing import Tracing
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+    from tenure.server.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
 _ID = re.compile(rb"[\x21-\x7e]{1,255}")
-_OTHER_BODIES = re.compile(r"/hooks/(?:github|slack|generic)/|/workflows/|/runner/leases/[^/]+/artifacts/")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_UNLESS_SAID = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """What a route takes."""
+
+    bytes_max: int
+    json: bool
+    seconds_max: float
 
 
 class Entry:
     """See the laws above; the outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
         self._settings = settings
+        seconds = settings.body_seconds
+        self._usual = _Body(settings.body_bytes_max, True, seconds)
+        self._others = (
+            (
+                re.compile(r"/hooks/(?:github|slack|generic)/"),
+                _Body(settings.hook_body_bytes_max, False, seconds),
+            ),
+            (
+                re.compile(r"/workflows/"),
+                _Body(max(WORKFLOW_BYTES_MAX, settings.body_bytes_max), False, seconds),
+            ),
+            (re.compile(r"/runner/leases/[^/]+/artifacts/"), _Body(ARTIFACT_BYTES_MAX, False, 10 * seconds)),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         if str(scope["type"]) != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        headers, method = dict(scope["headers"]), str(scope.get("method"))
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if _ID.fullmatch(given) else f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = request_id
-        named = [(b"x-request-id", request_id.encode())]
+        named = (b"x-request-id", request_id.encode())
+        began, status = time.perf_counter(), 0
+        tracing = Tracing(method, headers, request_id)
 
         async def answered(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *named]
+                status = message["status"]
+                said: list[tuple[bytes, bytes]] = list(message["headers"])
+                names = {name for name, _ in said}
+                said += (named, *_ALWAYS, *(pair for pair in _UNLESS_SAID if pair[0] not in names))
+                message["headers"] = said
             await send(message)
 
         try:
-            self._check(scope, headers)
-        except TenureError as refused:
-            await _refuse(refused, request_id, answered)
-            return
-        await self._app(scope, self._limited(receive), answered)
+            try:
+                body = self._check(scope, headers)
+            except TenureError as refused:
+                await _refuse(refused, request_id, answered)
+            else:
+                await self._app(scope, self._limited(receive, body), answered)
+        finally:
+            seconds = time.perf_counter() - began
+            tracing.end(scope, status)
+            self._metrics.answered(scope.get("path_template"), method, status, seconds)
+            if self._settings.log_requests:
+                _tell(scope, request_id, status, seconds)
 
-    def _check(self, scope: Any, headers: dict[bytes, bytes]) -> None:
-        settings = self._settings
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > settings.header_bytes_max:
-            raise TenureError("REQUEST_MALFORMED", "the headers are too large")
+    def _check(self, scope: Any, headers: dict[bytes, bytes]) -> _Body:
+        """Refuse what the headers tell already."""
+        body = next((other for path, other in self._others if path.match(scope["path"])), self._usual)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise TenureError("REQUEST_MALFORMED", "Content-Length is no number")
-        other = _OTHER_BODIES.match(scope["path"])
-        if not other and int(length) > settings.body_bytes_max:
-            raise TenureError("PAYLOAD_TOO_LARGE", f"a body has at most {settings.body_bytes_max} bytes")
-        has_body = int(length) > 0 or b"transfer-encoding" in headers
-        if scope["method"] in _WITH_BODY and has_body and not other:
+        if len(length) > 18 or int(length) > body.bytes_max:
+            raise too_large(body.bytes_max)
+        if body.json and scope["method"] in _WITH_BODY and (int(length) or b"transfer-encoding" in headers):
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
             if kind != b"application/json":
                 raise TenureError("UNSUPPORTED_MEDIA_TYPE")
+        return body
 
-    def _limited(self, receive: Receive) -> Receive:
-        """A body that is longer than it said, or did not say."""
-        left = self._settings.body_bytes_max
+    def _limited(self, receive: Receive, body: _Body) -> Receive:
+        """The rest of laws 2 and 3: what only the body itself tells."""
+        left, pieces, until = body.bytes_max, [b""], None
+        depth_max, seconds = self._settings.depth_max, body.seconds_max
 
         async def limited() -> Any:
-            nonlocal left
-            message = await receive()
-            if message["type"] == "http.request":
-                left -= len(message.get("body", b""))
-                if left < 0:
-                    raise TenureError("PAYLOAD_TOO_LARGE")
+            nonlocal left, until
+            if until is None:
+                until = asyncio.get_running_loop().time() + seconds
+            if left == _READ:
+                return await receive()  # what comes now is that the client has gone
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise TenureError(
+                    "REQUEST_MALFORMED", "the body did not arrive in time", close=True
+                ) from None
+            if message["type"] != "http.request":
+                return message
+            piece = message.get("body", b"")
+            left -= len(piece)
+            if left < 0:
+                raise too_large(body.bytes_max)
+            more = message.get("more_body", False)
+            if body.json:
+                pieces.append(piece)
+                if not more:
+                    check_depth(b"".join(pieces), depth_max)
+            if not more:
+                left = _READ
             return message
 
         return limited
 
 
+_READ = -1
+"""In place of what is left of a body that has been read."""
+
+
+def too_large(most: int) -> TenureError:
+    """A body has more bytes than it may."""
+    return TenureError("PAYLOAD_TOO_LARGE", f"a body has at most {most} bytes here", close=True)
+
+
+def check_depth(body: bytes, most: int) -> None:
+    """Refuse a body that is nested too deeply. Few have so many brackets that it has to be looked at closely."""
+    if body.count(b"[") + body.count(b"{") <= most:
+        return
+    depth = 0
+    for token in _TOKEN.finditer(body):
+        first = body[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > most:
+                raise TenureError("REQUEST_MALFORMED", f"the body is nested deeper than {most} levels")
+        elif first in b"]}":
+            depth -= 1
+
+
+def _tell(scope: Any, request_id: str, status: int, seconds: float) -> None:
+    """A request's line in the log: nothing of its body, of its query or of its credential but the key's id."""
+    who = scope.get("user")
+    log.info(
+        "request",
+        request_id=request_id,
+        method=scope["method"],
+        route=scope.get("path_template"),
+        status=status,
+        ms=round(seconds * 1000, 1),
+        key_id=None if who is None else who.key_id,
+        tenant=None if who is None else who.tenant,
+    )
+
+
 async def _refuse(error: TenureError, request_id: str, send: Send) -> None:
-    headers = {"content-type": "application/json", **headers_of(error)}
+    headers = {"content-type": "application/json", **headers_of(error), "connection": "close"}
+    body = body_of(error, request_id)
+    headers["content-length"] = str(len(body))
     await send(
         {
             "type": "http.response.start",
@@ -95,4 +211,4 @@ async def _refuse(error: TenureError, request_id: str, send: Send) -> None:
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
         }
     )
-    await send({"type": "http.response.body", "body": body_of(error, request_id), "more_body": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -52,9 +52,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: Problem
 
 
-def body_of(error: TenureError, request_id: str) -> bytes:
-    """An error as it is answered."""
-    problem = Problem(
+def _problem(error: TenureError, request_id: str) -> Problem:
+    return Problem(
         code=error.code,
         message=error.message,
         details=error.details,
@@ -62,7 +61,16 @@ def body_of(error: TenureError, request_id: str) -> bytes:
         request_id=request_id,
         retryable=error.retryable,
     )
-    return msgspec.json.encode(ErrorBody(problem))
+
+
+def body_of(error: TenureError, request_id: str) -> bytes:
+    """An error as it is answered."""
+    return msgspec.json.encode(ErrorBody(_problem(error, request_id)))
+
+
+def failure_body(error: TenureError, request_id: str) -> ErrorBody:
+    """The error of a run that has failed: that is how it is, so asking again does not help."""
+    return ErrorBody(msgspec.structs.replace(_problem(error, request_id), retryable=False))
 
 
 def headers_of(error: TenureError) -> dict[str, str]:
@@ -72,6 +80,8 @@ def headers_of(error: TenureError) -> dict[str, str]:
         headers["Retry-After"] = str(error.data.get("retry_after", 1))
     if error.spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if "close" in error.data:  # the rest of its body is not read
+        headers["Connection"] = "close"
     if "allow" in error.data:
         headers["Allow"] = str(error.data["allow"])
     return headers
@@ -126,17 +136,19 @@ def _of_status(fault: HTTPException) -> TenureError:
     return TenureError(code, details[0].problem if details else fault.detail, details)
 
 
+def noted(fault: Exception, request_id: str, path: str) -> TenureError:
+    """Any exception as an error of ours; a defect is written to the log (law 2)."""
+    error = named(fault)
+    if error.code == "INTERNAL_ERROR":
+        trace = "".join(traceback.format_exception(fault))
+        log.error("request_failed", request_id=request_id, path=path, traceback=trace)
+    return error
+
+
 def answer(request: Request[Any, Any, Any], fault: Exception) -> Response[bytes]:
     """The framework's handler of every exception."""
-    error = named(fault)
     request_id = request.scope["state"].get("request_id", "")
-    if error.code == "INTERNAL_ERROR":
-        log.error(
-            "request_failed",
-            request_id=request_id,
-            path=request.scope["path"],
-            traceback="".join(traceback.format_exception(fault)),
-        )
+    error = noted(fault, request_id, request.scope["path"])
     return Response(
         content=body_of(error, request_id),
         status_code=error.spec.status,

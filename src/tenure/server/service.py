@@ -7,6 +7,9 @@ import asyncio
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.gate import Gate
+from tenure.server.logs import Chronicle
+from tenure.server.metrics import Metrics
+from tenure.server.observing import Observer
 from tenure.server.principals import Principal
 from tenure.server.settings import Settings
 from tenure.store.identity import Identity
@@ -23,6 +26,10 @@ class Service:
         self.settings = settings
         self.stopping = asyncio.Event()
         """Set when the process is told to end: streams end, whoever waits is answered, nothing new is begun."""
+        self.metrics = Metrics(engine.store)
+        self.observer = Observer(
+            engine.orchestrator, self.metrics, Chronicle() if settings.log_runs else None
+        )
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.keys = Keys(engine.store)
@@ -30,10 +37,12 @@ class Service:
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
+        self.observer.start()
         await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
         """End it."""
+        self.observer.stop()
         await self._key_sweep.__aexit__()
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:

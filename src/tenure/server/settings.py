@@ -19,10 +19,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     request_id_is_key: bool = True
     """Whether X-Request-ID is an idempotency key where no better one is given."""
     body_bytes_max: int = 1024 * 1024
+    hook_body_bytes_max: int = 5 * 1024 * 1024
+    """Of what hooks are told. GitHub sends at most 25 MiB, and hardly ever more than a few hundred kB."""
+    hook_answer_seconds: float = 0.8
+    """How long a delivery's answer waits for its run; after that it is 202, and the run is made all the same."""
     header_bytes_max: int = 32 * 1024
     requests_per_second: float = 5_000.0
     """Of one credential, on average; more are answered 429."""
     requests_burst: int = 10_000
+    body_seconds: float = 30.0
+    """How long a body may take to arrive, from its first byte to its last."""
+    header_seconds: float = 10.0
+    """How long a request's line and headers may take."""
+    depth_max: int = 64
+    """Lists and objects inside each other in a body."""
+    grace_seconds: float = 10.0
+    """How long requests under way may take when the server is told to end."""
+    drain_seconds: float = 0.0
+    """How long it says NOT_READY before it stops listening: time for a load balancer to look elsewhere."""
+    log_runs: bool = True
+    """Whether what happens to runs has lines in the log (docs/observability.md)."""
+    log_requests: bool = False
+    """Whether every request has a line in the log; those that fail inside always have one."""
     session_seconds: float = 12 * 3600.0
     key_cache_seconds: float = 1.0
     """How long a key that was looked up is believed: a revoked one works so much longer at most."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tenure.kernel.beside import BESIDE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
-from tenure.store import beside, deliveries, feeding, identity, keys, listing, remote
+from tenure.store import beside, deliveries, feeding, gauging, identity, keys, listing, remote
 from tenure.store.port import Answer
 from tenure.store.sqlfile import named_queries
 
@@ -20,6 +20,7 @@ FAMILIES = {
     "listing": listing,
     "deliveries": deliveries,
     "feeding": feeding,
+    "gauging": gauging,
     "remote": remote,
 }
 READS: dict[str, Answer] = {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from litestar import get
 
 from tenure.errors import TenureError
 from tenure.server.call import Call
+
+READY_SECONDS = 3.0
+"""How long the database may take to answer."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -23,10 +28,14 @@ async def healthz() -> Health:
 
 @get("/readyz", summary="Whether it can do its work")
 async def readyz(request: Call) -> Health:
-    """It does when the database answers."""
+    """It can when the database answers, and it has not been told to end."""
+    service = request.service
+    if service.stopping.is_set():
+        raise TenureError("NOT_READY", "the server is stopping")
     try:
-        await request.service.engine.store.read("now")
-    except TenureError as fault:
+        async with asyncio.timeout(READY_SECONDS):
+            await service.engine.store.read("now")
+    except (TenureError, TimeoutError) as fault:
         raise TenureError("NOT_READY", "the database cannot be reached") from fault
     return Health("ready")
 

@@ -1,0 +1,194 @@
+"""The OpenAPI document: what the framework knows of the routes, and what is true of all of them.
+
+Laws:
+1. The routes are the source: paths, parameters, bodies and answers are read from the handlers, who may ask from the
+   table of roles. Nothing is described here that could be otherwise there.
+2. Every answer from 400 on has the one schema `Error`, and a route lists all those it can give.
+3. A query parameter that is not in the document is refused (`Known`): a filter that was misspelt must not mean "all".
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar import Litestar
+from litestar.connection import ASGIConnection
+from litestar.handlers.base import BaseRouteHandler
+from litestar.openapi import OpenAPIConfig
+
+from tenure.errors import CODES, Detail, TenureError
+from tenure.server.gate import COOKIE
+from tenure.server.problems import ErrorBody
+from tenure.server.roles import ALLOWED, ANYONE, HERE, LEASE
+
+TITLE = "Tenure"
+_ABOUT = """Durable runs over HTTP. JSON in snake_case, times in RFC 3339 UTC. Lists are `{items, next_cursor}`, newest first.
+Every answer from 400 on has the shape `Error`; `docs/errors/` has a page for each code.
+A path without a version is version 1, for good: changes only add."""
+_SECURITY = {
+    "key": {"type": "http", "scheme": "bearer", "description": "`Bearer tn_<key id>_<secret>`"},
+    "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "From `POST /session`."},
+    "lease": {"type": "http", "scheme": "bearer", "description": "The token of a lease, from a claim."},
+}
+_SAID: dict[int, str] = {
+    400: "The request cannot be read.",
+    401: "No credential, or not a good one.",
+    403: "This credential may not do that.",
+    404: "There is no such thing for this tenant.",
+    409: "It cannot be done as things are.",
+    410: "What was asked for is no longer kept.",
+    413: "The body is too large.",
+    415: "The body has another content type than this address takes.",
+    422: "The request was understood, and it is wrong.",
+    429: "Too often.",
+    500: "Something failed that should not have.",
+    502: "What is behind this server cannot be reached.",
+    503: "The server cannot do its work now.",
+    504: "It took longer than it may.",
+}
+_WITH_BODY = ("post", "put", "patch")
+_KEYED = {"name": "Idempotency-Key", "in": "header", "required": False}
+_KEY_TEXT = (
+    "The same request under the same key is answered once, and has one effect. (Also: X-Idempotency-Key.)"
+)
+_PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
+_DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
+
+
+@lru_cache(maxsize=1)
+def document() -> dict[str, Any]:
+    """The whole document, as JSON has it."""
+    from tenure.server.app import handlers
+
+    config = OpenAPIConfig(
+        title=TITLE, version=version("tenure"), description=_ABOUT, use_handler_docstrings=True
+    )
+    made: dict[str, Any] = Litestar(
+        handlers(), openapi_config=config, logging_config=None
+    ).openapi_schema.to_schema()
+    components = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    _, found = msgspec.json.schema_components([ErrorBody], ref_template="#/components/schemas/{name}")
+    schemas["Error"] = found.pop("ErrorBody")
+    schemas |= found
+    schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
+    components["securitySchemes"] = _SECURITY
+    components["responses"] = {
+        f"Error{status}": {
+            "description": text,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+        }
+        for status, text in _SAID.items()
+    }
+    for path, item in made["paths"].items():
+        for method, operation in item.items():
+            if isinstance(operation, dict) and "responses" in operation:
+                _complete(path, method, operation)
+    _drop_unused(made)
+    return made
+
+
+def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Laws 1 and 2 for one operation."""
+    allowed = ALLOWED.get(f"{method.upper()} {path}", frozenset())
+    operation["security"] = _security(allowed)
+    operation["x-tenure-roles"] = sorted(allowed)
+    responses = operation["responses"]
+    # What the framework says of refusals is not how we refuse. A route's own are in our words below.
+    own = {int(status) for status in responses if int(status) >= 400} - {400}
+    for status in [status for status in responses if int(status) >= 400]:
+        del responses[status]
+    for status in sorted(own | _refusals(path, method, operation, allowed)):
+        responses[str(status)] = {"$ref": f"#/components/responses/Error{status}"}
+
+
+def _security(allowed: frozenset[str]) -> list[dict[str, list[str]]]:
+    if ANYONE in allowed:
+        return []
+    if LEASE in allowed:
+        return [{"lease": []}]
+    ways: list[dict[str, list[str]]] = [{"key": []}, {"session": []}]
+    return [*ways, {}] if HERE in allowed else ways
+
+
+def _refusals(path: str, method: str, operation: dict[str, Any], allowed: frozenset[str]) -> set[int]:
+    """The statuses from 400 on that a route can answer with."""
+    if path in ("/healthz", "/readyz"):
+        return {400, 500, 503}
+    found = {400, 429, 500, 502, 503, 504}
+    if path not in ("/openapi.json", "/docs", "/metrics"):
+        found.add(422)
+    if ANYONE not in allowed or method in _WITH_BODY:
+        found.add(401)
+    if ANYONE not in allowed:
+        found.add(403)
+    if _PLACE.search(path) or method in _WITH_BODY:
+        found.add(404)
+    if method != "get":
+        found |= {403, 409}
+    if method in _WITH_BODY:
+        found |= {413, 415}
+    if "/result" in path:
+        found.add(409)
+    if path == "/events/stream":
+        found.add(410)
+    if any(
+        given.get("in") == "header" and "idempotency" in given["name"].lower()
+        for given in operation.get("parameters", ())
+    ):
+        found |= {409, 422}
+    return found
+
+
+def _drop_unused(made: dict[str, Any]) -> None:
+    """Schemas nothing points to are the framework's own."""
+    schemas = made["components"]["schemas"]
+    while True:
+        text = msgspec.json.encode(made).decode()
+        unused = [name for name in schemas if f'"#/components/schemas/{name}"' not in text]
+        if not unused:
+            return
+        for name in unused:
+            del schemas[name]
+
+
+@lru_cache(maxsize=1)
+def encoded() -> bytes:
+    """The document as it is sent."""
+    return msgspec.json.encode(document())
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, frozenset[str]]:
+    return {
+        f"{method.upper()} {path}": frozenset(
+            given["name"] for given in operation.get("parameters", ()) if given["in"] == "query"
+        )
+        for path, item in document()["paths"].items()
+        for method, operation in item.items()
+        if isinstance(operation, dict)
+    }
+
+
+async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
+    """A guard: see law 3. What is delivered to a hook has the sender's address, which may have anything behind it."""
+    scope = connection.scope
+    query: bytes = scope["query_string"]
+    if not query:
+        return
+    template = str(scope["path_template"])
+    if _DELIVERIES.match(template):
+        return
+    known = _known().get(f"{scope.get('method', 'GET')} {template}", frozenset())
+    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            problem = f"there is no such parameter here; there are: {listed}"
+            raise TenureError(
+                "REQUEST_MALFORMED", f"{name[:100]!r}: {problem}", (Detail(name[:100], problem),)
+            )

@@ -1,0 +1,52 @@
+"""A span per request.
+
+Laws:
+1. A `traceparent` that came with the request is gone on with; a broken one is as good as none.
+2. The span has the route's template, the method, the status and the request's id; nothing of the body, no credential.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from tenure.orchestrator.spans import NAME
+
+_READ = TraceContextTextMapPropagator()
+_NONE: dict[str, str] = {}
+
+
+class Tracing:
+    """The span of one request: made when it comes, ended with its answer."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
+        given = headers.get(b"traceparent")
+        carrier = _NONE
+        if given is not None:
+            carrier = {"traceparent": given.decode("latin-1")}
+            if b"tracestate" in headers:
+                carrier["tracestate"] = headers[b"tracestate"].decode("latin-1")
+        above = _READ.extract(carrier, context=contexts.Context())
+        self._span = trace.get_tracer(NAME).start_span(method, context=above, kind=trace.SpanKind.SERVER)
+        if self._span.is_recording():
+            self._span.set_attribute("http.request.method", method)
+            self._span.set_attribute("tenure.request_id", request_id)
+        self._token = contexts.attach(trace.set_span_in_context(self._span, above))
+
+    def end(self, scope: Any, status: int) -> None:
+        """The request was answered."""
+        contexts.detach(self._token)
+        if self._span.is_recording():
+            route = scope.get("path_template")
+            if route:
+                self._span.update_name(f"{scope['method']} {route}")
+                self._span.set_attribute("http.route", route)
+            self._span.set_attribute("http.response.status_code", status)
+            if status >= 500:
+                self._span.set_status(trace.Status(trace.StatusCode.ERROR))
+        self._span.end()
