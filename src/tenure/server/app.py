@@ -13,7 +13,6 @@ from litestar.datastructures import State
 
 from tenure.server.call import Call
 from tenure.server.entry import Entry
-from tenure.server.front import Front
 from tenure.server.openapi import only_known
 from tenure.server.problems import answer
 from tenure.server.service import Service
@@ -45,4 +44,4 @@ def make_app(service: Service) -> ASGIApp:
         debug=False,
         logging_config=None,
     )
-    return Entry(Front(app, service), service.settings, service.metrics)
+    return Entry(app, service.settings, service.metrics)
