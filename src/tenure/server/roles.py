@@ -121,6 +121,7 @@ ROUTES: dict[str, dict[str, str]] = {
             )
         },
         "PUT /runner/leases/{lease_id}/artifacts/{name}": LEASE,
+        "GET /runner/leases/{lease_id}/artifacts/{name}": LEASE,
         "POST /runner/messages": "runner",
     },
     "A tenant's own people and keys": {

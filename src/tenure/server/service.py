@@ -11,6 +11,7 @@ from tenure.server.logs import Chronicle
 from tenure.server.metrics import Metrics
 from tenure.server.observing import Observer
 from tenure.server.principals import Principal
+from tenure.server.runners import Runners
 from tenure.server.settings import Settings
 from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
@@ -33,6 +34,7 @@ class Service:
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.keys = Keys(engine.store)
+        self.runners = Runners(engine)
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
     async def start(self) -> None:

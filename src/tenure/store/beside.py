@@ -147,24 +147,24 @@ class Beside:
     async def put_log_lines(self: _Transacts, lines: Sequence[LogLine]) -> None:
         """Append lines to the logs of runs, in the order given. Lines of runs that are not there are dropped, and of
         a run with more than `limits.LOG_LINES_PER_RUN_MAX` the oldest: the first number says how many."""
-        rows = [_log_row(line) for line in sorted(lines, key=lambda line: line.run_id)]
-        if not rows:
-            return
+        if lines:
+            await settled(self, lambda: lines_kept(lines))
 
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            newest: dict[int, int] = {}
-            for line in (yield Query("save_log_line", rows, (now,))):
-                newest[line.run_id] = max(line.no, newest.get(line.run_id, 0))
-            over = [
-                (run_id, no - LOG_LINES_PER_RUN_MAX)
-                for run_id, no in sorted(newest.items())
-                if no > LOG_LINES_PER_RUN_MAX
-            ]
-            if over:
-                yield Query("delete_old_log_lines", over)
 
-        await settled(self, work)
+def lines_kept(lines: Sequence[LogLine]) -> Transaction[None]:
+    """A part of a transaction: append lines to the logs of runs, and let the oldest go where they are too many."""
+    now = (yield Query("now"))[0].now_us
+    rows = [_log_row(line) for line in sorted(lines, key=lambda line: line.run_id)]
+    newest: dict[int, int] = {}
+    for line in (yield Query("save_log_line", rows, (now,))):
+        newest[line.run_id] = max(line.no, newest.get(line.run_id, 0))
+    over = [
+        (run_id, no - LOG_LINES_PER_RUN_MAX)
+        for run_id, no in sorted(newest.items())
+        if no > LOG_LINES_PER_RUN_MAX
+    ]
+    if over:
+        yield Query("delete_old_log_lines", over)
 
 
 async def _one(store: _Transacts, name: str, *values: Any, timed: bool = True) -> Any:

@@ -1,0 +1,174 @@
+"""The runner protocol over HTTP; `docs/runner-protocol.md` says how it is spoken.
+
+Law: claims need a runner's key in the Authorization header (tokens are made with it), messages of a lease its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from litestar import Response, get, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from tenure.errors import TenureError
+from tenure.kernel.decide.checks import is_name
+from tenure.limits import ARTIFACT_BYTES_MAX, CLAIM_STEPS_MAX
+from tenure.server.call import Call
+from tenure.server.runners import CONTENT_TYPE
+from tenure.worker import protocol as p
+from tenure.worker.values import moment
+
+
+def _secret(request: Call) -> str:
+    """The secret of the key a request carries; the gate has checked it."""
+    key = request.headers.get("authorization", "").rpartition(" ")[2]
+    secret = key.split("_", 2)[-1]
+    if not key.startswith("tn_") or not secret:
+        raise TenureError("UNAUTHENTICATED", "a runner sends its key: Authorization: Bearer tn_...")
+    return secret
+
+
+@contextmanager
+def _connected(request: Call) -> Iterator[Callable[[], bool]]:
+    """Whether whoever asks is still there to be answered, and the server still wants to."""
+    gone = asyncio.ensure_future(request.receive())
+    stopping = request.service.stopping
+    try:
+        yield lambda: not (gone.done() or stopping.is_set())
+    finally:
+        gone.cancel()
+
+
+@post("/runner/claim", status_code=200, summary="Take steps to work on")
+async def claim(request: Call, data: JSONBody[p.ClaimRequest]) -> p.ClaimAnswer:
+    """Take up to `max` steps of the key's tenant that need one of these capabilities, and wait for some when there are
+    none. The same `claim_id` again returns the same leases, as far as they are still live, and no others."""
+    runners = request.service.runners
+    with _connected(request) as connected:
+        leases = await runners.claim(request.who, _secret(request), data, connected)
+    return p.ClaimAnswer(leases=leases, now=moment(await runners.now_us()))
+
+
+@post("/runner/messages", status_code=200, summary="Send many messages of many leases")
+async def messages(request: Call, data: JSONBody[p.Messages]) -> p.MessagesAnswer:
+    """Carry out messages, in order for each lease, and then a claim; one answer for each message, in order."""
+    if len(data.messages) > p.MESSAGES_MAX:
+        raise TenureError("INVALID_INPUT", f"a request has at most {p.MESSAGES_MAX} messages")
+    runners = request.service.runners
+    if data.claim is not None:
+        data.claim.check()
+    answers = await runners.say_all(request.who, data.messages)
+    leases: list[p.GrantedLease] = []
+    if data.claim is not None:
+        with _connected(request) as connected:
+            leases = await runners.claim(request.who, _secret(request), data.claim, connected)
+    return p.MessagesAnswer(answers=answers, leases=leases, now=moment(await runners.now_us()))
+
+
+@get("/runner/leases/{lease_id:str}", summary="What a lease's holder goes on from")
+async def lease(
+    request: Call,
+    lease_id: FromPath[str],
+    run: Annotated[
+        bool, QueryParameter(description="With the run's input and the outputs of its steps.")
+    ] = False,
+) -> p.LeaseState:
+    """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""
+    runners = request.service.runners
+    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    return await runners.state(ticket, with_run=run)
+
+
+def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
+    async def handle(request: Call, lease_id: FromPath[str], data: Any) -> p.Answer:
+        runners = request.service.runners
+        ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+        return await runners.say(ticket, data)
+
+    handle.__annotations__ = {
+        "request": Call,
+        "lease_id": FromPath[str],
+        "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known when it runs
+        "return": p.Answer,
+    }
+    handle.__name__ = f"say_{verb.replace('-', '_')}"
+    handle.__doc__ = body.__doc__
+    made = post(
+        f"/runner/leases/{{lease_id:str}}/{verb}",
+        status_code=200,
+        summary=(body.__doc__ or verb).split("\n")[0],
+    )
+    return made(handle)
+
+
+@put(
+    "/runner/leases/{lease_id:str}/artifacts/{name:str}",
+    status_code=200,
+    summary="Upload an artifact",
+    request_max_body_size=ARTIFACT_BYTES_MAX,
+)
+async def upload(request: Call, lease_id: FromPath[str], name: FromPath[str]) -> p.Uploaded:
+    """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
+    for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
+    runners = request.service.runners
+    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    kind = request.headers.get("content-type", "")
+    return await runners.upload(ticket, name, await request.body(), kind)
+
+
+@get(
+    "/runner/leases/{lease_id:str}/artifacts/{name:str}",
+    media_type=CONTENT_TYPE,
+    summary="Download an artifact",
+)
+async def download(
+    request: Call,
+    lease_id: FromPath[str],
+    name: FromPath[str],
+    run: Annotated[
+        str | None, QueryParameter(description="Of another run of the tenant: its id.", max_length=100)
+    ] = None,
+) -> Response[bytes]:
+    """A file of the run by its name, or a payload by its digest (`sha256:<hex>`)."""
+    runners = request.service.runners
+    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    return Response(await runners.download(ticket, name, run), media_type=CONTENT_TYPE)
+
+
+@post("/runner/register", status_code=200, summary="Say that a worker is here")
+async def register(request: Call, data: JSONBody[p.RegisterRequest]) -> p.Done:
+    """A worker says what it can do, when it starts and every ten seconds, so that `why` can tell who could take a step."""
+    names = (data.worker, *data.capabilities)
+    if not all(is_name(name) for name in names) or len(names) > CLAIM_STEPS_MAX + 1:
+        raise TenureError(
+            "INVALID_INPUT", "names of workers and capabilities have 1 to 200 printable characters"
+        )
+    store = request.service.engine.store
+    name = f"{request.who.tenant}/{data.worker}"[:200]
+    if data.leaves:
+        await store.drop_worker(name)
+    else:
+        await store.put_worker(name, data.capabilities, min(max(data.slots, 1), 100_000), data.version)
+    return p.Done(refused=[])
+
+
+@post("/runner/workflows", status_code=200, summary="Register the workflows of a worker")
+async def workflows(request: Call, data: JSONBody[p.WorkflowsRequest]) -> p.Done:
+    """A worker's workflows, for people to look at. A version that is registered as something else stays as it is."""
+    return p.Done(refused=await request.service.runners.register(request.who, data.workflows))
+
+
+HANDLERS = [
+    claim,
+    messages,
+    lease,
+    *(_verb(verb, body) for verb, body in p.MESSAGES.items()),
+    upload,
+    download,
+    register,
+    workflows,
+]

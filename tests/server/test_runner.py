@@ -1,0 +1,111 @@
+"""Claims, leases and their tokens over HTTP: who may speak for what, and what a repeat is answered."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.server.stage import Site, problem, site
+
+CAPABILITIES = ["default|tool:build"]
+PLAN = [{"name": "build", "tool": "build", "input": {"what": "all"}}]
+
+
+async def start(s: Site, tenant: str = "acme", **how: object) -> str:
+    """A run of one step."""
+    return await s.engine.scoped(tenant=tenant).create("ci", PLAN, **how)  # type: ignore[arg-type]  # options
+
+
+async def claim(runner: httpx.AsyncClient, claim_id: str = "c1", **how: object) -> list[dict]:  # type: ignore[type-arg]  # JSON
+    """What a claim is granted."""
+    asked = {"claim_id": claim_id, "capabilities": CAPABILITIES, "max": 10, **how}
+    answer = await runner.post("/runner/claim", json=asked)
+    assert answer.status_code == 200, answer.text
+    found: list[dict] = answer.json()["leases"]  # type: ignore[type-arg]  # JSON
+    return found
+
+
+async def say(s: Site, lease: dict, verb: str, seq: int = 0, **what: object) -> httpx.Response:  # type: ignore[type-arg]  # JSON
+    """A message of a lease."""
+    caller = await s.caller(lease["token"])
+    return await caller.post(f"/runner/leases/{lease['id']}/{verb}", json={"seq": seq, **what})
+
+
+@pytest.mark.clause("DCI-18")
+async def test_a_job_from_claim_to_complete(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        runner = await s.as_("runner")
+        (lease,) = await claim(runner, worker="mac-1")
+        assert lease["run_id"] == run
+        assert lease["input"] == {"what": "all"}
+        assert lease["token"].startswith("tl_")
+        assert (await say(s, lease, "ack", 1)).json()["cancel"] is False
+        assert (await say(s, lease, "running", 2)).json()["state"] == "ok"
+        beat = (await say(s, lease, "heartbeat", 3, progress="half")).json()
+        assert beat["expires_at"] > lease["expires_at"]
+        done = await say(s, lease, "checkpoint", 4, name="compiled", output={"objects": 3})
+        assert done.json() == {"state": "ok", "cancel": False}
+        assert (await say(s, lease, "log", 5, lines=[{"text": "linking"}])).status_code == 200
+        assert (await say(s, lease, "cost", 6, cost="0.02 USD")).status_code == 200
+        assert (await say(s, lease, "uploading", 7)).status_code == 200
+        assert (await say(s, lease, "complete", 8, output={"ok": True})).json()["state"] == "ok"
+        seen = await s.engine.scoped(tenant="acme").get(run)
+        assert seen.status == "succeeded"
+
+
+async def test_the_same_claim_returns_the_same_leases_and_grants_nothing_new(url: str) -> None:
+    async with site(url) as s:
+        await start(s)
+        runner = await s.as_("runner")
+        first = await claim(runner, "c1")
+        await start(s)
+        again = await claim(runner, "c1")
+        assert again == first
+        assert len(first) == 1
+        other = await claim(runner, "c2")
+        assert len(other) == 1
+        assert other != first
+
+
+async def test_the_same_claim_at_the_same_time_is_one_claim(url: str) -> None:
+    async with site(url) as s:
+        for _ in range(4):
+            await start(s)
+        runner = await s.as_("runner")
+        found = await asyncio.gather(*(claim(runner, "c1", max=2) for _ in range(6)))
+        ids = {tuple(sorted(lease["id"] for lease in leases)) for leases in found}
+        assert len(ids) == 1
+        assert len(ids.pop()) == 2
+
+
+async def test_a_runner_sees_nothing_of_another_tenants_work(url: str) -> None:
+    async with site(url) as s:
+        await start(s, "globex")
+        await s.tenant("globex")
+        runner = await s.as_("runner")
+        assert await claim(runner) == []
+        theirs = await s.as_("runner", tenant="globex")
+        assert len(await claim(theirs)) == 1
+
+
+async def test_only_its_own_token_speaks_for_a_lease(url: str) -> None:
+    async with site(url) as s:
+        await start(s)
+        await start(s)
+        runner = await s.as_("runner")
+        one, two = await claim(runner)
+        for token in (two["token"], "tl_" + "A" * 43, "tl_short", runner.headers["authorization"][7:]):
+            answer = await say(s, {**one, "token": token}, "ack", 1)
+            assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
+        for lease_id in ("run_2026-02-14_080000_abc123.0.1", "nonsense", f"{one['run_id']}.0.99"):
+            answer = await say(s, {**one, "id": lease_id}, "ack", 1)
+            assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
+        assert (await say(s, one, "ack", 1)).status_code == 200
+
+
+async def test_an_operators_key_claims_nothing(url: str) -> None:
+    async with site(url) as s:
+        operator = await s.as_("operator")
+        answer = await operator.post("/runner/claim", json={"claim_id": "c", "capabilities": CAPABILITIES})
+        assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
