@@ -518,3 +518,48 @@ async def test_an_event_does_not_go_to_a_wait_that_the_code_gave_up() -> None:
         await lab.settle()
         await lab.deliver(run, "x", 1)
         assert await run.result() == 1
+
+
+@pytest.mark.parametrize("how", ["wait", "as_completed", "done"])
+async def test_a_race_between_steps_is_won_by_the_same_one_in_every_replay(how: str) -> None:
+    winners: list[list[int]] = []
+    released = [asyncio.Event() for _ in range(3)]
+
+    @tenure.step
+    async def racer(number: int) -> int:
+        await released[number].wait()
+        if number:  # the last one wins, then the one before it
+            released[number - 1].set()
+        return number
+
+    async def strand(number: int) -> int:
+        await tenure.now()
+        return await racer(number)
+
+    @flow
+    async def whole() -> list[int]:
+        tasks = [asyncio.create_task(strand(number)) for number in range(3)]
+        order: list[int] = []
+        if how == "as_completed":
+            order = [await each for each in asyncio.as_completed(tasks)]
+        elif how == "wait":
+            left = set(tasks)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                order += sorted(task.result() for task in done)
+        else:
+            await tasks[2]
+            order = [number for number, task in enumerate(tasks) if task.done()]
+            await asyncio.gather(*tasks)
+        winners.append(order)
+        await tenure.sleep("1h")
+        await tenure.sleep("1h")
+        return order
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle(leave="racer")
+        released[2].set()
+        assert await run.result() == ([2] if how == "done" else [2, 1, 0])
+    assert len(winners) == 3
+    assert winners[0] == winners[1] == winners[2]

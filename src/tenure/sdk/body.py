@@ -30,6 +30,7 @@ from tenure.sdk.past import Past
 from tenure.sdk.scope import Scope
 from tenure.sdk.traces import of_steps, traceback_of
 from tenure.sdk.trying import STOP_SECONDS, Left, ended, frame_of, in_own_thread, left, try_once
+from tenure.sdk.turns import NEW
 from tenure.sdk.waiting import STOPPED, Waiting
 from tenure.store.port import Recorded
 
@@ -156,14 +157,22 @@ class Body(Waiting):
                 if known.arguments != digest:
                     self.misfit(f"step {key!r} was recorded with other arguments")
                 if known.state == "done" and known.resumable:
+                    await self.turns.take((known.at, known.no))
                     return step.codec.decode(await self.fetched(known.output))
                 tries = await self._tried(key, known)
         try:
-            return await self._carry_out(key, step, digest, tries, limit, args, kwargs)
+            value = await self._carry_out(key, step, digest, tries, limit, args, kwargs)
         except asyncio.CancelledError:
             if self.goes_on():
                 self.record(key, state="failed", error=STOPPED, arguments=digest, tries=0)
             raise
+        except StepFailed:
+            if self.at_work or self.turns.awaited:
+                await self.turns.take(NEW)
+            raise
+        if self.at_work or self.turns.awaited:  # several strands: as a replay will give them, one by one
+            await self.turns.take(NEW)
+        return value
 
     async def _carry_out(
         self,
@@ -246,6 +255,7 @@ class Body(Waiting):
         if known.error == STOPPED and not known.tries:
             await self.never()
         if known.next_at is None:
+            await self.turns.take((known.at, known.no))
             message = (await self.fetched(known.output) or b"").decode(errors="replace")
             raise StepFailed(key, known.error or "STEP_FAILED", message, known.tries)
         await self._pause(key, known.tries, known.next_at)

@@ -23,6 +23,7 @@ from tenure.sdk.faults import Interrupted, LeaseLost, Misfit, Signal
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import LOST
 from tenure.sdk.past import Past
+from tenure.sdk.turns import Turns
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class Recording:
         """Recorded a moment ago: it goes out at once, or with the end of the body if that comes in the same breath."""
         self.unbegun: dict[str, Coroutine[Any, Any, Any]] = {}
         """Durable calls that were made and have not begun, by key: nobody may have awaited them."""
+        self.turns = Turns(self._loop)
         self._over: Signal | None = None
         self._main: asyncio.Task[Any] | None = None
 
@@ -146,6 +148,7 @@ class Recording:
         self.check()
         known = self.past.checkpoints.get(key)
         if known is not None:
+            await self.turns.take((known.at, known.no))
             return msgspec.json.decode(await self.fetched(known.output) or b"null")
         self._fit(self.past.check_new, key)
         value = make()

@@ -130,6 +130,7 @@ class Waiting(Recording):
                 await self.never()
             known = self.past.settled.get(no)
             if known is not None:
+                await self.turns.take((known.settled_at or 0, no))
                 return known
         here.here()  # a task of the code's own that waits is a strand of its own
         waiter: asyncio.Future[Waited] = self._loop.create_future()
@@ -137,7 +138,7 @@ class Waiting(Recording):
         waiters.append(waiter)
         self.strand_ends()
         try:
-            return await waiter
+            settled = await waiter
         except asyncio.CancelledError:
             if self.goes_on():
                 self.record(given_up, state="failed", error=STOPPED, tries=0, closes=no)
@@ -147,6 +148,9 @@ class Waiting(Recording):
             if not waiters:
                 self._waiting.pop(no, None)
             self.strand_begins()
+        if self._waiting or self.turns.awaited:
+            await self.turns.take((settled.settled_at or 0, no))
+        return settled
 
     async def never(self) -> None:
         """Wait for nothing: until whoever waits here is canceled."""
