@@ -22,6 +22,7 @@ from litestar.handlers.base import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
 
 from tenure.errors import CODES, Detail, TenureError
+from tenure.server.call import Call
 from tenure.server.gate import COOKIE
 from tenure.server.problems import ErrorBody
 from tenure.server.roles import ALLOWED, ANYONE, HERE, LEASE
@@ -69,7 +70,7 @@ def document() -> dict[str, Any]:
         title=TITLE, version=version("tenure"), description=_ABOUT, use_handler_docstrings=True
     )
     made: dict[str, Any] = Litestar(
-        handlers(), openapi_config=config, logging_config=None
+        handlers(), request_class=Call, openapi_config=config, logging_config=None
     ).openapi_schema.to_schema()
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
