@@ -94,6 +94,7 @@ class Schedules:
         input: Any = None,  # noqa: A002 - the word users know it by
         plan: PlanLike | None = None,
         profile: str | None = None,
+        version: str | None = None,
         catch_up: str = "skip",
         catch_up_max: int = CATCH_UP_RUNS,
         pass_slot: bool = False,
@@ -104,16 +105,16 @@ class Schedules:
         """Make a schedule: runs of `workflow` at the slots of `cron` in a time zone.
 
         `workflow` is a workflow in Python, one from a file (its plan is made now, with this input), or the name of
-        one that is imported; with a `plan` of steps it is just a name. `catch_up` says what becomes of slots that pass
-        while no scheduler runs: `skip`, `last`, or `all` (the newest `catch_up_max`). With `pass_slot`, the
-        input (an object) gets the slot's moment under `slot`.
+        one that is imported; with a `plan` of steps it is just a name, and `version` its version. `catch_up` says what
+        becomes of slots that pass while no scheduler runs: `skip`, `last`, or `all` (the newest `catch_up_max`). With
+        `pass_slot`, the input (an object) gets the slot's moment under `slot`.
         """
         engine = self._engine
         made = Schedule(
             tenant=engine.tenant,
             name=name,
             workspace=engine.workspace,
-            **_runs(workflow, input, plan, profile, pass_slot=pass_slot),
+            **_runs(workflow, input, plan, profile, pass_slot=pass_slot, version=version),
             cron=_cron_text(cron),
             zone=zone,
             catch_up=catch_up,
@@ -127,10 +128,13 @@ class Schedules:
             raise TenureError("SCHEDULE_EXISTS", f"there is a schedule {name!r} already")
         return _view(put)
 
-    async def edit(self, name: str, **changes: Any) -> ScheduleView:
+    async def edit(self, name: str, *, revision: int | None = None, **changes: Any) -> ScheduleView:
         """Change some of what `create` was given, by the same words; the rest stays. What its runs are is given as a
-        whole: `workflow` with its `input`, `plan`, `profile` and `pass_slot`."""
+        whole: `workflow` with its `input`, `plan`, `profile`, `version` and `pass_slot`. With a `revision`, only the
+        text that has it is changed."""
         old = await self._row(name)
+        if revision not in (None, old.revision):
+            raise TenureError("SCHEDULE_CHANGED", f"schedule {name!r} has revision {old.revision} by now")
         if unknown := sorted(changes.keys() - _CHANGING.keys() - _WHOLE):
             raise _invalid([Detail(unknown[0], "cannot be changed")])
         whole = {word: changes[word] for word in changes if word in _WHOLE}
@@ -164,11 +168,14 @@ class Schedules:
         old = await self._row(name)
         return await self._change(old, paused=False) if old.paused else _view(old)
 
-    async def trigger(self, name: str, *, actor: str | None = None) -> str:
-        """Start a run now, beside the slots and also while it is paused; its id."""
+    async def trigger(
+        self, name: str, *, actor: str | None = None, mark: str | None = None, at_us: int | None = None
+    ) -> str:
+        """Start a run now, beside the slots and also while it is paused; its id. Who may have to ask twice says by which
+        `mark`, and since when: the same again is the same run."""
         engine = self._engine
-        now: int = (await engine.store.read("now"))[0].now_us
-        mark = secrets.token_hex(6)
+        now: int = (await engine.store.read("now"))[0].now_us if at_us is None else at_us
+        mark = mark or secrets.token_hex(6)
         asked = request(
             await self._row(name),
             engine.orchestrator.new_id(),
@@ -249,12 +256,14 @@ def _runs(
     profile: str | None,
     *,
     pass_slot: bool = False,
+    version: str | None = None,
 ) -> dict[str, Any]:
     """What a schedule's runs are, as its columns; see law 4."""
     if plan is not None:
         if not isinstance(workflow, str):
             raise _invalid([Detail("plan", f"{workflow.name!r} has its own")])
-        name, version, usual, queue, steps = workflow, "1", "agent-runs", "default", make_plan(plan)
+        name, version, usual = workflow, version or "1", "agent-runs"
+        queue, steps = "default", make_plan(plan)
     elif isinstance(workflow, Declared):
         if pass_slot:
             raise _invalid([Detail("pass_slot", "a workflow from a file has the moment as `${{ slot }}`")])
@@ -282,7 +291,7 @@ def _runs(
     }
 
 
-_WHOLE = frozenset(("workflow", "input", "plan", "profile", "pass_slot"))
+_WHOLE = frozenset(("workflow", "input", "plan", "profile", "version", "pass_slot"))
 """What `edit` changes as a whole."""
 
 
