@@ -60,6 +60,12 @@ IDEMPOTENCY_LOCK_SECONDS = 300.0
 """Whoever processes a request under a key has it to itself for so long."""
 IDEMPOTENCY_TRIES_MAX = 3
 """How often a request that fails by no fault of its own is tried under its key."""
+FEED_SECONDS = 86_400.0
+"""How long it is kept what happened, for streams that resume and webhooks that were off."""
+FEED_ROWS_MAX = 5_000_000
+"""Commits of which that is kept, should there be more within this time."""
+NOTICE_DEAD_SECONDS = 30 * 86_400.0
+"""How long a webhook that could not be delivered is listed."""
 SWEEP_SECONDS = 0.25
 SWEEP_TIMERS_MAX = 500
 WORKFLOW_BYTES_MAX = 256 * 1024

@@ -34,6 +34,7 @@ from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.schedules import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
 from tenure.orchestrator.views import (
+from tenure.orchestrator.trimming import Trimmer
     FOREVER_US,
     ApprovalView,
     EventView,
@@ -101,6 +102,7 @@ class Engine(Looking, Flows):
                     await stack.enter_async_context(self.sweeper)
                     await stack.enter_async_context(Scheduler(self._orchestrator))
             self._store = store
+                    await stack.enter_async_context(Trimmer(store))
             self._stack = stack.pop_all()
         return self
 

@@ -20,7 +20,7 @@ from tenure.server.service import Service
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
-MODULES = ("about", "health", "runner", "runs")
+MODULES = ("about", "health", "runner", "runs", "stream")
 """Of `tenure.server.routes`."""
 
 

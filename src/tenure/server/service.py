@@ -13,6 +13,8 @@ from tenure.server.observing import Observer
 from tenure.server.principals import Principal
 from tenure.server.runners import Runners
 from tenure.server.settings import Settings
+from tenure.server.tail import Tail
+from tenure.store.feeding import Feeding
 from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
 
@@ -34,16 +36,21 @@ class Service:
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.keys = Keys(engine.store)
+        self.feeding = Feeding(engine.store)
+        self.tail = Tail(self.feeding, self.stopping)
         self.runners = Runners(engine)
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
+        self.engine.orchestrator.on_told.append(self.tail.wake)
+        self.tail.start()
         self.observer.start()
         await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
         """End it."""
+        await self.tail.stop()
         self.observer.stop()
         await self._key_sweep.__aexit__()
 
