@@ -28,6 +28,7 @@ from tenure.cli.options import (
     Supersede,
     Timeout,
 )
+from tenure.cli.servers import chosen_server
 from tenure.cli.session import Starter, Tenant, moment_of, pairs, seconds, wait_for, who
 from tenure.errors import TenureError
 
@@ -54,6 +55,8 @@ tenure run workflow.yaml --input @inputs.json --key build-17 -- twice the same k
 tenure run app.py --no-watch | jq .total -- stdout has just the output
 
 tenure run app.py --detach -- only submit it; `tenure worker app` runs it
+
+tenure run release --server https://tenure.example.org --input ref=main -- the server's workers run it
 
 tenure run app.py --wait-for 10m -- in a script: no longer than that; the run is kept
 
@@ -122,9 +125,6 @@ def run(
 
     if supersede and concurrency_key is None:
         raise typer.BadParameter("--supersede needs --concurrency-key")
-    for module in app or ():
-        load_module(module.partition(":")[0])
-    workflow = workflow_of(target)
     options: dict[str, Any] = {
         "key": key,
         "labels": pairs(label),
@@ -138,12 +138,29 @@ def run(
         "source": "cli",
         "actor": by,
     }
+    limit = None if patience is None else seconds(patience)
+    if (client := chosen_server(db)) is not None:
+        from tenure.cli.run_there import run_there
+
+        run_there(
+            client,
+            target,
+            given,
+            options,
+            detach=detach,
+            quiet=as_json or not watch,
+            patience=limit,
+            as_json=as_json,
+        )
+        return
+    for module in app or ():
+        load_module(module.partition(":")[0])
+    workflow = workflow_of(target)
     session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(None))
     if detach:
         _detached(session, _serving(target, workflow), as_json)
         return
     _check_served(workflow)
-    limit = None if patience is None else seconds(patience)
     try:
         ended = wait_for(session.run(quiet=as_json or not watch, patience=limit))
     except (KeyboardInterrupt, asyncio.CancelledError) as stopped:

@@ -47,6 +47,7 @@ class Client:
     ) -> None:
         """`key` is a credential `tn_...`, else what TENURE_KEY holds."""
         self._to = Transport(server, key, patience_seconds=patience_seconds, verify=verify)
+        self.server = self._to.server
 
     async def __aenter__(self) -> Self:
         return self
@@ -143,7 +144,9 @@ class Client:
         until = None if wait is None else loop.time() + wait
         while True:
             left = WAIT_SECONDS if until is None else max(min(until - loop.time(), WAIT_SECONDS), 0)
-            answer = await self._to.ask("GET", f"{_run(run_id)}/result", params={"wait": round(left, 3)})
+            # What a run failed with may look like trouble of the server's: it is not asked again.
+            asked = {"wait": round(left, 3)}
+            answer = await self._to.ask("GET", f"{_run(run_id)}/result", params=asked, again=False)
             found = msgspec.json.decode(answer.content, type=dict[str, Any])
             if answer.status_code == 200:
                 return found["output"]

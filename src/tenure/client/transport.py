@@ -81,8 +81,9 @@ class Transport:
         content_type: str = "application/json",
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        again: bool = True,
     ) -> httpx.Response:
-        """The server's answer; a refusal is raised."""
+        """The server's answer; a refusal is raised, at once where it is not to be asked `again`."""
         sent = {name: value for name, value in (params or {}).items() if value is not None}
         extra = dict(headers or {})
         if content is None and body is not None:
@@ -104,7 +105,7 @@ class Transport:
                         f"{self.server} cannot be reached: {str(fault) or type(fault).__name__}",
                     ) from fault
             else:
-                if answer.status_code not in _AGAIN or last or not _refused(answer).retryable:
+                if not again or answer.status_code not in _AGAIN or last or not _refused(answer).retryable:
                     if answer.status_code >= 400:
                         raise _refused(answer)
                     return answer
