@@ -1,4 +1,4 @@
-"""`tenure dev`: work on an app: its worker (with sweeper and scheduler) in a process that is made anew on changes.
+"""`tenure dev`: work on an app: a server and a worker (with sweeper and scheduler) in a process that is made anew on changes.
 
 Law: the process that watches imports nothing of the app, so that a mistake in it never ends the watching.
 """
@@ -14,11 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from tenure.cli.console import err, shown
+from tenure.cli.developing import Wanted
 from tenure.cli.options import Db
-from tenure.cli.worker import Commands, Grace, Queues, Slots
+from tenure.cli.serve import Host, Port, need_server
+from tenure.cli.session import seconds
+from tenure.cli.worker import Grace, Queues, Slots, Target
+from tenure.errors import TenureError
 
 LOOK_SECONDS = 0.4
 STOP_SECONDS = 15.0
@@ -26,33 +31,64 @@ SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".json")
 IGNORED = frozenset({".venv", "venv", "node_modules", "__pycache__", "build", "dist"})
 FILES_MAX = 5_000
 INTERRUPTED = 130
+_EPILOG = """
+Examples:
+
+tenure dev app -- then, elsewhere: tenure run app.py --detach, or over HTTP:
+
+curl -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" http://127.0.0.1:8700/runs -d '{"workflow": "hello"}'
+
+The first start makes the tenant `default` and shows two keys, once: one for you, who may approve, and one for programs.
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command(epilog="Example:\n\ntenure dev app -- then, elsewhere: tenure run app.py --detach")(dev)
+    app.command(epilog=_EPILOG)(dev)
 
 
 def dev(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="module, module:name or file.py.")],
+    target: Target = None,
     slots: Slots = 100,
     queue: Queues = None,
     grace: Grace = "2s",
-    commands: Commands = True,
+    commands: Annotated[
+        bool,
+        typer.Option(
+            "--commands/--no-commands", help="Execute the commands of YAML workflows on this machine."
+        ),
+    ] = True,
     reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Anew when a file changes.")] = True,
+    host: Host = "127.0.0.1",
+    port: Port = 8700,
+    server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
     db: Db = None,
 ) -> None:
-    """Serve an app while you work on it: a worker, the sweeper and the scheduler; anew whenever a file changes.
+    """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler; anew whenever a file changes.
 
     Runs survive every restart: what was recorded is kept, the rest is taken up again.
     """
-    words = ["worker", target, "--slots", str(slots), "--grace", grace]
-    for each in queue or ():
-        words += ["--queue", each]
-    words += ["--commands"] if commands else []
-    words += ["--db", db] if db else []
+    if server:
+        try:
+            need_server()
+        except TenureError as missing:
+            err().print(shown(f"{missing.message}; without it there is only the worker", "yellow"))
+            server = False
+    if target is None and not commands and not server:
+        raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
+    wanted = Wanted(
+        target=target,
+        slots=slots,
+        queues=queue,
+        grace=seconds(grace),
+        commands=commands,
+        db=db,
+        host=host,
+        port=port,
+        server=server,
+    )
     watched = _Watched(Path.cwd())
-    child = _start(words)
+    child = _start(wanted)
     try:
         while True:
             time.sleep(LOOK_SECONDS)
@@ -61,21 +97,22 @@ def dev(
             if changed is not None:
                 err().print(shown(f"{changed} changed: starting anew", "cyan"))
                 _stop(child)
-                child = _start(words)
+                child = _start(wanted)
             elif ended is not None and not reload:
                 raise typer.Exit(ended)
             elif ended is not None:
                 err().print(shown("it has ended; waiting for a change", "yellow"))
                 err().print(shown(f"{watched.wait()} changed: starting anew", "cyan"))
-                child = _start(words)
+                child = _start(wanted)
     except KeyboardInterrupt:
         _stop(child)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _start(words: list[str]) -> subprocess.Popen[bytes]:
+def _start(wanted: Wanted) -> subprocess.Popen[bytes]:
     # In a group of its own: Ctrl-C is ours to pass on.
-    return subprocess.Popen([sys.executable, "-m", "tenure.cli", *words], start_new_session=True)
+    told = msgspec.json.encode(wanted).decode()
+    return subprocess.Popen([sys.executable, "-m", "tenure.cli.developing", told], start_new_session=True)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

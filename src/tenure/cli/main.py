@@ -28,6 +28,7 @@ COMMANDS: dict[str, Line] = {
     "run": Line("run", "Begin", "Run a workflow here and watch it: code or a YAML file."),
     "dev": Line("dev", "Begin", "Serve an app while you work on it; anew on every change."),
     "worker": Line("worker", "Begin", "Serve the workflows and tools of an app until you stop it."),
+    "serve": Line("serve", "Begin", "Serve the HTTP API: tenants, keys, triggers, runners and live status."),
     "demo": Line("demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."),
     # Look after runs.
     "runs": Line("runs", "Runs", "List, show, watch and steer runs; say why one waits."),
@@ -97,7 +98,7 @@ def _root(
     if context.invoked_subcommand is None:
         print(context.get_help())
     else:
-        _log_to_stderr()
+        log_to_stderr()
 
 
 def main() -> None:
@@ -121,7 +122,7 @@ def _refused(error: TenureError) -> None:
     sys.exit(1)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """What the library logs is no result; and what was in the variables of a program is nobody's business."""
     import structlog
 

@@ -1,0 +1,139 @@
+"""What `tenure dev` starts and starts anew: the server, a worker, the sweeper and the scheduler in one process.
+
+Laws:
+1. There is one engine: what is asked over HTTP is done by this process, at once.
+2. The first signal stops it in peace, as a worker and a server do; the second at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+import structlog
+
+from tenure.cli.console import counted, err, show_error, shown
+from tenure.cli.session import wait_for
+from tenure.errors import TenureError
+
+log = structlog.get_logger(__name__)
+
+
+class Wanted(msgspec.Struct, kw_only=True):
+    """What the command line said, on its way to this process."""
+
+    target: str | None
+    slots: int
+    queues: list[str] | None
+    grace: float
+    commands: bool
+    db: str | None
+    host: str
+    port: int
+    server: bool
+    """Whether there is a server to be had: it is an extra."""
+
+
+def main() -> None:
+    """Be that process; its one argument is a `Wanted` as JSON."""
+    from tenure.cli.main import log_to_stderr
+
+    log_to_stderr()
+    wanted = msgspec.json.decode(sys.argv[1], type=Wanted)
+    try:
+        stuck = wait_for(_develop(wanted))
+    except TenureError as error:
+        show_error(error)
+        sys.exit(1)
+    if stuck:
+        os._exit(1)  # a thread that does not end would keep the process
+
+
+async def _develop(wanted: Wanted) -> int:
+    from tenure.cli.registering import put_all, workflows_in
+    from tenure.cli.targets import definitions_of
+    from tenure.config import choose_database
+    from tenure.embedded import Engine
+    from tenure.embedded.serving import told_to_end
+    from tenure.sdk.definitions import Registry
+
+    definitions = definitions_of(wanted.target) if wanted.target is not None else ()
+    database = choose_database(wanted.db)
+    address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
+    with told_to_end() as told:
+        async with Engine(address) as engine:
+            refused = await put_all(engine, workflows_in(definitions))
+            _tell(definitions, str(database), refused)
+            worker = None
+            if definitions or wanted.commands:
+                worker = engine.worker(
+                    *(definitions or (Registry(),)),
+                    slots=wanted.slots,
+                    queues=tuple(wanted.queues) if wanted.queues else None,
+                    commands=wanted.commands,
+                )
+                await worker.start()
+                log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=wanted.slots)
+            try:
+                if wanted.server:
+                    await _serve(engine, wanted, told)
+                else:
+                    await told.wait()
+            finally:
+                if worker is not None:
+                    await worker.stop(wanted.grace)
+            return 0 if worker is None else worker.stuck
+
+
+async def _serve(engine: Any, wanted: Wanted, told: Any) -> None:
+    from tenure.server.first import PERSON, PROGRAM, TENANT, first_keys
+    from tenure.server.serving import serving
+    from tenure.server.settings import Settings
+
+    settings = Settings(host=wanted.host, port=wanted.port, grace_seconds=max(wanted.grace, 1.0))
+    async with serving(engine, settings) as (_service, address):
+        keys = await first_keys(engine)
+        console = err()
+        console.print(shown(f"the API is at {address}; {address}/docs describes it"), soft_wrap=True)
+        if keys is None:
+            console.print(
+                shown(f"  another key: tenure keys create --tenant {TENANT} --client {PROGRAM}"),
+                soft_wrap=True,
+            )
+        else:
+            console.print(
+                shown(f"  tenant {TENANT} was made. Its keys are shown now and never again:", "bold")
+            )
+            console.print(
+                shown(f"  for you ({PERSON}: every role, approves):  {keys.person}"), soft_wrap=True
+            )
+            console.print(
+                shown(f"  for programs ({PROGRAM}: starts runs):     {keys.program}"), soft_wrap=True
+            )
+            console.print(
+                shown("  whoever asks does not approve: start runs with the second, approve with the first")
+            )
+        sys.stderr.flush()
+        await told.wait()
+
+
+def _tell(definitions: tuple[Any, ...], database: str, refused: list[str]) -> None:
+    from tenure.cli.registering import tools_in, workflows_in
+
+    console = err()
+    flows = workflows_in(definitions)
+    console.print(
+        shown(f"serving {database} with {counted(len(flows), 'workflow')}; Ctrl-C stops it"), soft_wrap=True
+    )
+    for flow in flows:
+        console.print(shown(f"  workflow {flow.name} version {flow.version} on {flow.queue}"))
+    for tool in tools_in(definitions):
+        console.print(shown(f"  tool {tool}"))
+    for line in refused:
+        console.print(shown(line, "yellow"), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

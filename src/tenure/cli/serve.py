@@ -1,0 +1,147 @@
+"""`tenure serve`: the HTTP API, with a sweeper and a scheduler beside it, until it is stopped.
+
+Law: SIGINT and SIGTERM stop it in peace: it takes no new connection, ends its streams, lets requests finish for the grace,
+and ends with 0. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tenure.cli.options import Db
+from tenure.cli.session import seconds
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+_EPILOG = """
+Examples:
+
+tenure serve -- the API on http://127.0.0.1:8700, for this machine only
+
+tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem -- for others, over TLS
+
+tenure serve --host 0.0.0.0 --behind-proxy -- where something in front of it speaks TLS
+
+Start as many as you like on one database. Make a tenant and its first person with `tenure tenants create` and
+`tenure people create`; docs/server.md goes on from there.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog=_EPILOG)(serve)
+
+
+Host = Annotated[str, typer.Option("--host", envvar="TENURE_HOST", help="Where to listen.")]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", envvar="TENURE_PORT", min=0, max=65535, help="0: any free one; the log says which."
+    ),
+]
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8700,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert", envvar="TENURE_TLS_CERT", metavar="FILE", help="The certificate chain, as PEM."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option("--tls-key", envvar="TENURE_TLS_KEY", metavar="FILE", help="Its private key."),
+    ] = None,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="Something in front of it speaks TLS; its X-Forwarded-* headers are believed.",
+        ),
+    ] = False,
+    request_id_keys: Annotated[
+        bool,
+        typer.Option(
+            "--request-id-keys/--no-request-id-keys",
+            help="Whether X-Request-ID is an idempotency key where no better one is given.",
+        ),
+    ] = True,
+    grace: Annotated[
+        str, typer.Option("--grace", help="How long requests may finish when it is stopped.")
+    ] = "10s",
+    drain: Annotated[
+        str, typer.Option("--drain", help="How long it says NOT_READY before it stops listening.")
+    ] = "0s",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="From which level on.")
+    ] = "info",
+    log_format: Annotated[
+        Literal["json", "text"], typer.Option("--log-format", help="JSON lines, or text for people.")
+    ] = "json",
+    log_runs: Annotated[
+        bool, typer.Option("--log-runs/--no-log-runs", help="Log what happens to runs.")
+    ] = True,
+    log_requests: Annotated[bool, typer.Option("--log-requests", help="Log every request.")] = False,
+    migrate: Annotated[
+        bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
+    ] = True,
+    db: Db = None,
+) -> None:
+    """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
+
+    Any number of these work on one database: one file on one machine, or PostgreSQL.
+    """
+    need_server()
+    from tenure.config import choose_database
+    from tenure.embedded import Engine
+    from tenure.server.logs import configure
+    from tenure.server.serving import check_address
+    from tenure.server.serving import serve as serve_engine
+    from tenure.server.settings import Settings
+
+    settings = Settings(
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
+        request_id_is_key=request_id_keys,
+        grace_seconds=seconds(grace),
+        drain_seconds=seconds(drain),
+        log_runs=log_runs,
+        log_requests=log_requests,
+    )
+    check_address(settings)
+    configure(level=log_level, form=log_format)
+    database = choose_database(db)
+    address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
+    quickly(serve_engine(Engine(address, actor="server", migrate=migrate), settings))
+
+
+def need_server() -> None:
+    """The server is an extra: say so where it is not installed."""
+    try:
+        import httptools  # noqa: F401 - it is only looked for
+        import litestar  # noqa: F401 - the same
+        import prometheus_client  # noqa: F401 - the same
+        import uvicorn  # noqa: F401 - the same
+    except ImportError as missing:
+        raise TenureError(
+            "EXTRA_MISSING", f"the server needs {missing.name}: pip install 'tenure[server]'"
+        ) from missing
+
+
+def quickly(work: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop, the faster loop."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
