@@ -1,0 +1,272 @@
+"""The feed: what commits tell is there if and only if they happened, and becomes visible in their order."""
+
+import asyncio
+from pathlib import Path
+
+import apsw
+import asyncpg
+import pytest
+
+from tenure.clock import us
+from tenure.kernel import commands as c
+from tenure.kernel.feed import Seen, Told, decoded
+from tenure.kernel.service import Notice, Subscription
+from tenure.limits import FEED_SECONDS
+from tenure.orchestrator.trimming import Trimmer
+from tenure.store.feeding import Feeding
+from tenure.store.port import Save, Store
+from tests.conformance.samples import a_run, a_spec
+from tests.conformance.stores import KINDS, open_store, save
+from tests.conformance.world import Place, World, gate
+
+Where = tuple[str, Path, str]
+A, B = b'["a"]\n', b'["b"]\n'
+
+
+async def told(store: Store, after: int = 0) -> list[Told]:
+    """Everything that was told since."""
+    return [line for row in await Feeding(store).after(after, 1000) for line in decoded(row.body)]
+
+
+async def test_a_run_is_told_from_its_beginning_to_its_end(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=["a", "b"])
+        for _ in range(2):
+            await w.complete(await w.claim("bob"))
+        lines = await told(w.store)
+        tenant = (await w.run(run)).tenant
+        assert {(line.run_id, line.tenant) for line in lines} == {(run, tenant)}
+        assert [(line.before, line.status, line.steps, line.grew) for line in lines] == [
+            (None, "queued", 0, False),
+            ("queued", "running", 0, False),
+            ("running", "running", 1, True),
+            ("running", "succeeded", 2, True),
+        ]
+
+
+async def test_a_checkpoint_is_a_step_that_is_done(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin()
+        before = (await Feeding(w.store).bounds()).head
+        await w.checkpoint(lease, "one")
+        await w.checkpoint(lease, "two")
+        assert [(line.kind, line.steps) for line in await told(w.store, before)] == [
+            ("checkpoint", 1),
+            ("checkpoint", 2),
+        ]
+
+
+async def test_what_changes_nothing_that_is_told_tells_nothing(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=[c.StepSpec(name="a", needs=()), c.StepSpec(name="b", needs=())])
+        first = await w.claim("bob")
+        before = len(await told(w.store))
+        await w.claim("bob")  # the run is running already
+        await w.beat(first)
+        assert len(await told(w.store)) == before
+        assert await w.status(run) == "running"
+
+
+async def test_a_question_is_told_when_it_is_asked_and_when_it_is_asked_anew(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(plan=[gate(people=2)])
+        [approval] = await w.approvals(run)
+        assert [line.asked for line in await told(w.store)] == [(approval.no,)]
+        before = (await Feeding(w.store).bounds()).head
+        await w.approve(run)  # one of two: nobody is asked anything new
+        assert await told(w.store, before) == []
+        await w.revise(run, approval.no, "ab" * 32)
+        assert [line.asked for line in await told(w.store, before)] == [(approval.no,)]
+
+
+async def test_whoever_watches_sees_every_event_with_what_it_was(place: Place) -> None:
+    async with World(place) as w:
+        seen: list[Seen] = []
+        stop = w.orchestrator.watch(seen.extend)
+        run = await w.create(idempotency_key="k", request_hash=b"h")
+        lease = await w.claim("bob")
+        await w.checkpoint(lease, "one", resumable=True)
+        await w.later(61).sweep()  # the lease expires
+        await w.later(5).sweep()
+        await w.complete(await w.claim("eve"))
+        stop()
+        await w.create()
+        assert {event.run_id for event in seen} == {run}
+        assert [event.kind for event in seen] == await w.kinds(run)
+        assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
+        assert (seen[0].created, seen[0].key, seen[0].source) == (True, "k", "api")
+        assert [(event.checkpoint, event.resumable) for event in seen if event.checkpoint] == [("one", True)]
+        [orphan] = [event for event in seen if event.orphaned]
+        assert orphan.beat_at is not None
+        assert (seen[-1].reason, seen[-1].duration_us is not None) == ("done", True)
+
+
+@pytest.fixture(params=KINDS)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
+    """An empty database of each kind: (kind, directory, DSN)."""
+    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
+    return request.param, tmp_path, dsn
+
+
+async def test_a_save_that_leaves_a_run_out_does_not_tell_of_it(where: Where) -> None:
+    async with open_store(*where) as store:
+        one, other = a_run(101), a_run(102)
+        new = Save(new_runs=[one, other], new_specs=[a_spec(101), a_spec(102)])
+        assert (await save(store, new)).ids == {101, 102}
+        late = other.version + 7
+        moved = Save(
+            expect=[(101, one.version, None), (102, late, None)], runs=[one, other], feed=[(101, A), (102, B)]
+        )
+        assert (await save(store, moved)).ids == {101}
+        assert [row.body for row in await Feeding(store).after(0, 10)] == [A]
+        for single in (True, False):
+            alone = Save(expect=[(102, late, None)], runs=[other], feed=[(102, B)])
+            assert (await save(store, alone, single=single)).ids == set()
+        off = Save(expect=[(102, other.version, None)], runs=[other], feed=[(102, B)], estimate_us=1)
+        assert (await save(store, off, single=True)).ids == set()
+        assert len(await Feeding(store).after(0, 10)) == 1
+        both = Save(
+            expect=[(101, one.version, None), (102, other.version, None)],
+            runs=[one, other],
+            feed=[(101, A), (102, B)],
+        )
+        assert (await save(store, both)).ids == {101, 102}
+        assert [row.body for row in await Feeding(store).after(0, 10)] == [A, A + B]
+
+
+async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where) -> None:
+    """Positions become visible in commit order: a reader that has seen the third has seen the second."""
+    kind, directory, dsn = where
+    async with open_store(*where) as store:
+        feeding = Feeding(store)
+        runs = [a_run(number) for number in (101, 102, 103)]
+        await save(store, Save(new_runs=runs, new_specs=[a_spec(run.id) for run in runs]))
+
+        async def write(run_id: int, body: bytes) -> None:
+            run = next(run for run in runs if run.id == run_id)
+            await save(store, Save(expect=[(run_id, run.version, None)], runs=[run], feed=[(run_id, body)]))
+
+        await write(101, b"1\n")
+        if kind == "sqlite":  # one writer at a time: the third cannot even begin
+            held = apsw.Connection(str(directory / "tenure.db"))
+            held.execute("begin immediate")
+            held.execute("insert into feed (at, body) values (1, ?)", (b"2\n",))
+            third = asyncio.ensure_future(write(103, b"3\n"))
+            await asyncio.sleep(0.05)
+            assert [row.body for row in await feeding.after(0, 10)] == [b"1\n"]
+            held.execute("commit")
+            held.close()
+            await third
+        else:
+            other = await asyncpg.connect(dsn)
+            transaction = other.transaction()
+            await transaction.start()
+            await other.execute(
+                "insert into tenure.feed (pos, at, body) values (pg_current_xact_id()::text::bigint, 1, $1)",
+                b"2\n",
+            )
+            await write(103, b"3\n")  # committed, with a higher position
+            place = (await feeding.bounds()).head
+            assert [row.body for row in await feeding.after(0, 10)] == [b"1\n"]
+            await transaction.commit()
+            await other.close()
+            assert [row.body for row in await feeding.after(place, 10)] == [b"2\n", b"3\n"]
+        assert [row.body for row in await feeding.after(0, 10)] == [b"1\n", b"2\n", b"3\n"]
+
+
+async def test_what_is_older_than_a_day_is_trimmed_and_it_is_known_up_to_where(place: Place) -> None:
+    async with World(place) as w:
+        feeding = Feeding(w.store)
+        assert (await feeding.bounds()).trimmed == 0
+        for _ in range(3):
+            await w.create()
+        old = await feeding.after(0, 10)
+        w.later(FEED_SECONDS + 1)
+        assert await Trimmer(w.store).once() == len(old)
+        assert (await feeding.bounds()).trimmed == old[-1].pos
+        [marker] = await feeding.after(0, 10)
+        assert (marker.pos, decoded(marker.body)) == (old[-1].pos, [])
+        await w.create()
+        [_, new] = await feeding.after(0, 10)
+        assert new.pos > marker.pos
+        assert await Trimmer(w.store).once() == 0
+        assert (await feeding.bounds()).trimmed == marker.pos
+
+
+async def test_of_too_many_rows_the_newest_stay(place: Place) -> None:
+    async with World(place) as w:
+        feeding = Feeding(w.store)
+        for _ in range(5):
+            await w.create()
+        rows = await feeding.after(0, 10)
+        await feeding.trim_excess(2)
+        assert (await feeding.bounds()).trimmed == rows[2].pos
+        assert [row.pos for row in await feeding.after(rows[2].pos, 10)] == [rows[3].pos, rows[4].pos]
+        await feeding.trim_excess(2)
+        assert (await feeding.bounds()).trimmed == rows[2].pos
+
+
+# --------------------------------------------------------------------------------------------- notices
+
+
+def a_subscription(pos: int = 0) -> Subscription:
+    return Subscription("acme", "wh_1", "https://x.test/", "env:X", "[]", None, "o", pos, 1, 1)
+
+
+def a_notice(pos: int, run_id: int = 1, part: int = 1) -> Notice:
+    return Notice("acme", "wh_1", pos, part, run_id, "run.status.changed", b"{}", 1, 1)
+
+
+async def test_of_two_who_move_a_subscription_on_one_makes_the_notices(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        here, there = Feeding(w.store), Feeding(w.through(1).store)
+        row = await here.put(a_subscription())
+        assert row is not None
+        made = await asyncio.gather(here.advance(row, 7, [a_notice(7)]), there.advance(row, 7, [a_notice(7)]))
+        assert sorted(made) == [False, True]
+        assert [n.pos for n in await here.take(10, us(60))] == [7]
+        assert await here.put(a_subscription()) is None  # revision 1 is there already
+
+
+async def test_a_runs_next_notice_waits_for_the_one_before(place: Place) -> None:
+    async with World(place) as w:
+        feeding = Feeding(w.store)
+        row = await feeding.put(a_subscription())
+        assert row is not None
+        assert await feeding.advance(row, 9, [a_notice(7), a_notice(8, run_id=2), a_notice(9)])
+        taken = await feeding.take(10, us(60))
+        assert sorted(n.pos for n in taken) == [7, 8]
+        assert await feeding.take(10, us(60)) == []  # they are somebody's, and the third waits for the first
+        first = next(n for n in taken if n.pos == 7)
+        await feeding.failed(first, w.now + us(5), "HTTP 500")
+        assert await feeding.take(10, us(60)) == []
+        w.later(6)
+        [again] = await feeding.take(10, us(60))
+        assert (again.pos, again.tries) == (7, 2)
+        await feeding.done(first)  # of the first try: too late
+        assert await feeding.take(10, us(60)) == []
+        await feeding.failed(again, None, "HTTP 500")  # dead: it holds nobody back
+        [last] = await feeding.take(10, us(60))
+        assert last.pos == 9
+        await feeding.done(last)
+        [dead] = await feeding.dead("acme", "wh_1", (2**62, 0), 10)
+        assert (dead.pos, dead.error) == (7, "HTTP 500")
+        assert await feeding.revive("acme", "wh_1", "8-1") == 0
+        assert await feeding.revive("acme", "wh_1", "7-1") == 1
+        [again] = await feeding.take(10, us(60))
+        assert (again.pos, again.tries) == (7, 1)
+
+
+async def test_whoever_dies_with_a_notice_leaves_it_to_others(place: Place) -> None:
+    async with World(place) as w:
+        feeding = Feeding(w.store)
+        row = await feeding.put(a_subscription())
+        assert row is not None
+        await feeding.advance(row, 7, [a_notice(7)])
+        assert len(await feeding.take(10, us(60))) == 1
+        w.later(61)
+        assert [n.tries for n in await feeding.take(10, us(60))] == [2]
+        assert await feeding.drop("acme", "wh_1")
+        w.later(61)
+        assert await feeding.take(10, us(60)) == []
+        assert not await feeding.drop("acme", "wh_1")
