@@ -33,8 +33,8 @@ from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.schedules import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
-from tenure.orchestrator.views import (
 from tenure.orchestrator.trimming import Trimmer
+from tenure.orchestrator.views import (
     FOREVER_US,
     ApprovalView,
     EventView,
@@ -101,8 +101,8 @@ class Engine(Looking, Flows):
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
                     await stack.enter_async_context(Scheduler(self._orchestrator))
-            self._store = store
                     await stack.enter_async_context(Trimmer(store))
+            self._store = store
             self._stack = stack.pop_all()
         return self
 
