@@ -20,7 +20,16 @@ from tenure.server.service import Service
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
-MODULES = ("about", "health", "runner", "runs", "stream")
+MODULES = (
+    "about",
+    "admin",
+    "health",
+    "runner",
+    "runs",
+    "session",
+    "stream",
+    "tenancy",
+)
 """Of `tenure.server.routes`."""
 
 

@@ -4,59 +4,64 @@ Laws:
 1. Every route passes it, before its body is read. What the table of roles does not allow is refused.
 2. A wrong credential is refused in the same way, whatever is wrong with it, and is compared in constant time.
 3. What was looked up is believed for a second (`Settings.key_cache_seconds`): a revoked key works so much longer at most.
+   What is kept of it is bounded, and strangers cannot crowd out those who are known.
 4. A cookie is believed for reading; to change something with it, the Origin must be this server.
+5. A credential is sent in a header or a cookie. One in a URL is not even looked at.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import hmac
+import math
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Any, TypeVar
 
 import msgspec
+import structlog
 from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
 
+from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.server.principals import Principal
+from tenure.server.principals import NewKey, Principal, new_id, new_key
 from tenure.server.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
 from tenure.server.settings import Settings
 from tenure.store.identity import Identity, Owner
 
-_BEARER = re.compile(r"[Bb]earer +tn_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
+__all__ = ["COOKIE", "Gate", "NewKey", "check_origin", "new_id", "new_key"]
+
+log = structlog.get_logger(__name__)
+K = TypeVar("K")
+
+_BEARER = re.compile(rb"[Bb]earer +tn_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 COOKIE = "tenure_session"
-KEYS_CACHED_MAX = 10_000
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+CACHED_MAX = 10_000
+"""Keys, sessions, strangers and addresses that are kept, each."""
+REFUSALS_PER_SECOND = 50.0
+"""Wrong credentials from one address that are looked up, on average: each costs the database a question."""
+REFUSALS_BURST = 500.0
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOBODY = b"\0" * 32
+_HOUR_US = us(3600.0)
 
 
-def new_id(prefix: str, chars: int = 12) -> str:
-    """An opaque id."""
-    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(chars))
+class _Known:
+    """A key that was looked up."""
 
+    __slots__ = ("hash", "hour_us", "until", "used", "who")
 
-class NewKey(msgspec.Struct, frozen=True):
-    """A fresh credential: shown once, kept as a hash."""
-
-    id: str
-    secret: str
-    hash: bytes
-
-    @property
-    def text(self) -> str:
-        """As its owner sends it."""
-        return f"tn_{self.id}_{self.secret}"
-
-
-def new_key() -> NewKey:
-    """A credential nobody has had before: 32 random bytes."""
-    secret = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
-    return NewKey(new_id(""), secret, sha256(secret.encode()).digest())
+    def __init__(self, owner: Owner, until: float) -> None:
+        self.hash = owner.hash
+        self.until = until
+        self.hour_us = owner.now_us - owner.now_us % _HOUR_US
+        self.used = owner.used_at is not None and owner.used_at >= self.hour_us
+        """Whether this hour's use was written down."""
+        self.who = _principal(owner)
 
 
 class Gate:
@@ -65,102 +70,227 @@ class Gate:
     def __init__(self, identity: Identity, settings: Settings) -> None:
         self._identity = identity
         self._settings = settings
-        self._known: dict[str, tuple[float, Owner | None]] = {}
+        self._known: dict[str, _Known] = {}
+        self._strangers: dict[str, float] = {}
+        """Key ids that nobody has, and until when that is believed."""
+        self._sessions: dict[bytes, tuple[float, str]] = {}
+        """Sessions by their hash: until when they are believed, and their key."""
         self._buckets: dict[str, tuple[float, float]] = {}
+        self._refusals: dict[str, tuple[float, float]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
 
     async def admit(self, connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
         """Let a request pass, with its caller; or refuse it."""
-        scope = connection.scope
-        route = f"{scope.get('method', 'GET')} {scope['path_template']}"
+        scope: Any = connection.scope
+        method = scope.get("method", "GET")
+        scope["user"] = None
+        if method == "OPTIONS":  # it says which methods there are, as the documentation does
+            return
+        route = f"{method} {scope['path_template']}"
         allowed = ALLOWED.get(route)
         if allowed is None:
             raise TenureError("FORBIDDEN", "nobody may do that")
         if ANYONE in allowed or LEASE in allowed or (HERE in allowed and self._settings.on_loopback):
-            scope["user"] = None
             return
         who = await self.caller(connection)
         self.pace(who)
         scope["user"] = who
-        wanted = INSTALLATION if who.kind == "operator" else None
-        if HERE in allowed or wanted in allowed or (wanted is None and who.roles & allowed):
+        if HERE in allowed or (INSTALLATION in allowed if who.kind == "operator" else who.roles & allowed):
             return
         raise TenureError("FORBIDDEN", f"{route} is for: {', '.join(sorted(allowed))}")
 
     async def caller(self, connection: ASGIConnection) -> Principal:  # type: ignore[type-arg]  # any of them
         """Whose credential a request carries."""
-        found = connection.headers.get("authorization")
-        if found is not None:
-            return await self.by_bearer(found)
+        scope: Any = connection.scope
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if given:
+            return await self.by_bearer(given[0] if len(given) == 1 else b"", _address(scope))
         cookie = connection.cookies.get(COOKIE)
         if cookie is not None:
-            who = await self.by_cookie(cookie)
-            if connection.scope.get("method", "GET") not in _READS:
+            who = await self.by_cookie(cookie, _address(scope))
+            if scope.get("method", "GET") not in _READS:
                 check_origin(connection.headers, self._settings)
             return who
         raise TenureError("UNAUTHENTICATED", "send a key: Authorization: Bearer tn_...")
 
-    async def by_bearer(self, header: str) -> Principal:
-        """The owner of a key."""
-        found = _BEARER.fullmatch(header.strip())
-        owner = None if found is None else await self._owner(found[1])
-        given = sha256(b"" if found is None else found[2].encode()).digest()
-        fits = hmac.compare_digest(given, _NOBODY if owner is None else owner.hash)
-        if owner is None or not fits:
+    async def by_bearer(self, header: bytes, address: str = "") -> Principal:
+        """The owner of a key, by the whole `Authorization` header."""
+        found = _BEARER.fullmatch(header)
+        known = None
+        if found is not None:
+            key_id = found[1].decode()
+            known = self._known.get(key_id)
+            if known is None or known.until <= time.monotonic():
+                known = await self._look(key_id, address)
+        given = sha256(b"" if found is None else found[2]).digest()
+        fits = hmac.compare_digest(given, _NOBODY if known is None else known.hash)
+        if known is None or not fits or known.who is None:
             raise TenureError("UNAUTHENTICATED")
-        return self._principal(owner)
+        if not known.used:
+            self._note_use(known, known.who.key_id)
+        return known.who
 
-    async def by_cookie(self, cookie: str) -> Principal:
+    async def by_cookie(self, cookie: str, address: str = "") -> Principal:
         """The owner of a browser's session."""
-        del cookie
-        raise TenureError("UNAUTHENTICATED")
-
-    async def _owner(self, key_id: str) -> Owner | None:
-        now = time.monotonic()
-        known = self._known.get(key_id)
-        if known is not None and known[0] > now:
-            return known[1]
-        owner = await self._identity.owner_of(key_id)
-        if len(self._known) >= KEYS_CACHED_MAX:
-            self._known.clear()
-        self._known[key_id] = (now + self._settings.key_cache_seconds, owner)
-        return owner
-
-    def _principal(self, owner: Owner, *, by_cookie: bool = False) -> Principal:
-        if owner.revoked_at is not None or owner.closed or _past(owner.expires_at, owner.now_us):
+        if _COOKIE.fullmatch(cookie) is None:
             raise TenureError("UNAUTHENTICATED")
-        roles = frozenset(msgspec.json.decode(owner.roles, type=list[str]))
-        if owner.key_roles is not None:
-            roles &= frozenset(msgspec.json.decode(owner.key_roles, type=list[str]))
-        return Principal(
-            kind=owner.owner_kind,  # type: ignore[arg-type]  # the schema allows these three only
-            tenant=owner.tenant,
-            id=owner.owner_id,
-            roles=roles,
-            groups=frozenset(msgspec.json.decode(owner.groups, type=list[str])),
-            key_id=owner.id,
-            owner=owner.owner,
-            by_cookie=by_cookie,
-        )
+        digest = sha256(cookie.encode()).digest()
+        who = await self._by_session(digest, address)
+        if who is None:
+            raise TenureError("UNAUTHENTICATED")
+        return who
+
+    async def still(self, who: Principal) -> Principal | None:
+        """A caller who was let in a while ago, as it would be let in now; None: it would not. (Streams ask.)"""
+        if who.by_cookie:
+            return await self._by_session(who.session, "")
+        known = await self._key(who.key_id, "")
+        return None if known is None else known.who
+
+    def forget(self) -> None:
+        """Somebody's rights have just changed here: look everything up anew."""
+        self._known.clear()
+        self._strangers.clear()
+        self._sessions.clear()
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        if self._writing:
+            await asyncio.wait(self._writing)
+
+    # ------------------------------------------------------------------------------------------ looking up
+
+    async def _by_session(self, digest: bytes, address: str) -> Principal | None:
+        now = time.monotonic()
+        held = self._sessions.get(digest)
+        if held is None or held[0] <= now:
+            self.refuse_guesses(address)
+            found = await self._identity.read("session_named", digest)
+            if not found or found[0].expires_at <= await self._identity.now_us():
+                self._sessions.pop(digest, None)
+                self.note_refusal(address)
+                return None
+            held = (now + self._settings.key_cache_seconds, found[0].key_id)
+            _keep(self._sessions, digest, held)
+        known = await self._key(held[1], address)
+        if known is None or known.who is None:
+            return None
+        return msgspec.structs.replace(known.who, by_cookie=True, session=digest)
+
+    async def _key(self, key_id: str, address: str) -> _Known | None:
+        known = self._known.get(key_id)
+        if known is not None and known.until > time.monotonic():
+            return known
+        return await self._look(key_id, address)
+
+    async def _look(self, key_id: str, address: str) -> _Known | None:
+        """Ask the database who has a key."""
+        now = time.monotonic()
+        if self._strangers.get(key_id, 0.0) > now:
+            return None
+        if key_id not in self._known:
+            self.refuse_guesses(address)
+        owner = await self._identity.owner_of(key_id)
+        until = now + self._settings.key_cache_seconds
+        if owner is None:
+            self._known.pop(key_id, None)
+            _keep(self._strangers, key_id, until)
+            self.note_refusal(address)
+            return None
+        before, known = self._known.get(key_id), _Known(owner, until)
+        known.used = known.used or (before is not None and before.used and before.hour_us == known.hour_us)
+        _keep(self._known, key_id, known)
+        return known
+
+    def _note_use(self, known: _Known, key_id: str) -> None:
+        """Write down, beside the request, that a key is in use this hour."""
+        known.used = True
+
+        async def write() -> None:
+            try:
+                await self._identity.touch_key(key_id, known.hour_us)
+            except TenureError as fault:  # it is only for people to look at
+                log.warning("key_use_not_written", key_id=key_id, code=fault.code)
+
+        task = asyncio.ensure_future(write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    # ---------------------------------------------------------------------------------------------- pace
 
     def pace(self, who: Principal) -> None:
         """Refuse a credential that asks too often: a bucket of tokens each, in this process."""
-        rate, burst, now = self._settings.requests_per_second, self._settings.requests_burst, time.monotonic()
-        left, at = self._buckets.get(who.key_id, (float(burst), now))
-        left = min(left + (now - at) * rate, burst)
+        rate, burst = self._settings.requests_per_second, float(self._settings.requests_burst)
+        left = _refilled(self._buckets, who.key_id, rate, burst)
         if left < 1:
-            raise TenureError("RATE_LIMITED", retry_after=1)
-        if len(self._buckets) >= KEYS_CACHED_MAX:
-            self._buckets.clear()
-        self._buckets[who.key_id] = (left - 1, now)
+            raise _too_often(left, rate)
+        self._buckets[who.key_id] = (left - 1, time.monotonic())
+
+    def refuse_guesses(self, address: str) -> None:
+        """Refuse an address that has sent too many wrong credentials, before the database is asked about another."""
+        if address in self._refusals:
+            left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
+            if left < 1:
+                raise _too_often(left, REFUSALS_PER_SECOND)
+
+    def note_refusal(self, address: str) -> None:
+        """An address has sent a wrong credential."""
+        left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
+        self._refusals[address] = (left - 1, time.monotonic())
 
 
-def _past(moment: int | None, now: int) -> bool:
-    return moment is not None and moment <= now
+def _address(scope: Any) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _keep(kept: dict[K, Any], key: K, value: Any) -> None:
+    """Keep something; what was kept first goes when there is too much."""
+    if key not in kept and len(kept) >= CACHED_MAX:
+        del kept[next(iter(kept))]
+    kept[key] = value
+
+
+def _refilled(buckets: dict[str, tuple[float, float]], key: str, rate: float, burst: float) -> float:
+    """What is in a bucket now. Those that are kept are bounded: the one that was made first goes."""
+    held = buckets.get(key)
+    if held is None:
+        if len(buckets) >= CACHED_MAX:
+            del buckets[next(iter(buckets))]
+        return burst
+    left, at = held
+    return min(left + (time.monotonic() - at) * rate, burst)
+
+
+def _too_often(left: float, rate: float) -> TenureError:
+    return TenureError("RATE_LIMITED", retry_after=max(1, math.ceil((1 - left) / rate)))
+
+
+def _principal(owner: Owner) -> Principal | None:
+    """Who has a key; None where it is over, or its owner closed."""
+    over = owner.expires_at is not None and owner.expires_at <= owner.now_us
+    if over or owner.revoked_at is not None or owner.closed:
+        return None
+    roles = frozenset(msgspec.json.decode(owner.roles, type=list[str]))
+    if owner.key_roles is not None:
+        roles &= frozenset(msgspec.json.decode(owner.key_roles, type=list[str]))
+    return Principal(
+        kind=owner.owner_kind,  # type: ignore[arg-type]  # the schema allows these three only
+        tenant=owner.tenant,
+        id=owner.owner_id,
+        roles=roles,
+        groups=frozenset(msgspec.json.decode(owner.groups, type=list[str])),
+        key_id=owner.id,
+        owner=owner.owner,
+    )
 
 
 def check_origin(headers: Mapping[str, str], settings: Settings) -> None:
     """Refuse a change by cookie that comes from another site's page."""
-    origin, host = headers.get("origin"), headers.get("host")
+    origin = headers.get("origin")
+    hosts = [headers.get("host")]
     scheme = "https" if settings.behind_proxy or settings.tls_cert else "http"
-    if origin is None or host is None or origin != f"{scheme}://{host}":
+    if settings.behind_proxy:  # a page of another site cannot set this one
+        hosts.append(headers.get("x-forwarded-host"))
+    if origin is None or origin not in [f"{scheme}://{host}" for host in hosts if host is not None]:
         raise TenureError("ORIGIN_REFUSED")

@@ -14,6 +14,7 @@ from tenure.server.principals import ROLES
 
 ANYONE, LEASE, INSTALLATION, HERE = "anyone", "lease", "installation", "here"
 _EVERY = " ".join(ROLES)
+_SELF = f"{_EVERY} {INSTALLATION}"
 _LOOK = "viewer operator approver admin"
 _STEER = "operator admin"
 
@@ -27,9 +28,12 @@ ROUTES: dict[str, dict[str, str]] = {
     },
     "Sessions and oneself": {
         "POST /session": ANYONE,
-        "GET /session": _EVERY,
-        "DELETE /session": _EVERY,
+        "GET /session": _SELF,
+        "DELETE /session": _SELF,
         "POST /enrolments": ANYONE,
+        "GET /me/keys": _SELF,
+        "POST /me/keys/{key_id}/rotate": _SELF,
+        "DELETE /me/keys/{key_id}": _SELF,
         "PUT /me/slack": _EVERY,
         "DELETE /me/slack": _EVERY,
     },
@@ -49,6 +53,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /runs/{run_id}/events": _LOOK,
         "GET /runs/{run_id}/checkpoints": _LOOK,
         "GET /runs/{run_id}/logs": _LOOK,
+        "GET /runs/{run_id}/tries": _LOOK,
         "GET /runs/{run_id}/artifacts": _LOOK,
         "GET /runs/{run_id}/artifacts/{name}": _LOOK,
         "GET /runs/{run_id}/why": _LOOK,

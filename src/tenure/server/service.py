@@ -50,6 +50,7 @@ class Service:
 
     async def stop(self) -> None:
         """End it."""
+        await self.gate.close()
         await self.tail.stop()
         self.observer.stop()
         await self._key_sweep.__aexit__()
