@@ -148,7 +148,7 @@ class Orchestrator:
         caps: dict[str, Cap] | None = _NO_CAPS
         if isinstance(command, CreateRun):
             caps = self._known_caps(command.tenant)
-            if command.trace is None and (trace := spans.current()) is not None:
+            if (trace := spans.going_on(command)) is not None:
                 command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         self._lanes[item.run_id % len(self._lanes)].put(item)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
+    from tenure.kernel.commands import CreateRun
+
 NAME = "tenure"
 _FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _API = "opentelemetry.trace"
@@ -28,6 +30,11 @@ def is_traceparent(text: str) -> bool:
     """Whether it is a W3C trace context we can go on with."""
     found = _FORM.fullmatch(text)
     return found is not None and found[1] != _NO_TRACE and found[2] != _NO_SPAN
+
+
+def wanted() -> bool:
+    """Whether OpenTelemetry is in use here; see law 2."""
+    return _API in sys.modules
 
 
 def current() -> str | None:
@@ -54,18 +61,31 @@ def _context_of(traceparent: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def link(traceparent: str | None) -> None:
-    """Have the current span point to another trace."""
-    if _API not in sys.modules or (context := _context_of(traceparent)) is None:
-        return
+def going_on(command: CreateRun) -> str | None:
+    """The trace of a run that is asked for now, where that is not the command's own. What resumes or repeats another run
+    belongs to whoever asks for it now, whose span points to where the other began."""
+    if _API not in sys.modules or (now := current()) is None:
+        return None
+    if command.trace is None:
+        return now
+    if command.resumed_from is None and command.rerun_of is None:
+        return None
     from opentelemetry import trace
 
-    trace.get_current_span().add_link(context)
+    earlier = _context_of(command.trace)
+    if earlier is not None:
+        trace.get_current_span().add_link(earlier)
+    return now
 
 
 @contextmanager
 def span(
-    name: str, *, parent: str | None = None, linked: str | None = None, about: Mapping[str, Any] | None = None
+    name: str,
+    *,
+    parent: str | None = None,
+    linked: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    quiet: tuple[type[BaseException], ...] = (),
 ) -> Iterator[Any]:
     """Do something in a span: a child of `parent`, or a beginning with a link to `linked`; else a child of what is
     current. An exception that passes is recorded by its class alone: what it says may be anybody's data."""
@@ -90,6 +110,8 @@ def span(
     ) as made:
         try:
             yield made
+        except quiet:
+            raise  # how things go, not how they fail
         except BaseException as fault:
             made.set_status(trace.Status(trace.StatusCode.ERROR, type(fault).__name__))
             raise

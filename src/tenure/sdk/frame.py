@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.orchestrator import spans
+
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a call to a provider cost."""
@@ -41,6 +43,7 @@ class Frame:
         "progress_text",
         "run_id",
         "step",
+        "trace",
         "workflow",
     )
 
@@ -54,6 +57,7 @@ class Frame:
         log: Callable[[str, str, dict[str, Any]], None],
         stop: threading.Event,
         tell: Callable[[str], None] | None = None,
+        trace: str | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -61,6 +65,7 @@ class Frame:
         self.attempt = attempt
         self.key = key
         """Stable over the tries of this step: pass it on to whatever can recognise a repeat."""
+        self.trace = trace
         self.costs: list[Cost] = []
         self.progress_text = ""
         self.given_up = False
@@ -75,6 +80,12 @@ class Frame:
     def frame(self) -> Frame:
         """Itself: where code stands inside a step."""
         return self
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context to pass on to whatever this step calls: that of the span that is current, else of whoever
+        asked for the run."""
+        return spans.current() or self.trace
 
     @property
     def canceled(self) -> bool:

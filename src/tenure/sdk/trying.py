@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tenure.orchestrator import spans
 from tenure.sdk import here
 from tenure.sdk.faults import Failure
 from tenure.sdk.frame import Frame
@@ -38,7 +39,7 @@ def frame_of(line: Line, run_id: str, workflow: str, key: str, attempt: int) -> 
     def tell(text: str) -> None:
         line.progress = text
 
-    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", log, line.stop, tell)
+    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", log, line.stop, tell, line.lease.trace)
 
 
 class Left(Failure):
@@ -62,7 +63,18 @@ async def try_once(
     line: Line, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
     limit: float | None,
 ) -> Any:  # fmt: skip
-    """Call a step's function once."""
+    """Call a step's function once, in a span of its own where somebody wants spans."""
+    if not spans.wanted():
+        return await _try(line, step, frame, args, kwargs, limit)
+    about = {"tenure.run_id": frame.run_id, "tenure.step": frame.step, "tenure.attempt": frame.attempt}
+    with spans.span(f"step {step.name}", about=about):
+        return await _try(line, step, frame, args, kwargs, limit)
+
+
+async def _try(
+    line: Line, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
+    limit: float | None,
+) -> Any:  # fmt: skip
     if limit is None and step.is_async and step.progress_seconds is None:
         token = here.enter(frame)
         try:

@@ -20,6 +20,7 @@ from tenure.declared import Resolved, is_planned, needed_steps, resolve
 from tenure.declared.commands import run_command
 from tenure.kernel import capability
 from tenure.kernel.commands import StartChild
+from tenure.orchestrator import spans
 from tenure.sdk import codec, here
 from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
@@ -103,6 +104,8 @@ class Declared:
         """A command; one that is told to stop has its grace, unless it is somebody else's by now."""
         held = self._held
         cancel = asyncio.Event()
+        if (trace := spans.current() or held.lease.trace) is not None:
+            resolved = msgspec.structs.replace(resolved, env={"TRACEPARENT": trace, **resolved.env})
         running = asyncio.ensure_future(run_command(resolved, cancel=cancel, on_line=self._line))
         try:
             result = await asyncio.shield(running)
@@ -133,6 +136,7 @@ class Declared:
             lambda level, text, fields: held.log(lease.name, level, text, fields),
             held.stop,
             tell,
+            lease.trace,
         )
         here.enter(frame)  # in this lease's own task
         work = asyncio.ensure_future(self._tried(tool, body))
@@ -170,7 +174,7 @@ class Declared:
 
     async def _whole(self, body: bytes | None) -> bytes | None:
         if body is not None and is_reference(body):
-            return await self._station.artifacts.get(body)
+            return await self._held.fetch(body)
         return body
 
     async def _decoded(self, body: bytes | None) -> Any:

@@ -44,6 +44,7 @@ class _Call(msgspec.Struct):
     step: str = ""
     attempt: int = 1
     key: str = ""
+    trace: str | None = None
 
 
 class _Said(msgspec.Struct, omit_defaults=True):
@@ -124,7 +125,7 @@ def _call(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -
     frame = here.frame()
     if frame is not None:
         call.run_id, call.workflow, call.step = frame.run_id, frame.workflow, frame.step
-        call.attempt, call.key = frame.attempt, frame.key
+        call.attempt, call.key, call.trace = frame.attempt, frame.key, frame.traceparent
     return call
 
 
@@ -193,6 +194,7 @@ def main() -> None:
             lambda level, text, fields: say(_Said(log=(level, text, fields))),
             threading.Event(),
             lambda text: say(_Said(progress=text)),
+            call.trace,
         )
     )  # fmt: skip
     answer = _Said()

@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
@@ -27,6 +27,7 @@ from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.limits import CLAIM_STEPS_MAX
+from tenure.orchestrator import spans
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
@@ -311,6 +312,8 @@ class Worker:
             return
         loop = asyncio.get_running_loop()
         doing = self._body(held) if lease.kind == "body" else self._declared(held)
+        if spans.wanted():
+            doing = _in_span(lease, doing)
         held.over = loop.create_future()
         held.work = loop.create_task(doing)
         held.work.add_done_callback(held.is_over)
@@ -444,6 +447,27 @@ class Worker:
                 outcome = "suspended"  # it waits for its children to end
             self.counts["canceled" if reply.late else outcome] += 1
             return not reply.late and reply.state != "suspended"
+
+
+async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+    """The work of a lease in a span; one that goes on with earlier work points to where that began."""
+    name = f"workflow {lease.workflow}" if lease.kind == "body" else f"step {lease.name}"
+    about = {
+        "tenure.run_id": ids.run_text(lease.run_id),
+        "tenure.tenant": lease.tenant,
+        "tenure.workflow": lease.workflow,
+        "tenure.step": lease.name,
+        "tenure.attempt": lease.n,
+    }
+    first = lease.n == 1
+    with spans.span(
+        name,
+        parent=lease.trace if first else None,
+        linked=None if first else lease.trace,
+        about=about,
+        quiet=(Suspended, Interrupted, Restart, LeaseLost, asyncio.CancelledError),
+    ):
+        return await doing
 
 
 def _shown(why: str) -> str:

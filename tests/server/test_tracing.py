@@ -1,0 +1,134 @@
+"""OpenTelemetry from a request to the step it leads to; what is taken up again is linked, not beneath."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import tenure
+from tenure.cli.registering import put
+from tenure.orchestrator.spans import current, is_traceparent
+from tests.server.stage import site
+
+GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TRACE = 0x0AF7651916CD43DD8448EB211C80319C
+_exporter = InMemorySpanExporter()
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What was exported during a test. (A process can have one provider; this one stays.)"""
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(_exporter))
+        trace.set_tracer_provider(provider)
+    _exporter.clear()
+    yield _exporter
+    _exporter.clear()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    context = span.get_span_context()
+    assert context is not None
+    return context.trace_id, context.span_id
+
+
+@tenure.step
+async def look() -> str | None:
+    return tenure.current().traceparent
+
+
+@tenure.workflow
+async def traced() -> str | None:
+    return await look()
+
+
+@tenure.workflow
+async def asks() -> bool:
+    await look()
+    await tenure.approve("may it?")
+    await look()
+    return True
+
+
+async def test_a_step_runs_in_the_trace_of_the_request_that_asked_for_it(
+    url: str, spans: InMemorySpanExporter
+) -> None:
+    async with site(url) as s, s.engine.worker(traced, asks):
+        caller = await s.as_("operator")
+        await put(s.engine.scoped(tenant="acme"), traced)
+        answer = await caller.post("/runs", json={"workflow": "traced"}, headers={"traceparent": GIVEN})
+        assert answer.status_code == 201, answer.text
+        run = answer.json()["id"]
+        handed = await s.engine.scoped(tenant="acme").result(run, wait=30)
+    [request] = named(spans, "POST /runs")
+    [lease] = named(spans, "workflow traced")
+    [step] = named(spans, "step look")
+    assert request.parent is not None
+    assert request.parent.span_id == 0xB7AD6B7169203331
+    assert {ids(span)[0] for span in (request, lease, step)} == {TRACE}
+    assert lease.parent is not None
+    assert lease.parent.span_id == ids(request)[1]
+    assert step.parent is not None
+    assert step.parent.span_id == ids(lease)[1]
+    assert handed == f"00-{TRACE:032x}-{ids(step)[1]:016x}-01"
+    assert request.attributes is not None
+    assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == (
+        "/runs",
+        201,
+    )
+
+
+async def test_what_is_taken_up_again_is_linked_to_where_it_began(
+    url: str, spans: InMemorySpanExporter
+) -> None:
+    async with site(url) as s, s.engine.worker(traced, asks):
+        engine = s.engine.scoped(tenant="acme")
+        caller = await s.as_("operator")
+        await put(engine, asks)
+        answer = await caller.post("/runs", json={"workflow": "asks"}, headers={"traceparent": GIVEN})
+        run = answer.json()["id"]
+        while not await engine.approvals(run):  # noqa: ASYNC110 - as anybody who looks from outside
+            await asyncio.sleep(0.01)
+        await engine.approve(run, approver="person:anna")
+        assert await engine.result(run, wait=30) is True
+    first, second = sorted(named(spans, "workflow asks"), key=lambda span: span.start_time or 0)
+    assert ids(first)[0] == TRACE
+    assert not first.links
+    assert ids(second)[0] != TRACE
+    assert second.parent is None
+    [link] = second.links
+    assert link.context.trace_id == TRACE
+    assert {ids(span)[0] for span in named(spans, "step look")} == {TRACE, ids(second)[0]}
+
+
+async def test_a_broken_traceparent_is_as_good_as_none(url: str, spans: InMemorySpanExporter) -> None:
+    async with site(url) as s:
+        caller = await s.caller()
+        for broken in ("00-zz-11-01", f"00-{'0' * 32}-b7ad6b7169203331-01", "x" * 500, ""):
+            assert (await caller.get("/healthz", headers={"traceparent": broken})).status_code == 200
+    assert all(span.parent is None for span in named(spans, "GET /healthz"))
+    assert len(named(spans, "GET /healthz")) == 4
+    assert current() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        (GIVEN, True),
+        (GIVEN.upper(), False),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", False),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", False),
+        (f"{GIVEN}-more", False),
+    ],
+)
+def test_a_traceparent_is_recognised_by_its_form(text: str, good: bool) -> None:
+    assert is_traceparent(text) is good
