@@ -91,8 +91,6 @@ ARGUMENTS = {
     "questions_of": "20",
     "question_at": "20, 1",
     "questions_counted": "'t0'",
-    "artifacts_page": "5, 'a', 20",
-    "artifact_at": "5, 'a'",
 }
 
 

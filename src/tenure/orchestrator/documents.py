@@ -127,6 +127,10 @@ class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw
     attempts: int = 1
 
 
+Below = StepDocument | CheckpointDocument | IdempotencyDocument
+"""What lies below a run's document."""
+
+
 class _Rows(msgspec.Struct, frozen=True):
     run: Run
     spec: RunSpec

@@ -42,7 +42,7 @@ from tenure.orchestrator.step_views import (
     summed,
 )
 from tenure.orchestrator.tries import TryView, tries_of
-from tenure.store.listing import Question
+from tenure.store.listing import Glance, Question
 from tenure.store.port import Store
 
 __all__ = [
@@ -132,7 +132,7 @@ def _text(run_id: int | None) -> str | None:
 # ------------------------------------------------------------------------------------------------- words
 
 
-def run_word(profile: Profile, run: Run, events: Iterable[Event] = ()) -> str:
+def run_word(profile: Profile, run: Run | Glance, events: Iterable[Event] = ()) -> str:
     """What the profile calls the run now; `events` are needed only where its word keeps the one before."""
     if run.reported_at is not None and profile.reported_word is not None:
         return profile.reported_word
@@ -203,7 +203,7 @@ class Views:
         found: list[Payload] = await self._store.read("payload", run_id, ref)
         return decoded(found[0].body) if found else None
 
-    async def word(self, run: Run, profile_name: str | None = None) -> str:
+    async def word(self, run: Run | Glance, profile_name: str | None = None) -> str:
         """The run's status in the words of a profile: its own, unless said."""
         profile = profiles.get(profile_name or run.profile)
         fixed = isinstance(profile.run.words[run.status], str)

@@ -13,6 +13,7 @@ from litestar.datastructures import State
 
 from tenure.server.call import Call
 from tenure.server.entry import Entry
+from tenure.server.front import Front
 from tenure.server.openapi import only_known
 from tenure.server.problems import answer
 from tenure.server.service import Service
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 MODULES = (
     "about",
     "admin",
+    "approvals",
     "health",
+    "inbox",
+    "run_parts",
     "runner",
     "runs",
     "session",
@@ -53,4 +57,4 @@ def make_app(service: Service) -> ASGIApp:
         debug=False,
         logging_config=None,
     )
-    return Entry(app, service.settings, service.metrics)
+    return Entry(Front(app, service), service.settings, service.metrics)

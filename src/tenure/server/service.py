@@ -8,6 +8,7 @@ from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.gate import Gate
 from tenure.server.logs import Chronicle
+from tenure.server.looks import Looks
 from tenure.server.metrics import Metrics
 from tenure.server.observing import Observer
 from tenure.server.principals import Principal
@@ -36,6 +37,7 @@ class Service:
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.keys = Keys(engine.store)
+        self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
         self.tail = Tail(self.feeding, self.stopping)
         self.runners = Runners(engine)

@@ -1,4 +1,4 @@
-"""Lists of runs, of what people are asked and of artifacts, a page at a time; and quick looks at many runs at once.
+"""Lists of runs and of what people are asked, a page at a time; and quick looks at many runs at once.
 
 Laws:
 1. A page begins behind a place, (moment, id) of the last row before it: no row is lost or repeated, also where many share
@@ -11,7 +11,6 @@ from __future__ import annotations
 import msgspec
 
 from tenure.kernel.model import Run
-from tenure.kernel.service import Artifact
 from tenure.store.port import Answer
 
 
@@ -84,8 +83,6 @@ READS: dict[str, Answer] = {
     "questions_of": Question,  # () ; run_id -> all of a run, in the order they were asked
     "question_at": Question,  # () ; run_id, no
     "questions_counted": Count,  # () ; tenant -> a row for each kind that has open ones
-    "artifacts_page": Artifact,  # () ; run_id, after_name, limit -> by name
-    "artifact_at": Artifact,  # () ; run_id, name
 }
 """Queries used on their own; `listing.sql` has their texts."""
 

@@ -1,18 +1,212 @@
-"""Runs, looked at one by one."""
+"""Runs, looked at: lists of them, one by one, how they are and what they came to."""
 
 from __future__ import annotations
 
-from litestar import get
-from litestar.params import FromPath
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from tenure.embedded import RunView
+import msgspec
+from litestar import Response, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromHeader, FromPath, FromQuery, QueryParameter
+
+from tenure import ids
+from tenure.embedded import RunLine, RunView
+from tenure.errors import Detail, TenureError
+from tenure.kernel import profiles
+from tenure.kernel.machines import RUN
+from tenure.kernel.model import Run
+from tenure.orchestrator import documents
+from tenure.orchestrator.listing import FOREVER_US, NEWEST, Wanted, page
+from tenure.orchestrator.status_json import StatusDocument
 from tenure.server.call import Call
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.problems import ErrorBody, failure_body
+from tenure.server.results import WAIT_SECONDS_MAX, Failure, Output, Unfinished, outcome
+from tenure.server.statuses import StatusView, look
+
+ProfileName = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=64,
+        description="Show runs in the words of this profile; git-with-intent and agent-runs have shapes of their own.",
+    ),
+]
+
+
+@get("/runs", summary="Runs, newest first")
+async def list_runs(
+    request: Call,
+    status: FromQuery[str | None] = None,
+    workflow: FromQuery[str | None] = None,
+    repo: FromQuery[str | None] = None,
+    label: Annotated[
+        list[str] | None,
+        QueryParameter(description="`key=value`; may be repeated: a run has all of them.", max_items=20),
+    ] = None,
+    created_after: Annotated[
+        datetime | None, QueryParameter(description="Made at this moment or later.")
+    ] = None,
+    created_before: Annotated[datetime | None, QueryParameter(description="Made before this moment.")] = None,
+    parked: FromQuery[bool] = False,
+    profile: ProfileName = None,
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
+) -> Page[RunLine | documents.RunDocument]:
+    """The runs that fulfil all conditions.
+
+    A page may have fewer than `limit` items, even none, and still a `next_cursor`: labels and workflows are looked for over a
+    bounded number of runs at a time.
+    """
+    if status is not None and status not in RUN.states:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"{status!r} is no status of a run",
+            (Detail("status", f"is one of {', '.join(RUN.states)}"),),
+        )
+    if profile is not None:
+        profiles.get(profile)
+    wanted = Wanted(
+        status=status,
+        repo=repo,
+        workflow=workflow,
+        labels=_labels(label or []),
+        parked=parked,
+        since_us=0 if created_after is None else _us(created_after),
+        before_us=FOREVER_US if created_before is None else _us(created_before),
+    )
+    tenant, filters = request.who.tenant, msgspec.to_builtins(wanted)
+    place = NEWEST if cursor is None else _place(place_of(cursor, tenant, "runs", filters))
+    engine = request.engine
+    runs, more = await page(engine.store, tenant, wanted, place, limit)
+    return Page(
+        items=await _shown(request, runs, profile),
+        next_cursor=None if more is None else cursor_of(tenant, "runs", filters, list(more)),
+    )
+
+
+async def _shown(
+    request: Call, runs: list[Run], profile: str | None
+) -> list[RunLine | documents.RunDocument]:
+    views, store = request.engine.views, request.engine.store
+    if profile != documents.PROFILE:
+        return [*await views.lines(runs, profile)]
+    return [await documents.document(views, store, run.id, profile) for run in runs]
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for one in given:
+        key, parted, value = one.partition("=")
+        if not parted or not key:
+            raise TenureError(
+                "INVALID_INPUT", f"{one!r} is no label", (Detail("label", "has the form key=value"),)
+            )
+        labels[key] = value
+    return labels
+
+
+def _us(moment: datetime) -> int:
+    """A moment in microseconds; one without a zone is UTC."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    whole = aware.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
+
+
+def _place(found: list[Any]) -> tuple[int, int]:
+    if len(found) != 2 or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found):
+        raise TenureError("CURSOR_INVALID")
+    return found[0], found[1]
 
 
 @get("/runs/{run_id:str}", summary="A run")
-async def get_run(request: Call, run_id: FromPath[str]) -> RunView:
+async def get_run(
+    request: Call,
+    run_id: FromPath[str],
+    profile: ProfileName = None,
+    at: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=1_200,
+            description="With `profile=git-with-intent`: what lies below the document, `steps/KEY`, `checkpoints/KEY` or"
+            " `idempotency/KEY`; or all of a kind.",
+        ),
+    ] = None,
+) -> (
+    RunView
+    | documents.RunDocument
+    | documents.StepDocument
+    | documents.CheckpointDocument
+    | documents.IdempotencyDocument
+    | list[documents.Below]
+):
     """A run with its input, output and error."""
-    return await request.engine.get(run_id)
+    engine, number = request.engine, ids.run_int(run_id)
+    if profile == documents.PROFILE:
+        found: Any = await documents.document(engine.views, engine.store, number, profile, at)
+        return found  # type: ignore[no-any-return]  # one of the documents above
+    if at is not None:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"only {documents.PROFILE} has documents below a run",
+            (Detail("at", f"goes with profile={documents.PROFILE}"),),
+        )
+    if profile is not None:
+        profiles.get(profile)
+    return await engine.views.run(number, profile)
 
 
-HANDLERS = [get_run]
+@get(
+    "/runs/{run_id:str}/status",
+    summary="How a run is",
+    responses={304: ResponseSpec(data_container=None, description="As it was when it had this ETag")},
+)
+async def get_status(
+    request: Call,
+    run_id: FromPath[str],
+    profile: ProfileName = None,
+    if_none_match: FromHeader[str | None] = None,
+) -> Response[StatusView | StatusDocument | None]:
+    """Cheap, for asking often: with `If-None-Match` the answer is 304 until something has changed."""
+    looked = await look(request.service, request.who.tenant, run_id, profile, if_none_match)
+    if looked.body is None:
+        return Response(content=None, status_code=304, headers=looked.headers)
+    return Response(content=looked.body, headers=looked.headers)
+
+
+_FAILURES = {
+    code: ResponseSpec(data_container=ErrorBody, description=text)
+    for code, text in {
+        409: "The run was canceled",
+        500: "The run has failed",
+        502: "The run has failed: something behind it could not be reached",
+        504: "The run has failed: it took too long",
+    }.items()
+}
+
+
+@get(
+    "/runs/{run_id:str}/result",
+    summary="What a run came to",
+    responses={
+        202: ResponseSpec(data_container=Unfinished, description="It has not ended yet"),
+        **_FAILURES,
+    },
+)
+async def get_result(
+    request: Call,
+    run_id: FromPath[str],
+    wait: Annotated[
+        float,
+        QueryParameter(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for its end."),
+    ] = 0.0,
+) -> Response[Output | Unfinished]:
+    """Its output once it has succeeded, its error once it has failed, and 202 until then."""
+    found = await outcome(request.service, request.who.tenant, run_id, wait)
+    if isinstance(found, Failure):
+        body: Any = failure_body(found.error, request.request_id)
+        return Response(content=body, status_code=found.status, media_type="application/json")
+    return Response(content=found, status_code=202 if isinstance(found, Unfinished) else 200)
+
+
+HANDLERS = [list_runs, get_run, get_status, get_result]

@@ -54,9 +54,3 @@ from approval as a
 cross join wait as w on w.run_id = a.run_id and w.no = a.no
 where a.tenant = ?1 and a.status = 'requested'
 group by w.kind order by w.kind
-
--- name: artifacts_page
-select * from artifact where run_id = ?1 and name > ?2 order by name limit ?3
-
--- name: artifact_at
-select * from artifact where run_id = ?1 and name = ?2

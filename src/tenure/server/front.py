@@ -1,0 +1,86 @@
+"""What stands before the router: paths with encoded slashes, and the one route that is asked most.
+
+Laws:
+1. `GET /runs/{id}/status` is answered here, by the same gate and with the same words as every route: the router
+   is the larger part of what such an answer costs. Whatever is unusual about the request is left to the router.
+2. Everything else goes on unchanged, but for encoded slashes (see `segments`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+
+from tenure.errors import TenureError
+from tenure.server.problems import body_of, headers_of, noted
+from tenure.server.roles import ALLOWED
+from tenure.server.segments import keep_slashes
+from tenure.server.statuses import look
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Receive, Send
+
+    from tenure.server.service import Service
+
+_STATUS = re.compile(r"/runs/([0-9a-z_-]{1,64})/status")
+_QUERY = re.compile(rb"(?:profile=([a-z0-9-]{1,64}))?")
+PATH = "/runs/{run_id}/status"
+ROUTE = f"GET {PATH}"
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Front:
+    """See the laws above."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] == "http":
+            asked = _STATUS.fullmatch(scope["path"]) if scope["method"] == "GET" else None
+            if asked is not None and (query := _QUERY.fullmatch(scope["query_string"])) is not None:
+                headers = dict(scope["headers"])
+                if len(headers) == len(list(scope["headers"])):  # what is said twice is unusual, too
+                    profile = None if query[1] is None else query[1].decode()
+                    await self._status(scope, send, headers, asked[1], profile)
+                    return
+            keep_slashes(scope)
+        await self._app(scope, receive, send)
+
+    async def _status(
+        self, scope: Any, send: Send, headers: dict[bytes, bytes], run_id: str, profile: str | None
+    ) -> None:
+        scope["path_template"] = PATH  # as the router does, for those who count and log
+        try:
+            who = await self._service.gate.caller(ASGIConnection(scope))
+            self._service.gate.pace(who)
+            allowed = ALLOWED[ROUTE]
+            if who.kind == "operator" or not who.roles & allowed:
+                raise TenureError("FORBIDDEN", f"{ROUTE} is for: {', '.join(sorted(allowed))}")
+            match = headers.get(b"if-none-match")
+            looked = await look(
+                self._service, who.tenant, run_id, profile, None if match is None else match.decode("latin-1")
+            )
+        except Exception as fault:  # one shape of errors, as everywhere
+            request_id = scope["state"]["request_id"]
+            error = noted(fault, request_id, scope["path"])
+            body = body_of(error, request_id)
+            await _send(send, error.spec.status, headers_of(error), body)
+            return
+        if looked.body is None:
+            await _send(send, 304, looked.headers, b"")
+        else:
+            await _send(send, 200, looked.headers, _ENCODE(looked.body))
+
+
+async def _send(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if status != 304:
+        sent += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,102 @@
+"""Lists of runs over HTTP: filters, pages, cursors."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from tenure.kernel import commands as c
+from tests.server.stage import problem, site
+
+
+async def pages(caller: httpx.AsyncClient, path: str, **params: Any) -> tuple[list[Any], int]:
+    """All items of a list, and how many pages they came in."""
+    items: list[Any] = []
+    count = 0
+    while True:
+        answer = await caller.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        items, count = items + page["items"], count + 1
+        assert len(page["items"]) <= params.get("limit", 50)
+        if page["next_cursor"] is None:
+            return items, count
+        params["cursor"] = page["next_cursor"]
+
+
+async def test_runs_are_listed_newest_first_without_losing_or_repeating_one(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        await s.engine.scoped(tenant="globex").create("w", [{"name": "a"}])
+        made = [await engine.create("w", [{"name": "a"}]) for _ in range(23)]
+        for limit in (1, 5, 23, 200):
+            found, count = await pages(viewer, "/runs", limit=limit)
+            ids = [run["id"] for run in found]
+            assert sorted(ids) == sorted(made)
+            times = [run["created_at"] for run in found]
+            assert times == sorted(times, reverse=True)
+            assert count == -(-23 // limit)
+
+
+async def test_runs_are_found_by_status_workflow_repo_label_and_time(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        for n in range(12):
+            run = await engine.create(
+                f"flow-{n % 2}",
+                [{"name": "a"}],
+                labels={"team": "red" if n % 3 else "blue", "n": str(n)},
+                trigger=c.Trigger(repo="me/app" if n < 6 else None),
+            )
+            if n % 4 == 0:
+                await engine.cancel(run)
+
+        async def numbers(**params: Any) -> list[int]:
+            found, _ = await pages(viewer, "/runs", limit=2, **params)
+            return sorted(int(run["labels"]["n"]) for run in found)
+
+        assert await numbers(status="canceled") == [0, 4, 8]
+        assert await numbers(workflow="flow-1") == [1, 3, 5, 7, 9, 11]
+        assert await numbers(repo="me/app") == [0, 1, 2, 3, 4, 5]
+        assert await numbers(repo="me/app", status="canceled") == [0, 4]
+        assert await numbers(label=["team=blue"]) == [0, 3, 6, 9]
+        assert await numbers(label=["team=blue", "n=9"]) == [9]
+        assert await numbers(label="team=blue", workflow="flow-1", status="queued") == [3, 9]
+        assert await numbers(label="team=green") == []
+        everything, _ = await pages(viewer, "/runs")
+        times = sorted(run["created_at"] for run in everything)
+        assert len(await numbers(created_after=times[4], created_before=times[9])) == 5
+        later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        assert await numbers(created_after=later) == []
+
+
+async def test_a_cursor_is_of_one_tenant_one_list_and_its_filters(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        for _ in range(3):
+            await engine.create("w", [{"name": "a"}])
+        cursor = (await viewer.get("/runs", params={"limit": 1})).json()["next_cursor"]
+        other = await s.as_("viewer", tenant="globex")
+        for answer in (
+            await other.get("/runs", params={"cursor": cursor}),
+            await viewer.get("/runs", params={"cursor": cursor, "status": "queued"}),
+            await viewer.get("/approvals", params={"cursor": cursor}),
+            await viewer.get("/runs", params={"cursor": cursor + "AAAA"}),
+            await viewer.get("/runs", params={"cursor": "%%%"}),
+            await viewer.get("/runs", params={"cursor": ""}),
+        ):
+            assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
+
+
+async def test_a_list_refuses_what_it_does_not_understand(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        for params in (
+            {"limit": "0"}, {"limit": "201"}, {"limit": "x"}, {"status": "happy"}, {"label": "red"}, {"label": "=x"},
+            {"created_after": "yesterday"}, {"parked": "maybe"}, {"statuss": "queued"},
+        ):  # fmt: skip
+            answer = await viewer.get("/runs", params=params)
+            assert answer.status_code in (400, 422), params
+            assert problem(answer) in ("INVALID_INPUT", "REQUEST_MALFORMED"), params
+        answer = await viewer.get("/runs", params={"profile": "nobodys"})
+        assert (answer.status_code, problem(answer)) == (404, "PROFILE_NOT_FOUND")
