@@ -50,17 +50,23 @@ def run_text(run_id: int) -> str:
     return f"{_made(run_id >> _SUFFIX_BITS)}{_PAIRS[high // 1296]}{_PAIRS[high % 1296]}{_PAIRS[low]}"
 
 
+@lru_cache(maxsize=64)
+def _second(made: str) -> int:
+    """The moment in an id, in seconds; -1 for one that there is not."""
+    try:
+        moment = datetime.strptime(made, "%Y-%m-%d_%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return -1
+    return int(moment.timestamp())
+
+
 def run_int(text: str) -> int:
     """The integer behind an id; anything that is not one is a run that does not exist."""
     found = _RUN.fullmatch(text)
     if found:
-        try:
-            made = datetime.strptime(found[1], "%Y-%m-%d_%H%M%S").replace(tzinfo=UTC)
-        except ValueError:
-            made = None
-        suffix = int(found[2], 36)
-        if made is not None and made.timestamp() >= 0 and suffix <= _SUFFIX_MASK:
-            return int(made.timestamp()) << _SUFFIX_BITS | suffix
+        second, suffix = _second(found[1]), int(found[2], 36)
+        if second >= 0 and suffix <= _SUFFIX_MASK:
+            return second << _SUFFIX_BITS | suffix
     raise TenureError("RUN_NOT_FOUND", f"there is no run {text!r}")
 
 

@@ -22,7 +22,7 @@ from tenure import ids
 from tenure.artifacts import Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
-from tenure.embedded.flows import POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
+from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
 from tenure.embedded.looking import Looking
 from tenure.embedded.plan import PlanLike, json_object, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
@@ -280,17 +280,18 @@ class Engine(Looking, Flows):
     async def _output(self, number: int, wait: float | None, *, owed: bool) -> bytes | None:
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
-        here = any(worker.holds(self.tenant, number) for worker in self.local)
-        pause = POLL_SECONDS_MAX if here else POLL_SECONDS_MIN
+        pause = POLL_SECONDS_MIN
         run: Run | None = None
         with self.ends.waiting(number) as ending:
             while not ending.succeeded:
+                here = any(worker.holds(self.tenant, number) for worker in self.local)
                 if not here:  # else its worker tells
                     run = await self._status(number, owed)
                     if run is not None and run.status in CLOSED_RUN:
                         break
-                here = False
-                left = pause if deadline is None else min(pause, deadline - loop.time())
+                left = POLL_SECONDS_HERE if here else pause
+                if deadline is not None:
+                    left = min(left, deadline - loop.time())
                 if left <= 0:
                     run = run or await self._status(number, owed)
                     status = "owed" if run is None else run.status

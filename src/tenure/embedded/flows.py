@@ -38,6 +38,8 @@ R = TypeVar("R")
 POLL_SECONDS_MIN = 0.005
 POLL_SECONDS_MAX = 0.25
 """Who waits for a run elsewhere looks again after pauses that grow so far."""
+POLL_SECONDS_HERE = 5.0
+"""Who waits for a run that a worker of this process holds is told by it, and looks all the same after so long."""
 
 
 class Run(Generic[R]):
