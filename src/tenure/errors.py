@@ -217,6 +217,11 @@ CODES: dict[str, ErrorSpec] = {
         "The cursor is not one of this list and this tenant.",
         "Take it from `next_cursor` of the page before, with the same filters; or begin without one.",
     ),
+    "FILTER_CHANGED": _spec(
+        409,
+        "The token is for another filter, or the runs that fit have changed since.",
+        "Ask once more without the token, look at what fits now, and send the new one.",
+    ),
     "UNAUTHENTICATED": _spec(
         401,
         "There is no credential, or it is not known, expired or revoked.",

@@ -6,7 +6,6 @@ Law: registering is for people to look at. A version that is registered as somet
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,32 +18,6 @@ if TYPE_CHECKING:
     from tenure.embedded import Engine
     from tenure.kernel.beside import RegisteredWorkflow
     from tenure.sdk.definitions import Registry, Tool, Workflow
-
-
-def described(workflow: Workflow[..., Any] | Declared) -> dict[str, Any]:
-    """A workflow as it is registered and shown."""
-    from tenure.declared import Declared
-
-    if isinstance(workflow, Declared):
-        return {
-            "name": workflow.name,
-            "version": workflow.version,
-            "kind": "declared",
-            "profile": workflow.profile,
-            "digest": workflow.digest,
-            "inputs": msgspec.to_builtins(workflow.inputs),
-            "steps": [{"id": step.id, "kind": step.kind, "queue": step.queue} for step in workflow.steps],
-        }
-    return {
-        "name": workflow.name,
-        "version": workflow.version,
-        "accepts": list(workflow.accepts),
-        "kind": "code",
-        "profile": workflow.profile.name,
-        "queue": workflow.queue,
-        "doc": inspect.getdoc(workflow.function) or "",
-        "inputs": workflow.parameters.schema,
-    }
 
 
 def workflows_in(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[Workflow[..., Any]]:
@@ -73,22 +46,30 @@ def tools_in(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> lis
     return found
 
 
-async def put(engine: Engine, workflow: Workflow[..., Any] | Declared) -> RegisteredWorkflow:
-    """Register one version of a workflow; WORKFLOW_CHANGED where that version is something else."""
+async def put(
+    engine: Engine, workflow: Workflow[..., Any] | Declared, *, tenant: str | None = None
+) -> RegisteredWorkflow:
+    """Register one version of a workflow for a tenant (the engine's); WORKFLOW_CHANGED where that version is something
+    else."""
+    from tenure.embedded.describing import described
+
     about = described(workflow)
     definition = msgspec.json.encode(about, order="sorted")
     digest = about.get("digest") or hashlib.sha256(definition).hexdigest()
     return await engine.store.put_workflow(
-        engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest
+        tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest
     )
 
 
 async def put_all(engine: Engine, workflows: Iterable[Workflow[..., Any] | Declared]) -> list[str]:
-    """Register some workflows; what was refused, as lines to show. See the law above."""
+    """Register some workflows for everybody, since whoever reaches the database serves all its tenants; what was refused,
+    as lines to show. See the law above."""
+    from tenure.embedded.looking import EVERYBODY
+
     refused: list[str] = []
     for workflow in workflows:
         try:
-            await put(engine, workflow)
+            await put(engine, workflow, tenant=EVERYBODY)
         except TenureError as error:
             if error.code != "WORKFLOW_CHANGED":
                 raise

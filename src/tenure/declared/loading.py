@@ -43,9 +43,10 @@ def load(text: str, source: str = "<text>") -> Declared:
         steps=steps,
     )
     # Written in order of the keys, so that neither their order in the file nor `5m` or `300s` makes a difference.
-    digest = hashlib.sha256(msgspec.json.encode(made, order="sorted")).hexdigest()
+    defined = {name: value for name, value in msgspec.structs.asdict(made).items() if name != "text"}
+    digest = hashlib.sha256(msgspec.json.encode(defined, order="sorted")).hexdigest()
     return msgspec.structs.replace(
-        made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source
+        made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source, text=text
     )
 
 

@@ -81,6 +81,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Input]
     steps: tuple[Step, ...]
     source: str = "<text>"
+    text: str = ""
+    """The document it was loaded from."""
 
     def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of a run: checked, with the defaults filled in."""

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
@@ -24,7 +24,8 @@ from tenure.clock import us
 from tenure.config import choose_database
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
 from tenure.embedded.looking import Looking
-from tenure.embedded.plan import PlanLike, json_object, make_plan, payload, request_hash
+from tenure.embedded.options import Options, Said
+from tenure.embedded.plan import PlanLike, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
 from tenure.kernel import again
 from tenure.kernel import commands as c
@@ -162,25 +163,16 @@ class Engine(Looking, Flows):
         input: Any = None,  # noqa: A002 - the word users know it by
         profile: str = "agent-runs",
         code_version: str = "1",
-        key: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        concurrency_key: str | None = None,
-        supersede: bool = False,
-        not_before: datetime | None = None,
-        timeout: float | None = None,
-        wall_clock: bool = False,
-        trigger: c.Trigger | None = None,
-        source: str = "api",
-        actor: str | None = None,
+        **options: Unpack[Said],
     ) -> str:
-        """Start a run and answer its id. Without a plan it waits for `plan_ready` or `plan_failed`.
+        """Start a run and answer its id; `Options` has what else may be said. Without a plan it waits for `plan_ready`
+        or `plan_failed`.
 
         With a `key`, the same request again answers the same run.
         """
+        said = Options(**options)
         command = c.CreateRun(
-            context=self.context(actor),
+            context=self.context(said.actor),
             run_id=self.orchestrator.new_id(),
             tenant=self.tenant,
             workspace=self.workspace,
@@ -189,19 +181,9 @@ class Engine(Looking, Flows):
             profile=profile,
             plan=None if plan is None else make_plan(plan),
             input=payload(input),
-            trigger=trigger or c.Trigger(),
-            source=source,
-            idempotency_key=key,
-            priority=priority,
-            concurrency_key=concurrency_key,
-            concurrency_mode="supersede" if supersede else "queue",
-            not_before=None if not_before is None else us(not_before.timestamp()),
-            timeout_seconds=timeout,
-            wall_clock=wall_clock,
-            labels=json_object(labels),
-            metadata=json_object(metadata),
+            **said.fields(),
         )
-        if key is not None:
+        if said.key is not None:
             command = msgspec.structs.replace(command, request_hash=request_hash(command))
         created = await self.orchestrator.create(command)
         return ids.run_text(created.run_id)
@@ -440,27 +422,38 @@ class Engine(Looking, Flows):
         """Go on: a finished run as a new one that reuses what was done, a run that waits for an event or a time by ending
         that wait, never an approval; the id of the run that goes on. Of what was begun and may not simply be
         repeated, `happened` (step: what it returned) or `repeat` says what became of it."""
+        command = await self.resumption(run_id, actor=actor, happened=happened, repeat=repeat)
+        if command is None:
+            return run_id
+        return ids.run_text((await self.orchestrator.create(command)).run_id)
+
+    async def resumption(
+        self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
+        repeat: Collection[str] = (),
+    ) -> c.CreateRun | None:  # fmt: skip
+        """The run that goes on with a finished one, to be made; None: it was waiting, and its wait has been ended."""
         run = await self.views.row(ids.run_int(run_id))
         if run.status not in CLOSED_RUN:
             await self._send(c.EndWait(**self._to(run_id, actor)))
-            return run_id
+            return None
         told = {
             name: await self.kept(payload(said, aside=True), run_id)
             for name, said in (happened or {}).items()
         }
         old, new_id, context = await self._finished(run), self.orchestrator.new_id(), self.context(actor)
-        return await self._create_again(again.resume(old, new_id, context, happened=told, repeat=repeat))
+        return again.resume(old, new_id, context, happened=told, repeat=repeat)
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """A fresh run of the same plan, linked to the finished one; its id."""
+        command = await self.repetition(run_id, actor=actor)
+        return ids.run_text((await self.orchestrator.create(command)).run_id)
+
+    async def repetition(self, run_id: str, *, actor: str | None = None) -> c.CreateRun:
+        """The fresh run of a finished one, to be made."""
         old = first = await self._finished(await self.views.row(ids.run_int(run_id)))
         while first.spec.resumed_from is not None:
             first = await self._finished(await self.views.row(first.spec.resumed_from))
-        command = again.rerun(old, first, self.orchestrator.new_id(), self.context(actor))
-        return await self._create_again(command)
-
-    async def _create_again(self, command: c.CreateRun) -> str:
-        return ids.run_text((await self.orchestrator.create(command)).run_id)
+        return again.rerun(old, first, self.orchestrator.new_id(), self.context(actor))
 
     async def _finished(self, run: Run) -> again.Finished:
         read = self.store.read

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
 from tenure import ids
 from tenure.declared import Declared
-from tenure.embedded.plan import json_object, payload, request_hash
+from tenure.embedded.options import Options, Said
+from tenure.embedded.plan import payload, request_hash
 from tenure.embedded.schedules import Schedules
 from tenure.errors import TenureError
 from tenure.kernel import capability
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tenure.embedded.engine import Engine
 
 R = TypeVar("R")
+_NOTHING_SAID = Options()
 
 POLL_SECONDS_MIN = 0.005
 POLL_SECONDS_MAX = 0.25
@@ -119,39 +120,15 @@ class Flows:
         workflow: Workflow[..., Any] | Declared | str,
         input: Mapping[str, Any] | None = None,  # noqa: A002 - the word users know it by
         *,
-        key: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        priority: int = 0,
-        concurrency_key: str | None = None,
-        supersede: bool = False,
-        not_before: datetime | None = None,
-        timeout: float | None = None,
-        wall_clock: bool = False,
-        trigger: c.Trigger | None = None,
-        source: str = "api",
-        actor: str | None = None,
         profile: str | None = None,
         version: str | None = None,
+        **options: Unpack[Said],
     ) -> Run[Any]:
-        """Start a workflow with an input by names, and any of the options. With a `key`, the same request again
-        answers the same run."""
-        options: dict[str, Any] = {
-            "labels": json_object(labels),
-            "metadata": json_object(metadata),
-            "priority": priority,
-            "concurrency_key": concurrency_key,
-            "concurrency_mode": "supersede" if supersede else "queue",
-            "not_before": None if not_before is None else round(not_before.timestamp() * 1e6),
-            "wall_clock": wall_clock,
-            "trigger": trigger or c.Trigger(),
-            "source": source,
-            "idempotency_key": key,
-        }
-        if timeout is not None:
-            options["timeout_seconds"] = timeout
+        """Start a workflow with an input by names, and any of the options (`Options` lists them). With a `key`, the same
+        request again answers the same run."""
+        said = Options(**options)
         if isinstance(workflow, Declared):
-            return await self._create_declared(workflow, input or {}, options, actor, profile)
+            return await self._create_declared(workflow, input or {}, said, profile)
         if isinstance(workflow, str):
             found = registry.workflows.get(workflow)
             if found is None:
@@ -162,14 +139,13 @@ class Flows:
             workflow = found
         body = payload(dict(input or {}), aside=True) or b"{}"
         workflow.parameters.check(body)
-        return await self._create(workflow, body, options, actor, profile, version)
+        return await self._create(workflow, body, said, profile, version)
 
     async def _create(
         self,
         workflow: Workflow[..., Any],
         body: bytes,
-        options: dict[str, Any] | None = None,
-        actor: str | None = None,
+        said: Options = _NOTHING_SAID,
         profile: str | None = None,
         version: str | None = None,
     ) -> Run[Any]:
@@ -178,9 +154,11 @@ class Flows:
         if version is not None and version != workflow.version:  # for workers that have that one
             own = capability.capability(workflow.queue, capability.flow(workflow.name, version))
             plan = (msgspec.structs.replace(plan[0], queue=own),)
-        fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **(options or {})}
+        fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds}
+        if said is not _NOTHING_SAID:
+            fields |= said.fields()
         run_id = engine.orchestrator.new_id()
-        keyed = fields.get("idempotency_key") is not None
+        keyed = said.key is not None
         stored = await engine.kept(body, ids.run_text(run_id))
         worker = by = None
         if not keyed:
@@ -189,7 +167,7 @@ class Flows:
                 if by is not None:
                     break
         command = c.CreateRun(
-            context=engine.context(actor),
+            context=engine.context(said.actor),
             run_id=run_id,
             tenant=engine.tenant,
             workspace=engine.workspace,
@@ -215,14 +193,13 @@ class Flows:
         self,
         workflow: Declared,
         inputs: Mapping[str, Any],
-        options: dict[str, Any],
-        actor: str | None,
+        said: Options,
         profile: str | None,
     ) -> Run[Any]:
         engine = cast("Engine", self)
         bound = workflow.bind(inputs)
         command = c.CreateRun(
-            context=engine.context(actor),
+            context=engine.context(said.actor),
             run_id=engine.orchestrator.new_id(),
             tenant=engine.tenant,
             workspace=engine.workspace,
@@ -231,7 +208,7 @@ class Flows:
             profile=profile or workflow.profile,
             plan=workflow.plan(bound),
             input=payload(bound),
-            **{"timeout_seconds": workflow.timeout_seconds, **options},
+            **{"timeout_seconds": workflow.timeout_seconds, **said.fields()},
         )
         if command.idempotency_key is not None:
             command = msgspec.structs.replace(command, request_hash=request_hash(command))

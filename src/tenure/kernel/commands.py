@@ -391,6 +391,8 @@ class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
 
     labels: str | None = None
     metadata: str | None = None
+    merge: bool = False
+    """Change what is named and leave the rest; a null takes a name away."""
 
 
 class DeleteRun(RunCommand, frozen=True, gc=False, kw_only=True):

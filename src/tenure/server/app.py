@@ -25,14 +25,17 @@ MODULES = (
     "about",
     "admin",
     "approvals",
+    "creating",
     "health",
     "inbox",
     "run_parts",
     "runner",
     "runs",
     "session",
+    "steering",
     "stream",
     "tenancy",
+    "workflows",
 )
 """Of `tenure.server.routes`."""
 

@@ -115,7 +115,11 @@ def given_key(headers: Iterable[tuple[bytes, bytes]], *, request_id_is_key: bool
             "REQUEST_MALFORMED",
             "Idempotency-Key, X-Idempotency-Key and X-Request-ID differ; send one of them",
         )
-    key = found.pop().decode("latin-1")
+    return check_key(found.pop().decode("latin-1"))
+
+
+def check_key(key: str) -> str:
+    """A key that can be one."""
     if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
         raise TenureError(
             "REQUEST_MALFORMED", f"an idempotency key has 1 to {KEY_CHARS_MAX} printable characters"

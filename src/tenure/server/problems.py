@@ -7,6 +7,7 @@ Laws:
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
@@ -35,6 +36,9 @@ _BY_STATUS = {
 }
 
 
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong."""
 
@@ -52,7 +56,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: Problem
 
 
-def _problem(error: TenureError, request_id: str) -> Problem:
+def problem_of(error: TenureError, request_id: str) -> Problem:
     return Problem(
         code=error.code,
         message=error.message,
@@ -65,12 +69,12 @@ def _problem(error: TenureError, request_id: str) -> Problem:
 
 def body_of(error: TenureError, request_id: str) -> bytes:
     """An error as it is answered."""
-    return msgspec.json.encode(ErrorBody(_problem(error, request_id)))
+    return msgspec.json.encode(ErrorBody(problem_of(error, request_id)))
 
 
 def failure_body(error: TenureError, request_id: str) -> ErrorBody:
     """The error of a run that has failed: that is how it is, so asking again does not help."""
-    return ErrorBody(msgspec.structs.replace(_problem(error, request_id), retryable=False))
+    return ErrorBody(msgspec.structs.replace(problem_of(error, request_id), retryable=False))
 
 
 def headers_of(error: TenureError) -> dict[str, str]:
@@ -100,6 +104,8 @@ def named(fault: Exception) -> TenureError:
         what = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)
         return TenureError("REQUEST_MALFORMED", f"the body is not JSON: {what}")
     cause = fault.__cause__ if isinstance(fault, HTTPException) else None
+    if isinstance(cause, msgspec.ValidationError):
+        return invalid(cause, within="data")
     if isinstance(cause, msgspec.MsgspecError | RecursionError | UnicodeDecodeError):
         return named(cause)
     if isinstance(fault, NotFoundException):
@@ -113,10 +119,17 @@ def named(fault: Exception) -> TenureError:
     )
 
 
-def invalid(fault: msgspec.ValidationError) -> TenureError:
-    """What msgspec says of a body that is JSON but not the right one, with its place."""
+def invalid(fault: msgspec.ValidationError, within: str = "") -> TenureError:
+    """What msgspec says of a body that is JSON but not the right one, with its place. `within`: what the framework calls
+    the body."""
     problem, _, where = str(fault).partition(" - at ")
-    path = where.strip("`").removeprefix("$").removeprefix(".") or "body"
+    path = where.strip("`").removeprefix("$").removeprefix(".")
+    if within and (path == within or path.startswith((f"{within}.", f"{within}["))):
+        path = path.removeprefix(within).removeprefix(".")
+    unknown = _UNKNOWN.fullmatch(problem)
+    if unknown is not None:
+        path = f"{path}.{unknown[1]}" if path else unknown[1]
+    path = path or "body"
     return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
 
 

@@ -37,6 +37,8 @@ READS: dict[str, Answer] = {
     "schedule_named": Schedule,  # () ; tenant, name
     "workers_seen_since": SeenWorker,  # () ; since -> by name
     "workflows_of": RegisteredWorkflow,  # () ; tenant, after_name, limit -> by name and version
+    "workflows_page": RegisteredWorkflow,  # () ; tenant, everybody, after_name, after_version, limit -> likewise, with
+    # those for everybody that the tenant has none of its own of
     "workflow_named": RegisteredWorkflow,  # () ; tenant, name -> all its versions, newest first
     "log_lines_of": LogLine,  # () ; run_id, after_no, limit -> in order
 }

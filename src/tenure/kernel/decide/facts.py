@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tenure.errors import TenureError
 from tenure.kernel import history
 from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
@@ -72,17 +74,23 @@ def seal(d: Draft, _c: Seal) -> Decision:
 
 def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
     """Labels and metadata may change at any time; the history gets their salted digest."""
-    for name, text in (("labels", c.labels), ("metadata", c.metadata)):
-        for problem in about_problems(name, text) if text is not None else ():
-            raise TenureError("INVALID_INPUT", problem.problem, (problem,))
     spec = d.edit(d.spec())
-    if c.labels is not None:
-        spec.labels = c.labels
-    if c.metadata is not None:
-        spec.metadata = c.metadata
+    for name, text in (("labels", c.labels), ("metadata", c.metadata)):
+        if text is None:
+            continue
+        new = _merged(getattr(spec, name), text) if c.merge else text
+        for problem in about_problems(name, new):
+            raise TenureError("INVALID_INPUT", problem.problem, (problem,))
+        setattr(spec, name, new)
     spec.salt = d.chance.salt()
     d.notes["about"] = history.digest(spec.salt, (spec.labels + spec.metadata).encode())
     return d.decision({"labels": spec.labels, "metadata": spec.metadata}, "metadata")
+
+
+def _merged(old: str, changes: str) -> str:
+    """An object with some of its names changed, and those that are null taken away."""
+    named = {**msgspec.json.decode(old), **msgspec.json.decode(changes)}
+    return msgspec.json.encode({name: value for name, value in named.items() if value is not None}).decode()
 
 
 def delete(d: Draft, _c: DeleteRun) -> Decision:

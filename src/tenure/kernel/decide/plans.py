@@ -46,6 +46,8 @@ class Created(msgspec.Struct, gc=False):
     """The key had been used for this very request: this is the run it made."""
     record: Idempotency | None = None
     """Of the key, where the request has one: what it was answered."""
+    at: int = 0
+    """When it was made; of one that was there before, nothing is said of that."""
 
 
 def create(d: Draft, c: CreateRun) -> Decision:
@@ -122,7 +124,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
                 lease = grant(d, step, c.eager)
                 lease.input = c.input if step.input_ref == spec.input_ref else None
     decision = finish(d, None, "create")
-    decision.result = Created(c.run_id, d.run.status, lease)
+    decision.result = Created(c.run_id, d.run.status, lease, at=d.now)
     return decision
 
 
@@ -386,10 +388,12 @@ def admit_if_possible(d: Draft, spec: RunSpec, *, over_rate: str) -> None:
         full_until = _facts(d, run, supersedes).rate_full_until
         if full_until is not None:
             if over_rate == "refuse":
+                wait = max(1, -((d.now - full_until) // 1_000_000))
                 raise TenureError(
                     "TENANT_RATE_LIMITED",
-                    f"too many runs this minute; try again in {max(1, (full_until - d.now) // 1_000_000)} s",
+                    f"too many runs this minute; try again in {wait} s",
                     retry_at=full_until,
+                    retry_after=wait,
                 )
             _look_again(run, full_until)
             return

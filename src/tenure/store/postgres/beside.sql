@@ -72,6 +72,12 @@ returning {w.workflow}
 -- name: workflows_of
 select {workflow} from workflow where tenant = $1 and name > $2 order by name, version limit $3
 
+-- name: workflows_page
+select {w.workflow} from workflow w
+where w.tenant in ($1, $2) and (w.name, w.version) > ($3, $4) and (w.tenant = $1 or not exists (
+    select from workflow o where o.tenant = $1 and o.name = w.name and o.version = w.version))
+order by w.name, w.version limit $5
+
 -- name: workflow_named
 select {workflow} from workflow where tenant = $1 and name = $2 order by registered_at desc, version desc
 

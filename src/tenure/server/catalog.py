@@ -1,0 +1,162 @@
+"""Which workflows can be started by their name: what is registered for a tenant, and for everybody.
+
+Laws:
+1. A tenant's own come first, then those for everybody (`*`: what workers with database access register). Without a version
+   it is the newest that was registered.
+2. What a workflow takes is checked before there is a run: names it does not have, and names it must have.
+3. What was looked up is believed for a second: a version that is registered can be started so much later at the latest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tenure.declared import Declared, load
+from tenure.embedded.looking import EVERYBODY
+from tenure.embedded.plan import payload
+from tenure.errors import Detail, TenureError
+from tenure.kernel import capability
+from tenure.kernel.beside import RegisteredWorkflow
+from tenure.kernel.commands import StepSpec
+from tenure.store.port import Store
+
+BELIEVED_SECONDS = 1.0
+KEPT_MAX = 2_000
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a workflow that can be started."""
+
+    name: str
+    version: str
+    profile: str
+    timeout_seconds: float | None
+    plan: tuple[StepSpec, ...] = ()
+    """Of code: the same for every run."""
+    names: frozenset[str] | None = None
+    """Of code: the inputs it has; None where that is not known."""
+    required: frozenset[str] = frozenset()
+    declared: Declared | None = None
+
+    def begin(self, given: Mapping[str, Any]) -> tuple[tuple[StepSpec, ...], bytes]:
+        """The plan of a run with these inputs, and the inputs as they are stored; INVALID_INPUT where they do not fit."""
+        if self.declared is not None:
+            bound = self.declared.bind(given)
+            return self.declared.plan(bound), payload(bound, aside=True) or b"{}"
+        if self.names is not None and not (self.required <= given.keys() <= self.names):
+            self._refuse(given)
+        return self.plan, msgspec.json.encode(given)
+
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        assert self.names is not None
+        has = ", ".join(sorted(self.names)) or "none"
+        details = [
+            Detail(f"input.{name}", f"{self.name} has no such input; its inputs: {has}")
+            for name in sorted(given.keys() - self.names)
+        ]
+        details += [
+            Detail(f"input.{name}", "it is required") for name in sorted(self.required - given.keys())
+        ]
+        first = details[0]
+        raise TenureError("INVALID_INPUT", f"{first.path}: {first.problem}", tuple(details))
+
+
+class Catalog:
+    """See the laws above."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._believed: dict[tuple[str, str, str | None], tuple[float, Known]] = {}
+        self._made: dict[tuple[str, str, str, str], Known] = {}
+        """By tenant, name, version and digest: a text is read once."""
+
+    async def find(self, tenant: str, name: str, version: str | None = None) -> Known:
+        """A workflow, or WORKFLOW_NOT_FOUND."""
+        key, now = (tenant, name, version), time.monotonic()
+        believed = self._believed.get(key)
+        if believed is not None and believed[0] > now:
+            return believed[1]
+        known = self._known(await self._row(tenant, name, version))
+        if len(self._believed) >= KEPT_MAX:
+            self._believed.clear()
+        self._believed[key] = (now + BELIEVED_SECONDS, known)
+        return known
+
+    def forget(self) -> None:
+        """Look everything up anew: something was registered here."""
+        self._believed.clear()
+
+    async def _row(self, tenant: str, name: str, version: str | None) -> RegisteredWorkflow:
+        versions: list[str] = []
+        for owner in (tenant, EVERYBODY):
+            rows: list[RegisteredWorkflow] = await self._store.read("workflow_named", owner, name)
+            for row in rows:
+                if version is None or row.version == version:
+                    return row
+                versions.append(row.version)
+        which = f" of version {version!r}" if version is not None else ""
+        has = f"; there are {', '.join(dict.fromkeys(versions))}" if versions else ""
+        raise TenureError("WORKFLOW_NOT_FOUND", f"no workflow {name[:200]!r}{which} is registered{has}")
+
+    def _known(self, row: RegisteredWorkflow) -> Known:
+        key = (row.tenant, row.name, row.version, row.digest)
+        known = self._made.get(key)
+        if known is None:
+            known = _declared(row) if row.kind == "declared" else _code(row)
+            if len(self._made) >= KEPT_MAX:
+                self._made.clear()
+            self._made[key] = known
+        return known
+
+
+def _about(row: RegisteredWorkflow) -> dict[str, Any]:
+    try:
+        about = msgspec.json.decode(row.definition)
+    except msgspec.DecodeError:
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _declared(row: RegisteredWorkflow) -> Known:
+    text = _about(row).get("document")
+    if not isinstance(text, str):  # a document as others register it
+        text = row.definition
+    found = load(text, row.name)
+    return Known(
+        name=row.name,
+        version=row.version,
+        profile=found.profile,
+        timeout_seconds=found.timeout_seconds,
+        declared=msgspec.structs.replace(found, version=row.version),
+    )
+
+
+def _code(row: RegisteredWorkflow) -> Known:
+    about = _about(row)
+    queue = capability.capability(about.get("queue") or "default", capability.flow(row.name, row.version))
+    names, required = _inputs(about.get("inputs"))
+    return Known(
+        name=row.name,
+        version=row.version,
+        profile=about.get("profile") or "agent-runs",
+        timeout_seconds=about.get("timeout_seconds"),
+        plan=(StepSpec(name="main", kind="body", queue=queue, lease_seconds=about.get("lease_seconds")),),
+        names=names,
+        required=required,
+    )
+
+
+def _inputs(schema: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """The names of the inputs in a JSON Schema, and of those that must be given."""
+    if not isinstance(schema, dict):
+        return None, frozenset()
+    defs = schema.get("$defs", {})
+    while "$ref" in schema:
+        schema = defs.get(schema["$ref"].rpartition("/")[2], {})
+    if "properties" not in schema:
+        return None, frozenset()
+    return frozenset(schema["properties"]), frozenset(schema.get("required", ()))
