@@ -6,6 +6,7 @@ Laws:
 3. Bodies are JSON, nested no deeper than they may be, but on the routes that say otherwise (`_OTHER`).
 4. Every answer says that it is not to be kept, guessed at or framed, unless its route says something else.
 5. A request that was refused before its body was read ends its connection: nobody reads the rest.
+6. HEAD is answered as GET is, without the body; OPTIONS and 405 list the methods there are.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import asyncio
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import structlog
 
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
+from tenure.server.methods import methods_at
 from tenure.server.problems import body_of, headers_of
 from tenure.server.settings import Settings
 from tenure.server.tracing import Tracing
@@ -92,6 +94,9 @@ class Entry:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 said: list[tuple[bytes, bytes]] = list(message["headers"])
+                if status == 405:
+                    allow = (methods_at(scope["path"]) or "").encode()
+                    said = [*(pair for pair in said if pair[0] != b"allow"), (b"allow", allow)]
                 names = {name for name, _ in said}
                 said += (named, *_ALWAYS, *(pair for pair in _UNLESS_SAID if pair[0] not in names))
                 message["headers"] = said
@@ -103,7 +108,13 @@ class Entry:
             except TenureError as refused:
                 await _refuse(refused, request_id, answered)
             else:
-                await self._app(scope, self._limited(receive, body), answered)
+                if method == "HEAD":
+                    scope = cast("Scope", {**scope, "method": "GET"})
+                    await self._app(scope, self._limited(receive, body), _without_body(answered))
+                elif method == "OPTIONS" and (allow := methods_at(scope["path"])):
+                    await _say_methods(allow, answered)
+                else:
+                    await self._app(scope, self._limited(receive, body), answered)
         finally:
             seconds = time.perf_counter() - began
             tracing.end(scope, status)
@@ -198,6 +209,23 @@ def _tell(scope: Any, request_id: str, status: int, seconds: float) -> None:
         key_id=None if who is None else who.key_id,
         tenant=None if who is None else who.tenant,
     )
+
+
+def _without_body(send: Send) -> Send:
+    """An answer to HEAD: it is over with its headers."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return sent
+
+
+async def _say_methods(allow: str, send: Send) -> None:
+    headers = [(b"allow", allow.encode())]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _refuse(error: TenureError, request_id: str, send: Send) -> None:

@@ -93,8 +93,13 @@ class Gate:
         if ANYONE in allowed or LEASE in allowed or (HERE in allowed and self._settings.on_loopback):
             return
         who = await self.caller(connection)
-        self.pace(who)
+        self.permit(who, route)
         scope["user"] = who
+
+    def permit(self, who: Principal, route: str) -> None:
+        """Refuse a caller who asks too often, or for what is not theirs."""
+        self.pace(who)
+        allowed = ALLOWED[route]
         if HERE in allowed or (INSTALLATION in allowed if who.kind == "operator" else who.roles & allowed):
             return
         raise TenureError("FORBIDDEN", f"{route} is for: {', '.join(sorted(allowed))}")
