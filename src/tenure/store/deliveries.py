@@ -72,6 +72,9 @@ SOURCES = {"github": "github_webhook", "slack": "slack", "generic": "webhook"}
 """The source of a hook's keys, by its kind."""
 
 
+_REPEATS = "repeats delivery "
+
+
 class Taken(msgspec.Struct, frozen=True):
     """What became of a delivery that came in."""
 
@@ -265,7 +268,7 @@ def request_of(kind: str, delivery: Delivery) -> Request:
 
 
 def _repeats(first: Delivery) -> str:
-    return f"repeats delivery {first.id}"
+    return f"{_REPEATS}{first.id}"
 
 
 def _repeat(row: Delivery, run_id: int | None, note: str) -> Transaction[Delivery]:
@@ -278,6 +281,10 @@ def _repeat(row: Delivery, run_id: int | None, note: str) -> Transaction[Deliver
 def _repeated(kind: str, found: Delivery) -> Transaction[Taken]:
     """The same delivery again: one that failed is begun anew while it may be, and one that was left is taken over; any
     other stays what it is."""
+    if (
+        found.status == "duplicate" and found.run_id is None
+    ):  # the first was in process when it was taken down
+        return Taken((yield from _original(kind, found)), None)
     if found.status not in ("failed", "received"):
         return Taken(found, None)
     held = yield from begun(request_of(kind, found))
@@ -287,6 +294,16 @@ def _repeated(kind: str, found: Delivery) -> Transaction[Taken]:
         opened = (found.hook_id, found.id, "received", None, "")
         [found] = yield Query("settle_delivery", scalars=opened)
     return Taken(found, held)
+
+
+def _original(kind: str, repeat: Delivery) -> Transaction[Delivery]:
+    """What a repeat repeats, as it is now."""
+    if repeat.note.startswith(_REPEATS):
+        name = repeat.note.removeprefix(_REPEATS)
+        found: list[Delivery] = yield Query("delivery_named", scalars=(repeat.hook_id, name))
+        return found[0] if found else repeat
+    known: list[RunSpec] = yield Query("find_keys", rows=[request_of(kind, repeat).key])
+    return msgspec.structs.replace(repeat, run_id=known[0].run_id) if known else repeat
 
 
 def _first(row: Delivery, now: int, *, alike: bool) -> Transaction[Delivery | None]:

@@ -1,0 +1,290 @@
+"""Intake: what hooks are told becomes runs and signals.
+
+Laws:
+1. A request verifies, takes the delivery down with its record (`processing`), and is answered; the work is done beside it.
+   The answer waits a moment for it (`Settings.hook_answer_seconds`): mostly it can name the run already.
+2. A delivery's run has the delivery's key, so that whoever does the work, and however often, there is one run. What a crash
+   left is found by its lock, which expires, and done by any process.
+3. The hook says whose run it is: its tenant, its workspace, its owner. Nothing of that comes from what was told.
+4. Over a tenant's rate runs start later; none is lost (decision 27).
+5. What cannot be done now is done later; what cannot be done at all fails with its reason, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import structlog
+
+from tenure import ids
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.service import Delivery, Hook
+from tenure.orchestrator.rounds import Rounds
+from tenure.server.mapping import Fitting, Rule, TriggerRule, fitting
+from tenure.server.settings import Settings
+from tenure.server.starting import Start, start
+from tenure.server.told import Told, github_trigger, scope_of
+from tenure.store.deliveries import SOURCES, Deliveries
+from tenure.store.identity import Change, Identity
+from tenure.store.keys import Held
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+AT_ONCE_MAX = 50
+TRIM_SECONDS = 600.0
+TRIM_MAX = 1_000
+POLL_SECONDS = 0.05
+NOTE_CHARS_MAX = 1_000
+_MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
+"""The key has its run, whatever the rules said when that was made."""
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a hook differs from others."""
+
+    same_pr_within_5s: bool = False
+    """GitHub: any two deliveries for one pull request and one type of event within 5 seconds are one, whatever their
+    action and commit; else these count too."""
+    linked_only: bool = False
+    """Slack: commands are taken only from people who have linked their account."""
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a delivery so far."""
+
+    delivery: str
+    status: str
+    """received (the work is under way), done, ignored (no rule fits), duplicate or failed."""
+    run_id: str | None = None
+    duplicate: bool = False
+    """Whether it was told before, and this is what became of the first."""
+    note: str = ""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a delivery came to."""
+
+    status: str
+    run_id: int | None = None
+    note: str = ""
+
+
+class Intake:
+    """See the laws above."""
+
+    def __init__(self, engine: Engine, settings: Settings, identity: Identity) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._identity = identity
+        self.deliveries = Deliveries(engine.store)
+        self._rounds = Rounds("intake", self.look, LOOK_SECONDS, AT_ONCE_MAX)
+        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._trim_at = 0.0
+
+    async def start(self) -> None:
+        """Take up what others have left, from now on."""
+        await self._rounds.__aenter__()
+
+    async def stop(self) -> None:
+        """Finish what is under way, and look no more."""
+        await self._rounds.__aexit__()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    async def receive(self, hook: Hook, told: Told) -> Received:
+        """Take a verified delivery down, see to it, and say what became of it so far."""
+        taken = await self.deliveries.take(hook.kind, told.delivery(hook.id, hook.tenant), alike=told.alike)
+        if taken is None:
+            raise TenureError("HOOK_NOT_FOUND")
+        if taken.held is not None:
+            self._begin(hook, taken.delivery, taken.held)
+        return _received(await self._awaited(taken.delivery), told.id, duplicate=taken.held is None)
+
+    async def replay(self, hook: Hook, delivery_id: str, change: Change) -> Received:
+        """Do a delivery once more, under a key of its own."""
+        taken = await self.deliveries.replay(hook.kind, hook.id, delivery_id, change)
+        if taken is None:
+            raise TenureError("DELIVERY_NOT_FOUND")
+        if taken.held is not None:
+            self._begin(hook, taken.delivery, taken.held)
+        return _received(await self._awaited(taken.delivery), taken.delivery.id, duplicate=False)
+
+    def _begin(self, hook: Hook, delivery: Delivery, held: Held) -> asyncio.Task[None]:
+        which = (delivery.hook_id, delivery.id)
+        task = asyncio.ensure_future(self._do(hook, delivery, held))
+        self._under_way[which] = task
+        task.add_done_callback(lambda _: self._under_way.pop(which, None))
+        return task
+
+    async def _awaited(self, delivery: Delivery) -> Delivery:
+        """A delivery once it is done with, or as it is when the answer cannot wait any longer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.hook_answer_seconds
+        which = (delivery.hook_id, delivery.id)
+        while delivery.status == "received" and (left := deadline - loop.time()) > 0:
+            task = self._under_way.get(which)
+            if task is None:  # another process has it
+                await asyncio.sleep(min(POLL_SECONDS, left))
+            else:
+                await asyncio.wait({task}, timeout=left)
+            delivery = await self.deliveries.get(*which) or delivery
+        return delivery
+
+    # ------------------------------------------------------------------------------------------------ work
+
+    async def look(self) -> int:
+        """Take up what was left; how much that was."""
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_SECONDS
+            while await self.deliveries.trim(TRIM_MAX) == TRIM_MAX:
+                pass
+        found = await self.deliveries.left(AT_ONCE_MAX)
+        await asyncio.gather(*(self._take_up(one) for one in found))
+        return len(found)
+
+    async def _take_up(self, delivery: Delivery) -> None:
+        hook = await self.deliveries.hook(delivery.hook_id)
+        held = None if hook is None else await self.deliveries.take_over(hook.kind, delivery)
+        if hook is not None and held is not None:
+            log.info("delivery_taken_up", hook=hook.id, delivery=delivery.id, attempts=held.record.attempts)
+            await self._begin(hook, delivery, held)
+
+    async def _do(self, hook: Hook, delivery: Delivery, held: Held) -> None:
+        """The second half of a delivery: carry it out, then say so. May be repeated whole."""
+        try:
+            done = await self._carried_out(hook, delivery)
+            await self._settle(hook, delivery, held, done)
+        except TenureError as refused:  # the store or the queue: later
+            log.warning("delivery_put_off", hook=hook.id, delivery=delivery.id, error=refused.code)
+            try:
+                await self.deliveries.give_back(held)
+            except TenureError as lost:
+                log.warning("delivery_kept", hook=hook.id, delivery=delivery.id, error=lost.code)
+
+    async def _settle(self, hook: Hook, delivery: Delivery, held: Held, done: Done) -> None:
+        response = msgspec.json.encode(
+            Received(delivery=delivery.id, status=done.status, run_id=_run_text(done.run_id), note=done.note)
+        )
+        await self.deliveries.settle(
+            hook.kind, delivery, held, done.status, run_id=done.run_id, note=done.note, response=response
+        )
+        log.info("delivery_settled", hook=hook.id, delivery=delivery.id, status=done.status)
+
+    async def _carried_out(self, hook: Hook, delivery: Delivery) -> Done:
+        try:
+            return await self._mapped(hook, delivery)
+        except TenureError as refused:
+            if refused.retryable:
+                raise
+            if refused.code in _MADE_BEFORE:
+                key = (delivery.tenant, SOURCES[hook.kind], delivery.name)
+                found = await self._engine.store.read("find_keys", rows=[key])
+                if found:
+                    return Done("done", found[0].run_id, "its key had a run already")
+            return Done("failed", None, plain(f"{refused.code}: {refused.message}"))
+        except Exception:  # a defect of ours, or a body nested too deeply: this delivery's alone
+            log.error("delivery_failed", hook=hook.id, delivery=delivery.id, traceback=traceback.format_exc())
+            return Done("failed", None, "INTERNAL_ERROR: it could not be carried out; the log says why")
+
+    async def _mapped(self, hook: Hook, delivery: Delivery) -> Done:
+        scope = scope_of(hook.kind, delivery)
+        found = fitting(msgspec.json.decode(hook.rules, type=list[Rule]), scope)
+        if found is None:
+            return Done("ignored", None, "no rule fits")
+        if found.rule.signal is not None:
+            return await self._signalled(hook, delivery, found)
+        run_id = await self._started(hook, delivery, found, scope["body"])
+        return Done("done", run_id, f"rules[{found.index}]")
+
+    async def _started(self, hook: Hook, delivery: Delivery, found: Fitting, body: Any) -> int:
+        rule = found.rule
+        assert rule.workflow is not None
+        engine = self._engine.scoped(tenant=hook.tenant, workspace=rule.workspace or hook.workspace)
+        trigger = _trigger(hook, delivery, found, body)
+        asked = Start(
+            workflow=rule.workflow,
+            version=rule.version,
+            input=found.input,
+            profile=rule.profile,
+            labels=found.labels,
+            metadata=_about(trigger) | found.metadata,
+            priority=rule.priority,
+            concurrency_key=found.concurrency_key,
+            supersede=rule.supersede,
+            trigger=c.Trigger("webhook", trigger.ref, trigger.repo),
+            source=SOURCES[hook.kind],
+            key=delivery.name,
+            # Of the key alone: rules that were changed between two tries still mean one run.
+            request_hash=sha256(delivery.name.encode()).digest(),
+            over_rate="delay",
+            requester=await self._requester(hook, body),
+            context=c.Context(f"hook:{hook.id}", "webhook", delivery.name),
+        )
+        return ids.run_int(await start(engine, asked))
+
+    async def _signalled(self, hook: Hook, delivery: Delivery, found: Fitting) -> Done:
+        engine = self._engine.scoped(tenant=hook.tenant, actor=f"hook:{hook.id}")
+        assert found.run is not None
+        assert found.rule.signal is not None
+        await engine.deliver(
+            found.run, found.rule.signal, found.data, event_id=delivery.name, source=hook.kind
+        )
+        return Done("done", ids.run_int(found.run), f"rules[{found.index}]: signal {found.rule.signal}")
+
+    async def _requester(self, hook: Hook, body: Any) -> str:
+        """Who asks: the hook's owner; for a command typed in Slack the person who did, where that is known."""
+        if hook.kind == "slack" and isinstance(body, dict):
+            person = await self._identity.by_slack(
+                hook.tenant, str(body.get("team_id")), str(body.get("user_id"))
+            )
+            if person is not None:
+                return f"person:{person.id}"
+        return hook.owner
+
+
+def _trigger(hook: Hook, delivery: Delivery, found: Fitting, body: Any) -> TriggerRule:
+    usual = {"ref": f"{hook.kind}:{delivery.event}", "correlation_id": delivery.id}
+    if hook.kind == "github":
+        usual |= github_trigger(body)
+    said = {word: text for word, text in msgspec.to_builtins(found.trigger).items() if text is not None}
+    return msgspec.convert(usual | said, TriggerRule)
+
+
+def _about(trigger: TriggerRule) -> dict[str, str]:
+    """What has no column of its own, under the words that documents read it by."""
+    said = {
+        "prId": trigger.pr_id,
+        "prUrl": trigger.pr_url,
+        "commit": trigger.commit,
+        "a2aCorrelationId": trigger.correlation_id,
+    }
+    return {word: text for word, text in said.items() if text is not None}
+
+
+def _received(delivery: Delivery, told_id: str, *, duplicate: bool) -> Received:
+    return Received(
+        delivery=told_id,
+        status=delivery.status,
+        run_id=_run_text(delivery.run_id),
+        duplicate=duplicate,
+        note=delivery.note,
+    )
+
+
+def _run_text(run_id: int | None) -> str | None:
+    return None if run_id is None else ids.run_text(run_id)
+
+
+def plain(text: str) -> str:
+    """A note that both databases take, and not too long."""
+    text = text.replace("\0", "").encode("utf-8", "replace").decode()
+    return text if len(text) <= NOTE_CHARS_MAX else f"{text[: NOTE_CHARS_MAX - 1]}…"

@@ -1,0 +1,326 @@
+"""Hooks, made and changed by admins, and what they were told. (`hooks_in` has what others send to them.)"""
+
+from __future__ import annotations
+
+import secrets as chance
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Response, delete, get, post, put
+from litestar.params import FromPath, JSONBody
+
+from tenure.errors import Detail, TenureError
+from tenure.ids import run_text
+from tenure.kernel.service import Delivery, Hook
+from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
+from tenure.orchestrator.views import moment
+from tenure.secrets import FORM, is_reference
+from tenure.server.call import Call
+from tenure.server.idempotency import Answer, Held, idempotent
+from tenure.server.intake import HookSettings, Received
+from tenure.server.mapping import Rule, problems
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.told import scope_of
+from tenure.store.deliveries import DeliveryLine
+from tenure.store.identity import Change
+
+SECRETS_MAX = 2
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+_ADDRESS = {
+    "github": "/hooks/github/{}",
+    "slack": "/hooks/slack/{}/commands",
+    "generic": "/hooks/generic/{}",
+}
+
+
+class HookText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be said of a hook."""
+
+    name: Name
+    secrets: list[str]
+    """References to one secret, or during a rotation to two, the newest first: `env:NAME` or `file:/PATH`."""
+    rules: list[Rule] = []
+    """What becomes of a delivery: the first rule that fits."""
+    workspace: Name = "default"
+    owner: Name | None = None
+    """The id of the person its runs are asked for by; else whoever makes the hook."""
+    settings: HookSettings = HookSettings()
+    disabled: bool = False
+
+
+class NewHook(HookText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hook to be made."""
+
+    kind: Literal["github", "slack", "generic"]
+
+
+class ChangedHook(HookText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hook as it is to be from now on."""
+
+    revision: Revision
+    """Of the one that was looked at."""
+
+
+class HookView(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook as it is shown."""
+
+    id: str
+    kind: str
+    name: str
+    address: str
+    """Where its deliveries are sent; Slack's clicks go to `.../actions` instead of `.../commands`."""
+    workspace: str
+    secrets: list[str]
+    """References."""
+    rules: list[Rule]
+    owner: str
+    settings: HookSettings
+    disabled: bool
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class DeliveryItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery in a list."""
+
+    id: str
+    key: str
+    """The idempotency key of its run."""
+    event: str
+    received_at: datetime
+    status: str
+    """received, done, ignored, duplicate or failed."""
+    run_id: str | None
+    note: str
+    replays: int
+
+
+class DeliveryView(DeliveryItem, frozen=True, kw_only=True):
+    """A delivery with what it said."""
+
+    headers: dict[str, str]
+    body: Any
+
+
+def _view(hook: Hook) -> HookView:
+    return HookView(
+        id=hook.id,
+        kind=hook.kind,
+        name=hook.name,
+        address=_ADDRESS[hook.kind].format(hook.id),
+        workspace=hook.workspace,
+        secrets=msgspec.json.decode(hook.secrets),
+        rules=msgspec.json.decode(hook.rules, type=list[Rule]),
+        owner=hook.owner,
+        settings=msgspec.json.decode(hook.settings, type=HookSettings),
+        disabled=hook.disabled,
+        revision=hook.revision,
+        created_at=moment(hook.created_at),
+        updated_at=moment(hook.updated_at),
+    )
+
+
+def _item(row: DeliveryLine | Delivery) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "key": row.name,
+        "event": row.event,
+        "received_at": moment(row.received_at),
+        "status": row.status,
+        "run_id": None if row.run_id is None else run_text(row.run_id),
+        "note": row.note,
+        "replays": row.replays,
+    }
+
+
+async def _checked(request: Call, text: HookText) -> dict[str, Any]:
+    """A hook's columns, or all that is wrong with it. (A text that is no reference may be the secret itself: it is not
+    repeated.)"""
+    found = problems(text.rules)
+    if not 1 <= len(text.secrets) <= SECRETS_MAX:
+        found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
+    found += [Detail(f"secrets[{i}]", FORM) for i, one in enumerate(text.secrets) if not is_reference(one)]
+    found += [
+        Detail(word, "is printable")
+        for word in ("name", "workspace")
+        if not getattr(text, word).isprintable()
+    ]
+    who = request.who
+    owner = who.actor if who.owner is None else f"person:{who.owner}"
+    if text.owner is not None:
+        people = await request.service.engine.store.read("person_named", who.tenant, text.owner)
+        if not people or people[0].closed_at is not None:
+            found.append(Detail("owner", "there is no such person"))
+        owner = f"person:{text.owner}"
+    if found:
+        raise TenureError("INVALID_INPUT", f"{found[0].path}: {found[0].problem}", tuple(found[:50]))
+    return {
+        "name": text.name,
+        "secrets": msgspec.json.encode(text.secrets).decode(),
+        "rules": msgspec.json.encode(text.rules).decode(),
+        "workspace": text.workspace,
+        "owner": owner,
+        "settings": msgspec.json.encode(text.settings).decode(),
+        "disabled": text.disabled,
+    }
+
+
+async def _hook(request: Call, hook_id: str) -> Hook:
+    hook = await request.service.intake.deliveries.hook(hook_id)
+    if hook is None or hook.tenant != request.who.tenant:
+        raise TenureError("HOOK_NOT_FOUND")
+    return hook
+
+
+def _change(request: Call, what: str, hook_id: str, **about: Any) -> Change:
+    who = request.who
+    return Change(tenant=who.tenant, kind=f"hook.{what}", actor=who.actor, about={"hook": hook_id, **about})
+
+
+def _place(cursor: str | None, tenant: str, listed: str) -> tuple[int, str]:
+    """Where a page begins: a moment and an id."""
+    if cursor is None:
+        return MOMENT_US_MAX, ""
+    try:
+        at, name = msgspec.convert(place_of(cursor, tenant, listed, None), tuple[int, str])
+    except msgspec.ValidationError:
+        raise TenureError("CURSOR_INVALID") from None
+    if not 0 <= at <= MOMENT_US_MAX or "\0" in name:
+        raise TenureError("CURSOR_INVALID")
+    return at, name
+
+
+@get("/hooks", summary="The tenant's hooks")
+async def list_hooks(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> Page[HookView]:
+    """Newest first."""
+    tenant = request.who.tenant
+    place = _place(cursor, tenant, "hooks")
+    rows: list[Hook] = await request.service.engine.store.read("hooks_of", tenant, *place, limit + 1)
+    shown = rows[:limit]
+    more = None if len(rows) <= limit else [shown[-1].created_at, shown[-1].id]
+    return Page(
+        items=[_view(row) for row in shown],
+        next_cursor=None if more is None else cursor_of(tenant, "hooks", None, more),
+    )
+
+
+@post("/hooks", summary="Make a hook", status_code=201)
+async def make_hook(request: Call, data: JSONBody[NewHook]) -> Response[HookView]:
+    """Its address, with an id that nobody can guess, names the tenant; its secret is read where the server runs."""
+
+    async def operation(_held: Held | None) -> Answer:
+        hook = Hook(
+            id=f"hk_{chance.token_hex(20)}",
+            tenant=request.who.tenant,
+            kind=data.kind,
+            created_at=0,
+            updated_at=0,
+            **await _checked(request, data),
+        )
+        made = await request.service.intake.deliveries.put_hook(
+            hook, _change(request, "created", hook.id, kind=hook.kind, owner=hook.owner)
+        )
+        return Answer.of(_view(made), 201, location=f"/hooks/{made.id}")
+
+    return await idempotent(request, operation)
+
+
+@get("/hooks/{hook_id:str}", summary="A hook")
+async def get_hook(request: Call, hook_id: FromPath[str]) -> HookView:
+    """With its rules, and the references of its secrets."""
+    return _view(await _hook(request, hook_id))
+
+
+@put("/hooks/{hook_id:str}", summary="Change a hook")
+async def change_hook(request: Call, hook_id: FromPath[str], data: JSONBody[ChangedHook]) -> HookView:
+    """Replace all that can be said of it."""
+    old = await _hook(request, hook_id)
+    if data.revision != old.revision:
+        raise TenureError("CHANGED_MEANWHILE", f"the hook has revision {old.revision} by now")
+    columns = await _checked(request, data)
+    if data.owner is None:  # whoever changes it does not become its owner
+        columns["owner"] = old.owner
+    hook = msgspec.structs.replace(old, revision=old.revision + 1, **columns)
+    changed = sorted(word for word in columns if getattr(old, word) != getattr(hook, word))
+    put = request.service.intake.deliveries.put_hook
+    return _view(await put(hook, _change(request, "changed", hook_id, changed=changed, owner=hook.owner)))
+
+
+@delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)
+async def delete_hook(request: Call, hook_id: FromPath[str]) -> None:
+    """With what it was told; its runs stay."""
+    hook = await _hook(request, hook_id)
+    await request.service.intake.deliveries.drop_hook(
+        hook.tenant, hook.id, _change(request, "deleted", hook.id)
+    )
+
+
+@get("/hooks/{hook_id:str}/deliveries", summary="What a hook was told")
+async def list_deliveries(
+    request: Call, hook_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[DeliveryItem]:
+    """Newest first; kept for 30 days."""
+    hook, listed = await _hook(request, hook_id), f"deliveries/{hook_id}"
+    place = _place(cursor, hook.tenant, listed)
+    rows: list[DeliveryLine] = await request.service.engine.store.read(
+        "deliveries_of", hook.id, *place, limit + 1
+    )
+    shown = rows[:limit]
+    more = None if len(rows) <= limit else [shown[-1].received_at, shown[-1].id]
+    return Page(
+        items=[DeliveryItem(**_item(row)) for row in shown],
+        next_cursor=None if more is None else cursor_of(hook.tenant, listed, None, more),
+    )
+
+
+@get("/hooks/{hook_id:str}/deliveries/{delivery_id:str}", summary="One delivery")
+async def get_delivery(request: Call, hook_id: FromPath[str], delivery_id: FromPath[str]) -> DeliveryView:
+    """With what became of it, and what it said."""
+    hook = await _hook(request, hook_id)
+    row = await request.service.intake.deliveries.get(hook.id, delivery_id)
+    if row is None:
+        raise TenureError("DELIVERY_NOT_FOUND")
+    said = scope_of(hook.kind, row)
+    return DeliveryView(**_item(row), headers=said["headers"], body=said["body"])
+
+
+@post(
+    "/hooks/{hook_id:str}/deliveries/{delivery_id:str}/replay", summary="Do a delivery again", status_code=201
+)
+async def replay_delivery(
+    request: Call, hook_id: FromPath[str], delivery_id: FromPath[str]
+) -> Response[Received]:
+    """By the hook's rules of now, under `{key}:replay:{n}`; told in the admin chain."""
+
+    async def operation(_held: Held | None) -> Answer:
+        hook = await _hook(request, hook_id)
+        received = await request.service.intake.replay(
+            hook, delivery_id, _change(request, "replayed", hook.id)
+        )
+        return answered(received)
+
+    return await idempotent(request, operation)
+
+
+def answered(received: Received) -> Answer:
+    """A delivery's answer: 201 with its run, 202 while it is under way, 200 where it made none (or did before)."""
+    fresh = received.run_id is not None and not received.duplicate
+    under_way = received.status == "received" or (received.status == "duplicate" and received.run_id is None)
+    status = 202 if under_way else 201 if fresh else 200
+    location = None if received.run_id is None else f"/runs/{received.run_id}"
+    return Answer.of(received, status, location=location)
+
+
+HANDLERS = [
+    list_hooks,
+    make_hook,
+    get_hook,
+    change_hook,
+    delete_hook,
+    list_deliveries,
+    get_delivery,
+    replay_delivery,
+]

@@ -1,0 +1,190 @@
+"""What others tell us: GitHub, Slack, and whoever speaks Standard Webhooks.
+
+Laws:
+1. A hook's id names the tenant; one that is unknown and one that is disabled are the same 404.
+2. The bytes are verified before they are parsed, and nothing is written down of those that fail (I34).
+3. Slack is always answered with a message: only a signature that fails, and what cannot be read, is an error.
+4. A click decides as the person who has linked that Slack account, with the same refusals as over HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Response, post
+from litestar.params import FromPath
+
+from tenure.errors import TenureError
+from tenure.kernel.service import Hook, Person
+from tenure.secrets import resolve
+from tenure.server import signatures, told
+from tenure.server.call import Call
+from tenure.server.deciding import Decision, decide, question
+from tenure.server.intake import HookSettings, Received
+from tenure.server.principals import Principal
+from tenure.server.routes.hooks import answered
+
+log = structlog.get_logger(__name__)
+
+_DECISIONS = {"tenure.approve": "approve", "tenure.reject": "reject"}
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slack shows, to the person who typed or clicked only."""
+
+    response_type: str = "ephemeral"
+    text: str
+    replace_original: bool = False
+
+
+async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[str, str], bytes]:
+    """The hook, the headers and the bytes of a request whose signature fits (laws 1 and 2)."""
+    hook = await request.service.intake.deliveries.hook(hook_id)
+    if hook is None or hook.disabled or hook.kind != kind:
+        raise TenureError("HOOK_NOT_FOUND")
+    body = await request.body()
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    secrets = _secrets(hook)
+    if kind == "github":
+        signatures.github(headers, body, secrets)
+    else:
+        now: int = (await request.service.engine.store.read("now"))[0].now_us
+        check = signatures.slack if kind == "slack" else signatures.standard
+        check(headers, body, secrets, now)
+    return hook, headers, body
+
+
+def _secrets(hook: Hook) -> list[bytes]:
+    """The hook's secrets that can be read here; a sender is not told which cannot, the log is."""
+    found = []
+    for reference in msgspec.json.decode(hook.secrets, type=list[str]):
+        try:
+            found.append(resolve(reference))
+        except TenureError as lost:
+            log.error("hook_secret_unavailable", hook=hook.id, tenant=hook.tenant, message=lost.message)
+    if not found:
+        raise TenureError("SECRET_UNAVAILABLE", "this hook's secret cannot be read here")
+    return found
+
+
+@post("/hooks/github/{hook_id:str}", summary="GitHub tells of an event", status_code=202)
+async def from_github(request: Call, hook_id: FromPath[str]) -> Response[Received]:
+    """201 with the run; 202 while it is being made; 200 for a ping, a repeat, and what no rule fits."""
+    hook, headers, body = await _verified(request, "github", hook_id)
+    settings = msgspec.json.decode(hook.settings, type=HookSettings)
+    read = told.github(headers, body, by_letter=settings.same_pr_within_5s)
+    if read.event == "ping":
+        return answered(Received(delivery=read.id, status="ignored", note="pong")).response()
+    return answered(await request.service.intake.receive(hook, read)).response()
+
+
+@post("/hooks/generic/{hook_id:str}", summary="A Standard Webhook or a CloudEvent", status_code=202)
+async def from_anyone(request: Call, hook_id: FromPath[str]) -> Response[Received]:
+    """Signed as Standard Webhooks are; a CloudEvent may come as JSON or in `ce-` headers. Answers as for GitHub."""
+    hook, headers, body = await _verified(request, "generic", hook_id)
+    read = told.generic(hook.id, headers, body)
+    return answered(await request.service.intake.receive(hook, read)).response()
+
+
+# --------------------------------------------------------------------------------------------------- Slack
+
+
+@post("/hooks/slack/{hook_id:str}/commands", summary="A command typed in Slack", status_code=200)
+async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
+    """`/command link` hands out a code by which a person links this account; anything else goes by the hook's rules."""
+    hook, headers, body = await _verified(request, "slack", hook_id)
+    fields = told.form(body)
+    if "ssl_check" in fields:
+        return Message(text="fine")
+    read = told.slack_command(headers, body)
+    team, user = fields.get("team_id", ""), fields.get("user_id", "")
+    if fields.get("text", "").strip() == "link":
+        return await _link(request, hook, team, user)
+    if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
+        person = await request.service.identity.by_slack(hook.tenant, team, user)
+        if person is None:
+            return _not_linked(read.event)
+    return Message(text=_told_of(read.event, await request.service.intake.receive(hook, read)))
+
+
+async def _link(request: Call, hook: Hook, team: str, user: str) -> Message:
+    if not team or not user:
+        raise told.malformed("`team_id` or `user_id` is missing")
+    code = await request.service.identity.slack_code(hook.tenant, team, user)
+    return Message(
+        text=f"Your code is {code}. Sign in to Tenure as yourself and send it with `PUT /me/slack`;"
+        " it works once, and not for long."
+    )
+
+
+def _not_linked(command: str) -> Message:
+    return Message(
+        text=f"This Slack account is not linked to a person in Tenure. Type `{command} link` to get a code, then"
+        " send it with `PUT /me/slack` while signed in."
+    )
+
+
+def _told_of(command: str, received: Received) -> str:
+    if received.run_id is not None:
+        return f"{'Already started' if received.duplicate else 'Started'}: {received.run_id}"
+    return {
+        "received": f"{command} was received; its run starts in a moment.",
+        "ignored": f"Nothing here answers to that {command}.",
+    }.get(received.status, f"{command} could not be carried out: {received.note}")
+
+
+@post("/hooks/slack/{hook_id:str}/actions", summary="A click in Slack", status_code=200)
+async def slack_action(request: Call, hook_id: FromPath[str]) -> Message:
+    """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
+    hook, headers, body = await _verified(request, "slack", hook_id)
+    read, said = told.slack_action(headers, body)
+    del read  # nothing is taken down: what a click does is in the run's history, and a repeat changes nothing
+    actions = said.get("actions")
+    clicked = actions[0] if isinstance(actions, list) and actions else None
+    name = clicked.get("action_id") if isinstance(clicked, dict) else None
+    if not isinstance(clicked, dict) or name not in _DECISIONS:
+        return Message(text="Nothing here answers to that.")
+    person = await request.service.identity.by_slack(hook.tenant, _id(said, "team"), _id(said, "user"))
+    if person is None:
+        return _not_linked("/tenure")
+    try:
+        return Message(text=await _decided(request, person, _DECISIONS[name], clicked.get("value")))
+    except TenureError as refused:
+        if refused.spec.status >= 500:
+            raise
+        return Message(text=f"{refused.code}: {refused.message} {refused.spec.remedy}")
+
+
+def _id(said: dict[str, Any], word: str) -> str:
+    value = said.get(word)
+    return str(value.get("id", "")) if isinstance(value, dict) else ""
+
+
+async def _decided(request: Call, person: Person, decision: str, value: Any) -> str:
+    """Decide as a person (law 4). The approval's revision and digest are those of the message that was clicked."""
+    parts = value.rsplit(":", 2) if isinstance(value, str) else []
+    if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 9:
+        raise told.malformed("the button's value is not {approval id}:{revision}:{digest}")
+    roles = frozenset(msgspec.json.decode(person.roles, type=list[str]))
+    if "approver" not in roles:
+        raise TenureError("FORBIDDEN", "deciding is for: approver")
+    request.scope["user"] = Principal(
+        kind="person",
+        tenant=person.tenant,
+        id=person.id,
+        roles=roles,
+        groups=frozenset(msgspec.json.decode(person.groups, type=list[str])),
+        key_id=f"slack:{person.id}",
+    )
+    row = await question(request, parts[0])
+    answer = msgspec.convert(
+        {"decision": decision, "revision": int(parts[1]), "digest": parts[2] or None}, Decision
+    )
+    decided = await decide(request, row, answer)
+    again = " You had said so before." if decided.again else ""
+    return f"{parts[0]} is {decided.status}.{again}"
+
+
+HANDLERS = [from_github, from_anyone, slack_command, slack_action]

@@ -1,0 +1,175 @@
+"""Generic hooks: Standard Webhooks, and CloudEvents in both of their forms."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.server.senders import SECRET, SECRET_NAME, Sender, contents, make_hook, register
+from tests.server.stage import Site, problem, site
+
+RULE: dict[str, Any] = {"workflow": "review", "input": {"event": "${{ event }}"}}
+CE_RULE: dict[str, Any] = {
+    "when": "event == 'com.example.order'",
+    "workflow": "review",
+    "input": {"order": "${{ body.data.order }}", "from": "${{ body.source }}"},
+}
+KEY = b"a standard key of some length"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+
+
+async def ours(s: Site, rule: dict[str, Any] = RULE, key: bytes = SECRET.encode()) -> Sender:
+    await register(s)
+    return Sender(s, (await make_hook(s, "generic", rule))["id"], key)
+
+
+async def runs(s: Site) -> list[str]:
+    return [run.id for run in await s.engine.scoped(tenant="acme").runs(limit=200)]
+
+
+async def test_a_standard_webhook_is_keyed_by_its_id(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        first = await sender.send({"type": "order.paid"}, name="msg_1")
+        again = await sender.send({"type": "order.paid"}, name="msg_1")
+        other = await sender.send({"type": "order.paid"}, name="msg_2")
+        assert [answer.status_code for answer in (first, again, other)] == [201, 200, 201]
+        assert again.json()["run_id"] == first.json()["run_id"] != other.json()["run_id"]
+        run = await s.engine.scoped(tenant="acme").get(first.json()["run_id"])
+        assert run.input == {"event": "order.paid"}
+        assert len(await runs(s)) == 2
+
+
+async def test_the_same_id_at_two_hooks_is_two_deliveries(url: str) -> None:
+    async with site(url) as s:
+        one, two = await ours(s), await ours(s)
+        answers = [await sender.send({}, name="msg_1") for sender in (one, two)]
+        assert [answer.status_code for answer in answers] == [201, 201]
+
+
+async def test_a_secret_may_be_base64_and_several_signatures_may_be_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_NAME, f"whsec_{base64.b64encode(KEY).decode()}")
+    async with site(url) as s:
+        sender = await ours(s, key=KEY)
+        good = await sender.send({}, name="msg_1")
+        assert good.status_code == 201
+        signature = good.request.headers["webhook-signature"]
+        at = good.request.headers["webhook-timestamp"]
+        listed = f"v1,{base64.b64encode(b'x' * 32).decode()} v1a,whatever {signature}"
+        headers = {"webhook-timestamp": at}
+        again = await sender.send({}, name="msg_1", signature=listed, headers=headers)
+        assert again.status_code == 200
+
+
+@pytest.mark.parametrize("off", [-301, 301, -86_400])
+async def test_a_signature_of_another_time_is_refused_and_nothing_recorded(url: str, off: float) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        before = await contents(url)
+        answer = await sender.send({}, off_seconds=off)
+        assert (answer.status_code, problem(answer)) == (401, "SIGNATURE_INVALID")
+        assert await contents(url) == before
+        assert (await sender.send({}, off_seconds=off * 0.1 if abs(off) < 1_000 else 0)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"webhook-signature": "v1,AAAA"},
+        {"webhook-signature": "v1,"},
+        {"webhook-signature": ""},
+        {"webhook-signature": "v2,x"},
+        {"webhook-id": "another"},
+        {"webhook-id": ""},
+        {"webhook-timestamp": "soon"},
+        {"webhook-timestamp": "9" * 30},
+    ],
+)
+async def test_what_is_signed_otherwise_is_refused_and_nothing_recorded(
+    url: str, headers: dict[str, str]
+) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        before = await contents(url)
+        answer = await sender.send({}, headers=headers)
+        assert (answer.status_code, problem(answer)) == (401, "SIGNATURE_INVALID")
+        assert await contents(url) == before
+
+
+def event(**more: Any) -> dict[str, Any]:
+    return {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/orders",
+        "type": "com.example.order",
+        "data": {"order": 7},
+        **more,
+    }
+
+
+async def test_a_cloudevent_is_keyed_by_source_and_id_however_it_is_sent(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s, CE_RULE)
+        structured = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
+        first = await sender.send(event(), headers=structured)
+        assert first.status_code == 201, first.text
+        run = await s.engine.scoped(tenant="acme").get(first.json()["run_id"])
+        assert run.input == {"order": 7, "from": "/orders"}
+        binary = {
+            "ce-specversion": "1.0",
+            "ce-id": "1",
+            "ce-source": "/orders",
+            "ce-type": "com.example.order",
+        }
+        again = await sender.send({"order": 7}, headers=binary)
+        assert (again.status_code, again.json()["run_id"]) == (200, run.id)
+        other = await sender.send({"order": 8}, headers={**binary, "ce-source": "/returns"})
+        assert other.status_code == 201
+        shown = await (await s.as_("viewer")).get(
+            f"/hooks/{sender.hook_id}/deliveries/{other.json()['delivery']}"
+        )
+        assert shown.json()["key"] == f"cloudevents:{sender.hook_id}:/returns 1"
+        assert shown.json()["body"]["data"] == {"order": 8}
+        assert len(await runs(s)) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"id": ""}, {"id": 7}, {"source": None}, {"type": "a\nb"}])
+async def test_a_cloudevent_without_its_names_is_refused_and_nothing_recorded(
+    url: str, wrong: dict[str, Any]
+) -> None:
+    async with site(url) as s:
+        sender = await ours(s, CE_RULE)
+        before = await contents(url)
+        answer = await sender.send(event(**wrong), headers={"Content-Type": "application/cloudevents+json"})
+        assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED")
+        assert await contents(url) == before
+
+
+async def test_ids_of_any_form_have_a_delivery_that_can_be_looked_at(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        for name in ("a/b c", "x" * 2_000, "%2e%2e"):
+            answer = await sender.send({}, name=name)
+            assert answer.status_code == 201
+            shown = await (await s.as_("viewer")).get(
+                f"/hooks/{sender.hook_id}/deliveries/{answer.json()['delivery']}"
+            )
+            assert shown.json()["run_id"] == answer.json()["run_id"]
+            assert (await sender.send({}, name=name)).status_code == 200
+
+
+async def test_a_body_that_is_no_json_is_refused(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        before = await contents(url)
+        for body in (b"", b"not json", json.dumps({"a": 1}).encode()[:-1]):
+            answer = await sender.send(body)
+            assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED")
+        assert await contents(url) == before
