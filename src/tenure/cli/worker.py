@@ -15,6 +15,7 @@ import typer
 from tenure.cli.console import counted, err, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import seconds, wait_for
+from tenure.errors import TenureError
 
 _EPILOG = """
 Examples:
@@ -25,7 +26,9 @@ tenure worker app:release --slots 4 --queue heavy
 
 tenure worker --commands -- executes the commands of YAML workflows; only on machines where that is meant
 
-Start as many as you like, on as many machines as reach the database. Ctrl-C stops in peace, twice at once.
+tenure worker app --server https://tenure.example.com --key-file runner.key -- without a database, over HTTP
+
+Start as many as you like, on as many machines as reach the database or the server. Ctrl-C stops in peace, twice at once.
 """
 
 
@@ -64,31 +67,69 @@ def worker(
     """Serve workflows and tools: take what is ready, do it, say how it went; until you stop it."""
     if target is None and not commands:
         raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
+    from tenure.cli.servers import server_address
     from tenure.cli.targets import definitions_of
     from tenure.config import choose_database
     from tenure.embedded.serving import serve
 
     definitions = definitions_of(target) if target is not None else ()
+    how: dict[str, Any] = {
+        "slots": slots,
+        "queues": tuple(queue) if queue else None,
+        "name": name,
+        "grace": seconds(grace),
+        "commands": commands,
+    }
+    server = server_address(db)
+    if server is not None:
+        _end(_remotely(server, definitions, slots, commands, as_json, how))
+        return
     database = choose_database(db)
     sqlite = database.kind == "sqlite"
     address = f"sqlite:{database.address}" if sqlite else database.address
     lines = wait_for(_registered(address, definitions, sqlite))
     _tell(definitions, str(database), slots, commands, lines, as_json)
-    stuck = wait_for(
-        serve(
-            address,
-            definitions,
-            slots=slots,
-            queues=tuple(queue) if queue else None,
-            name=name,
-            grace=seconds(grace),
-            commands=commands,
-        )
-    )
+    _end(wait_for(serve(address, definitions, **how)))
+
+
+def _end(stuck: int) -> None:
     if stuck:
         err().print(shown(f"{counted(stuck, 'step')} could not be stopped and will be done again", "yellow"))
         sys.stdout.flush()
         os._exit(1)  # a thread that does not end would keep the process
+
+
+def _remotely(
+    server: str, definitions: tuple[Any, ...], slots: int, commands: bool, as_json: bool, how: dict[str, Any]
+) -> int:
+    """Be a worker of a server."""
+    from tenure.cli.servers import server_key
+    from tenure.embedded.serving import serve_remote
+
+    key = server_key() or os.environ.get("TENURE_KEY", "")
+    if not key:
+        raise TenureError(
+            "UNAUTHENTICATED", "a worker of a server needs a runner's key: --key-file FILE, or TENURE_KEY"
+        )
+    lines = wait_for(_registered_at(server, key, definitions))
+    _tell(definitions, server, slots, commands, lines, as_json)
+    return wait_for(serve_remote(server, key, definitions, **how))
+
+
+async def _registered_at(server: str, key: str, definitions: tuple[Any, ...]) -> list[str]:
+    """Tell the server what there is; what it refused."""
+    from tenure.cli.registering import workflows_in
+    from tenure.embedded.describing import described
+    from tenure.worker.protocol import WorkflowEntry
+    from tenure.worker.remote import RemoteStation
+
+    found = [described(workflow) for workflow in workflows_in(definitions)]
+    entries = [
+        WorkflowEntry(name=one["name"], version=one["version"], kind=one["kind"], definition=one)
+        for one in found
+    ]
+    async with RemoteStation(server, key) as station:
+        return await station.register_workflows(entries)
 
 
 async def _registered(address: str, definitions: tuple[Any, ...], make: bool) -> list[str]:

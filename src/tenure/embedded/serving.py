@@ -23,7 +23,8 @@ import structlog
 from tenure.embedded.engine import Engine
 from tenure.errors import TenureError
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
-from tenure.worker.worker import GRACE_SECONDS
+from tenure.worker.remote import RemoteStation
+from tenure.worker.worker import GRACE_SECONDS, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +98,36 @@ async def serve(
 
     Answers how much work was given up and has not ended.
     """
+    known = _known(target, commands)
+    with told_to_end() as told:
+        async with Engine(url) as engine:
+            only = None if queues is None else tuple(queues)
+            worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
+            return await _until_told(worker, told, grace)
+
+
+async def serve_remote(
+    server: str,
+    key: str,
+    target: str | Sequence[Served],
+    *,
+    slots: int = 100,
+    queues: Iterable[str] | None = None,
+    name: str | None = None,
+    grace: float = GRACE_SECONDS,
+    commands: bool = False,
+) -> int:
+    """Likewise of a server instead of a database, with a runner's key: sweeping and scheduling are the server's."""
+    known = _known(target, commands)
+    with told_to_end() as told:
+        async with RemoteStation(server, key) as station:
+            only = None if queues is None else tuple(queues)
+            worker = Worker(station, *known, slots=slots, queues=only, commands=commands, name=name)
+            return await _until_told(worker, told, grace)
+
+
+def _known(target: str | Sequence[Served], commands: bool) -> tuple[Served, ...]:
+    """What a worker serves; see law 1."""
     served: tuple[Served, ...] = ()
     if isinstance(target, str):
         served = definitions(target) if target else ()
@@ -106,18 +137,18 @@ async def serve(
         raise TenureError(
             "INVALID_INPUT", "a worker needs something it can do: name a module, or allow commands"
         )
-    known = served or (Registry(),)  # commands only; without any definition it would take all there are
-    with told_to_end() as told:
-        async with Engine(url) as engine:
-            only = None if queues is None else tuple(queues)
-            worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
-            await worker.start()
-            log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=slots)
-            await told.wait()
-            log.info("worker_stopping", worker=worker.name, leases=len(worker.busy), grace_seconds=grace)
-            await worker.stop(grace)
-            log.info("worker_stopped", worker=worker.name, stuck=worker.stuck, **worker.counts)
-            return worker.stuck
+    return served or (Registry(),)  # commands only; without any definition it would take all there are
+
+
+async def _until_told(worker: Worker, told: asyncio.Event, grace: float) -> int:
+    """Be a worker until the process is told to end; how much work was given up and has not ended."""
+    await worker.start()
+    log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=worker.slots)
+    await told.wait()
+    log.info("worker_stopping", worker=worker.name, leases=len(worker.busy), grace_seconds=grace)
+    await worker.stop(grace)
+    log.info("worker_stopped", worker=worker.name, stuck=worker.stuck, **worker.counts)
+    return worker.stuck
 
 
 @contextmanager

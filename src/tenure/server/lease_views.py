@@ -102,7 +102,7 @@ def waited_of(row: Waited) -> p.OpenedWait:
         no=row.no,
         label=row.label,
         kind=row.kind,
-        name=row.name,
+        name=ids.run_text(int(row.name)) if row.kind == "child" else row.name,
         state=row.state,
         outcome=row.outcome,
         opened_at=moment(row.opened_at),

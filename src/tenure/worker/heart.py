@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -29,9 +29,6 @@ from tenure.limits import LABEL_CHARS_MAX
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.store.connect import open_store
 
-if TYPE_CHECKING:
-    from tenure.store.port import Store
-
 log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 0.25
@@ -39,6 +36,46 @@ AGAIN_SECONDS = 0.25
 TRY_SECONDS_MIN = 0.2
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
+
+
+AGAIN = "again"
+"""The state of a reply that says nothing about its lease: it is asked for once more."""
+
+
+class Beats(Protocol):
+    """How heartbeats reach whoever gives the leases. It lives in the heart's thread and event loop."""
+
+    async def open(self) -> None:
+        """Connect, before it is needed."""
+        ...
+
+    async def beat(self, messages: list[Heartbeat]) -> dict[LeaseKey, Reply]:
+        """Extend these leases: the answers. One that is missing is lost, one that is `AGAIN` is not known."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class StoreBeats:
+    """Heartbeats straight into a database."""
+
+    def __init__(self, url: str) -> None:
+        self._store = open_store(url)
+
+    async def open(self) -> None:
+        """Connect, and have the statements ready."""
+        await self._store.open()
+        await self._store.transact(partial(beat, []))
+
+    async def beat(self, messages: list[Heartbeat]) -> dict[LeaseKey, Reply]:
+        """In one transaction."""
+        return await self._store.transact(partial(beat, messages))
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._store.close()
 
 
 class Pulse(msgspec.Struct, gc=False):
@@ -67,8 +104,8 @@ Heard = Callable[[dict[LeaseKey, Reply], list[LeaseKey]], None]
 class Heart:
     """See the laws above."""
 
-    def __init__(self, url: str, heard: Heard) -> None:
-        self._url = url
+    def __init__(self, make: Callable[[], Beats], heard: Heard) -> None:
+        self._make = make
         self._heard = heard
         self._pulses: dict[LeaseKey, Pulse] = {}
         self._lock = threading.Lock()
@@ -166,7 +203,7 @@ class Heart:
     async def _beat(self) -> None:
         with self._lock:
             self._beating = asyncio.get_running_loop()
-        store = await self._opened()
+        beats = await self._opened()
         while not self._stopping:
             due = await self._due()
             if not due:
@@ -175,35 +212,34 @@ class Heart:
             patience = max(min(pulse.every_seconds for pulse in due.values()), TRY_SECONDS_MIN)
             try:
                 async with asyncio.timeout(patience):
-                    if store is None:
-                        store = open_store(self._url)
-                        await store.open()
-                    replies = await store.transact(partial(beat, [pulse.message for pulse in due.values()]))
+                    if beats is None:
+                        beats = self._make()
+                        await beats.open()
+                    replies = await beats.beat([pulse.message for pulse in due.values()])
             except Exception as fault:
                 log.warning("heartbeats_failed", leases=len(due), error=repr(fault))
-                self._drop(store)
-                store = None
+                self._drop(beats)
+                beats = None
                 self._put_off(due)
             else:
                 self._conclude(due, replies, sent_at)
-        if store is not None:
-            self._drop(store)
+        if beats is not None:
+            self._drop(beats)
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
 
-    async def _opened(self) -> Store | None:
+    async def _opened(self) -> Beats | None:
         """The connection, made before it is needed; see law 1."""
-        store: Store | None = None
+        beats: Beats | None = None
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                store = open_store(self._url)
-                await store.open()
-                await store.transact(partial(beat, []))
+                beats = self._make()
+                await beats.open()
         except Exception as fault:
             log.warning("heart_not_connected", error=repr(fault))
-            self._drop(store)
+            self._drop(beats)
             return None
-        return store
+        return beats
 
     async def _due(self) -> dict[LeaseKey, Pulse]:
         """The leases to beat for now; waits while there are none."""
@@ -222,10 +258,10 @@ class Heart:
             pass
         return {}
 
-    def _drop(self, store: Store | None) -> None:
-        """Let go of a store without waiting for it."""
-        if store is not None:
-            closing = asyncio.ensure_future(_closed(store))
+    def _drop(self, beats: Beats | None) -> None:
+        """Let go of a connection without waiting for it."""
+        if beats is not None:
+            closing = asyncio.ensure_future(_closed(beats))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -242,11 +278,14 @@ class Heart:
             for key, pulse in due.items():
                 if self._pulses.get(key) is not pulse:
                     continue  # it has ended meanwhile
-                if key in replies:
+                reply = replies.get(key)
+                if reply is None:
+                    lost.append(key)
+                elif reply.state == AGAIN:
+                    pulse.due = time.monotonic() + min(AGAIN_SECONDS, pulse.every_seconds / 4)
+                else:
                     pulse.extended_at = sent_at
                     pulse.due = sent_at + pulse.every_seconds
-                else:
-                    lost.append(key)
             self._lose(lost)
         if lost or any(reply.cancel for reply in replies.values()):
             self._tell(replies, lost)
@@ -286,8 +325,8 @@ class Heart:
                 log.info("heart_without_worker", leases=len(lost))  # its loop has ended
 
 
-async def _closed(store: Store) -> None:
+async def _closed(beats: Beats) -> None:
     try:
-        await store.close()
+        await beats.close()
     except Exception as fault:
         log.warning("heart_not_closed", error=repr(fault))

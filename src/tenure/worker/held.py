@@ -198,6 +198,7 @@ class Held:
         except (TypeError, ValueError, RecursionError):
             encoded = "{}"
         self._station.log(
+            self.lease,
             LogLine(
                 self.lease.run_id,
                 at=self.now_us(),
@@ -205,16 +206,16 @@ class Held:
                 level=level,
                 text=text[:LOG_TEXT_CHARS_MAX],
                 fields=encoded,
-            )
+            ),
         )
 
     async def put_aside(self, body: bytes) -> bytes:
         """Put a large payload among the artifacts; what to store instead."""
-        return await self._station.artifacts.put(body, self.run_id)
+        return await self._station.put_aside(self.lease, body)
 
     async def fetch(self, body: bytes | None) -> bytes | None:
         """A stored payload as it was."""
-        return None if body is None else await self._station.artifacts.get(body)
+        return None if body is None else await self._station.fetch(self.lease, body)
 
 
 def _looked_at(work: asyncio.Future[Any]) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -16,6 +17,7 @@ import structlog
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
+from tenure.ids import run_text
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage
 from tenure.kernel.decide.leases import Lease, Reply
@@ -25,7 +27,7 @@ from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.orchestrator.resuming import resume_view
 from tenure.sdk.past import Past
 from tenure.store.port import Store, Waited
-from tenure.worker.heart import Heart
+from tenure.worker.heart import Heart, StoreBeats
 from tenure.worker.pace import HOST_PACE, Pace
 
 log = structlog.get_logger(__name__)
@@ -38,7 +40,6 @@ LOG_LINES_WAITING_MAX = 10_000
 class Station(Protocol):
     """See the law above."""
 
-    artifacts: Artifacts
     pace: Pace
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
@@ -51,6 +52,10 @@ class Station(Protocol):
 
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message of a lease; messages of one lease are carried out in the order in which they are said."""
+        ...
+
+    def let_go(self, lease: Lease) -> None:
+        """Nothing more is said under a lease."""
         ...
 
     def heart(self, heard: Any) -> Heart:
@@ -85,8 +90,16 @@ class Station(Protocol):
         """Nothing more is done about a run here: whoever waits for it should look."""
         ...
 
-    def log(self, line: LogLine) -> None:
+    def log(self, lease: Lease, line: LogLine) -> None:
         """Keep a line of a run's log, some time soon."""
+        ...
+
+    async def put_aside(self, lease: Lease, body: bytes) -> bytes:
+        """Put a large payload of a lease's run among the artifacts; what to store instead."""
+        ...
+
+    async def fetch(self, lease: Lease, reference: bytes) -> bytes:
+        """The payload behind a reference that a lease's run has."""
         ...
 
     async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
@@ -151,9 +164,12 @@ class LocalStation:
                 raise
             return asyncio.ensure_future(self.orchestrator.send(message))
 
+    def let_go(self, lease: Lease) -> None:
+        """There is nothing to let go of."""
+
     def heart(self, heard: Any) -> Heart:
         """Heartbeats in a thread of their own, over a connection of their own."""
-        return Heart(self.url, heard)
+        return Heart(partial(StoreBeats, self.url), heard)
 
     async def past(self, lease: Lease) -> Past:
         """What the step of a lease has recorded before."""
@@ -204,8 +220,18 @@ class LocalStation:
         """An id for a new run."""
         return self.orchestrator.new_id()
 
-    def log(self, line: LogLine) -> None:
+    async def put_aside(self, lease: Lease, body: bytes) -> bytes:
+        """Put a large payload among the artifacts; what to store instead."""
+        return await self.artifacts.put(body, run_text(lease.run_id))
+
+    async def fetch(self, lease: Lease, reference: bytes) -> bytes:
+        """The payload behind a reference."""
+        del lease  # beside the database everything can be read
+        return await self.artifacts.get(reference)
+
+    def log(self, lease: Lease, line: LogLine) -> None:
         """Keep a line of a run's log: collected, and written in one go beside the runs. Code in threads says it too."""
+        del lease  # the line names its run
         if threading.get_ident() == self._thread:
             self._keep(line)
         else:

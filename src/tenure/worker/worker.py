@@ -274,6 +274,7 @@ class Worker:
                 self.station.ended(key[0])
         if self._heart is not None:
             self._heart.let_go(key)
+        self.station.let_go(held.lease)
         self._room.set()
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("lease_task_failed", worker=self.name, run=held.run_id, error=repr(fault))

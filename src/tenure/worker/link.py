@@ -1,0 +1,127 @@
+"""Requests to a server, repeated until there is an answer.
+
+Laws:
+1. A connection that breaks, an answer that says "later" (429, and retryable ones from 500 on) and a server that is not
+   there are the same: the request is sent again as it was. Any other refusal is raised at once.
+2. Whoever cannot wait for ever is told UPSTREAM_UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import msgspec
+import structlog
+
+from tenure.errors import CODES, TenureError
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS = 20.0
+"""How long a server may take for an answer, besides what it is asked to wait."""
+CONNECT_SECONDS = 5.0
+GIVE_UP_SECONDS = 30.0
+PAUSE_SECONDS_MIN = 0.05
+PAUSE_SECONDS_MAX = 2.0
+CONNECTIONS = 8
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class _Refusal(msgspec.Struct):
+    error: _Problem
+
+
+class Link:
+    """See the laws above."""
+
+    def __init__(self, server: str, key: str, *, connections: int = CONNECTIONS) -> None:
+        if not server.startswith(("http://", "https://")):
+            raise TenureError(
+                "INVALID_INPUT", f"a server's address begins with http:// or https://, unlike {server!r}"
+            )
+        self._server = server.rstrip("/")
+        self._json = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def post(
+        self, path: str, content: bytes, *, give_up_seconds: float | None = GIVE_UP_SECONDS
+    ) -> bytes:
+        """Send JSON with the runner's key; the answer's body."""
+        return (await self._ask("POST", path, self._json, content, 0.0, give_up_seconds))[0]
+
+    async def claim(self, content: bytes, wait_seconds: float) -> tuple[bytes, bool]:
+        """Claim, however long it takes; the answer's body, and whether it had to be asked more than once."""
+        return await self._ask("POST", "/runner/claim", self._json, content, wait_seconds, None)
+
+    async def get(self, path: str, token: str) -> bytes:
+        """Ask something as the holder of a lease."""
+        headers = {"Authorization": f"Bearer {token}"}
+        return (await self._ask("GET", path, headers, None, 0.0, GIVE_UP_SECONDS))[0]
+
+    async def put(self, lease: str, body: bytes, token: str) -> bytes:
+        """Upload a payload as the holder of a lease, under its digest."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/octet-stream"}
+        path = f"/runner/leases/{lease}/artifacts/sha256:{sha256(body).hexdigest()}"
+        return (await self._ask("PUT", path, headers, body, ANSWER_SECONDS, GIVE_UP_SECONDS))[0]
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        content: bytes | None,
+        wait_seconds: float,
+        give_up_seconds: float | None,
+    ) -> tuple[bytes, bool]:
+        began, repeated = time.monotonic(), False
+        pause = PAUSE_SECONDS_MIN
+        timeout = httpx.Timeout(ANSWER_SECONDS + wait_seconds, connect=CONNECT_SECONDS)
+        while True:
+            try:
+                answer = await self._http.request(
+                    method, self._server + path, headers=headers, content=content, timeout=timeout
+                )
+            except httpx.TransportError as broken:
+                fault = TenureError("UPSTREAM_UNAVAILABLE", f"{self._server} cannot be reached: {broken!r}")
+            except httpx.InvalidURL as wrong:
+                raise TenureError("INVALID_INPUT", f"{self._server}: {wrong}") from wrong
+            else:
+                if answer.status_code < 400:
+                    return answer.content, repeated
+                fault = _refused(answer)
+                if not fault.retryable:
+                    raise fault
+            if give_up_seconds is not None and time.monotonic() - began + pause > give_up_seconds:
+                raise fault
+            log.warning("server_not_reached", server=self._server, error=str(fault))
+            repeated = True
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+
+def _refused(answer: httpx.Response) -> TenureError:
+    """An answer from 400 on as an error of ours."""
+    try:
+        problem: Any = msgspec.json.decode(answer.content, type=_Refusal).error
+    except msgspec.DecodeError:
+        code = "UPSTREAM_UNAVAILABLE" if answer.status_code >= 500 else "INVALID_INPUT"
+        return TenureError(code, f"the server answered {answer.status_code} and nothing more")
+    if problem.code in CODES:
+        return TenureError(problem.code, problem.message)
+    return TenureError("UPSTREAM_UNAVAILABLE" if problem.retryable else "INVALID_INPUT", problem.message)
