@@ -7,6 +7,7 @@ import asyncio
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.gate import Gate
+from tenure.server.intake import Intake
 from tenure.server.logs import Chronicle
 from tenure.server.looks import Looks
 from tenure.server.metrics import Metrics
@@ -36,6 +37,7 @@ class Service:
         )
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
+        self.intake = Intake(engine, settings, self.identity)
         self.keys = Keys(engine.store)
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
@@ -45,6 +47,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
+        await self.intake.start()
         self.engine.orchestrator.on_told.append(self.tail.wake)
         self.tail.start()
         self.observer.start()
@@ -52,6 +55,7 @@ class Service:
 
     async def stop(self) -> None:
         """End it."""
+        await self.intake.stop()
         await self.gate.close()
         await self.tail.stop()
         self.observer.stop()
