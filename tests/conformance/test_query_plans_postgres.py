@@ -83,6 +83,7 @@ ARGUMENTS: dict[str, str] = {
     "find_keys": "'{t0,t2}', '{api,api}', '{key100,key202}'",
     "caps": "'{t1}'",
     "lanes": "'{q0,q1}', 't1', 'w1', 20",
+    "lanes_of": "'{q0,q1}', 't1', 'w1', 20",
     "usage": "'{t0,t1}'",
     "candidates": "'{q1,q1}', '{t1,t2}', '{w0,w1}', '{10,10}'",
     "candidates_behind": "'{q1,q1}', '{t1,t2}', '{w0,w1}', '{1,1}', '{0,0}', '{0,0}', '{0,0}', '{10,10}'",
