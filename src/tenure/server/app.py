@@ -38,6 +38,7 @@ MODULES = (
     "steering",
     "stream",
     "tenancy",
+    "webhooks",
     "workflows",
 )
 """Of `tenure.server.routes`."""

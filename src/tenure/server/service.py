@@ -6,6 +6,7 @@ import asyncio
 
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
+from tenure.publish import Publisher, Reach
 from tenure.server.gate import Gate
 from tenure.server.intake import Intake
 from tenure.server.logs import Chronicle
@@ -42,6 +43,8 @@ class Service:
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
         self.tail = Tail(self.feeding, self.stopping)
+        reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
+        self.publisher = Publisher(self.feeding, reach)
         self.runners = Runners(engine)
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
@@ -50,6 +53,8 @@ class Service:
         await self.intake.start()
         self.engine.orchestrator.on_told.append(self.tail.wake)
         self.tail.start()
+        self.engine.orchestrator.on_told.append(self.publisher.wake)
+        await self.publisher.start()
         self.observer.start()
         await self._key_sweep.__aenter__()
 
@@ -58,6 +63,7 @@ class Service:
         await self.intake.stop()
         await self.gate.close()
         await self.tail.stop()
+        await self.publisher.stop()
         self.observer.stop()
         await self._key_sweep.__aexit__()
 

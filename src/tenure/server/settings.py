@@ -45,6 +45,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key_cache_seconds: float = 1.0
     """How long a key that was looked up is believed: a revoked one works so much longer at most."""
 
+    webhooks_to_loopback: bool = False
+    """Whether outgoing webhooks may go to this machine, also without TLS: for development."""
+    webhooks_to_private: bool = False
+    """Whether they may go to private networks."""
+
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach it."""

@@ -16,6 +16,7 @@ import msgspec
 
 from tenure.kernel.service import Feed, Notice, Subscription
 from tenure.store.beside import settled
+from tenure.store.identity import Change, told
 from tenure.store.port import Answer, Query, Store, Transaction
 
 
@@ -135,21 +136,27 @@ class Feeding:
         found: list[Subscription] = await self._store.read("subscriptions_live")
         return found
 
-    async def put(self, row: Subscription) -> Subscription | None:
+    async def put(self, row: Subscription, change: Change | None = None) -> Subscription | None:
         """Insert one of revision 1, or change the one whose revision is the one before; None: somebody was quicker."""
 
         def work() -> Transaction[Subscription | None]:
+            now = (yield Query("now"))[0].now_us
             written = yield Query("save_subscription", scalars=msgspec.structs.astuple(row))
+            if written and change is not None:
+                yield from told(change, now)
             return written[0] if written else None
 
         return await settled(self._store, work)
 
-    async def drop(self, tenant: str, id_: str) -> bool:
+    async def drop(self, tenant: str, id_: str, change: Change | None = None) -> bool:
         """Delete one, with what it was still to be told; whether there was one."""
 
         def work() -> Transaction[bool]:
+            now = (yield Query("now"))[0].now_us
             gone = yield Query("delete_subscription", scalars=(tenant, id_))
             yield Query("delete_notices", scalars=(tenant, id_))
+            if gone and change is not None:
+                yield from told(change, now)
             return bool(gone)
 
         return await settled(self._store, work)

@@ -1,0 +1,364 @@
+"""Outgoing webhooks: what a receiver gets, in which order, and what becomes of it when nobody answers."""
+
+import asyncio
+import base64
+import hmac
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import uvicorn
+
+from tenure.clock import us
+from tenure.embedded import Engine
+from tenure.kernel.commands import Complete
+from tenure.kernel.service import Notice
+from tenure.publish import Reach, check_url, dispatcher
+from tenure.publish.dispatcher import DELAYS_SECONDS, TOTAL_SECONDS, due_again
+from tenure.publish.targets import is_allowed
+from tests.server.stage import Site, problem, site
+
+SECRET = b"a secret that nobody else has"
+SECONDS_MAX = 20.0
+QUEUES = ("default|tool:a", "default|tool:b")
+REFERENCE = "env:TENURE_TEST_WEBHOOK_SECRET"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_TEST_WEBHOOK_SECRET", SECRET.decode())
+    monkeypatch.setattr(dispatcher, "POLL_SECONDS", 0.05)
+
+
+class Receiver:
+    """A receiver of webhooks on a real socket: checks signatures, and answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.got: list[dict[str, Any]] = []
+        """Events that were answered 2xx, as they came."""
+        self.tried: list[tuple[str, dict[str, Any]]] = []
+        """(webhook-id, event) of all of them."""
+        self.answer: Callable[[dict[str, Any], int], int] = lambda _event, _tries: 204
+        self._heard = asyncio.Condition()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        expected = base64.b64encode(hmac.digest(SECRET, signed, "sha256")).decode()
+        assert headers["webhook-signature"] == f"v1,{expected}"
+        assert headers["content-type"] == "application/cloudevents+json"
+        event = msgspec.json.decode(body)
+        self.tried.append((headers["webhook-id"], event))
+        status = self.answer(event, sum(id_ == headers["webhook-id"] for id_, _ in self.tried))
+        async with self._heard:
+            if 200 <= status < 300:
+                self.got.append(event)
+            self._heard.notify_all()
+        more = [(b"location", b"https://elsewhere.test/")] if status == 302 else []
+        await send({"type": "http.response.start", "status": status, "headers": more})
+        await send({"type": "http.response.body", "body": b"thanks"})
+
+    async def heard(self, count: int) -> list[dict[str, Any]]:
+        """So many events that were answered 2xx."""
+        async with asyncio.timeout(SECONDS_MAX), self._heard:
+            await self._heard.wait_for(lambda: len(self.got) >= count)
+        return self.got
+
+    async def tries(self, count: int) -> None:
+        async with asyncio.timeout(SECONDS_MAX), self._heard:
+            await self._heard.wait_for(lambda: len(self.tried) >= count)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    listening = socket.create_server(("127.0.0.1", 0))
+    receiver.url = f"http://127.0.0.1:{listening.getsockname()[1]}/in"
+    server = uvicorn.Server(uvicorn.Config(receiver, log_config=None, lifespan="off"))
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield receiver
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+@asynccontextmanager
+async def told(url: str, **what: Any) -> AsyncIterator[tuple[Site, Receiver, httpx.AsyncClient, str]]:
+    """A site with a webhook to a receiver: (site, receiver, an admin, the webhook's id)."""
+    async with receiving() as receiver, site(url, webhooks_to_loopback=True) as s:
+        admin = await s.as_("admin", "operator")
+        made = await admin.post("/webhooks", json={"url": receiver.url, "secret": REFERENCE, **what})
+        assert made.status_code == 201, made.text
+        assert made.headers["location"] == f"/webhooks/{made.json()['id']}"
+        yield s, receiver, admin, made.json()["id"]
+
+
+def acme(s: Site, tenant: str = "acme") -> Engine:
+    return s.engine.scoped(tenant=tenant)
+
+
+async def work(s: Site, workflow: str = "report", tenant: str = "acme") -> str:
+    """A run of two steps, from its beginning to its end."""
+    run = await acme(s, tenant).create(workflow, [{"name": "a"}, {"name": "b"}])
+    for _ in range(2):
+        [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
+        await s.engine.orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1))
+    return run
+
+
+def short(event: dict[str, Any]) -> tuple[str, Any]:
+    data = event["data"]
+    return event["type"], data.get("status", data.get("step"))
+
+
+STORY = [
+    ("run.status.changed", "queued"),
+    ("run.status.changed", "running"),
+    ("run.step.completed", 1),
+    ("run.step.completed", 2),
+    ("run.status.changed", "completed"),
+]
+
+
+async def test_a_receiver_is_told_in_signed_cloudevents(url: str) -> None:
+    async with told(url) as (s, receiver, _admin, id_):
+        run = await work(s)
+        events = await receiver.heard(5)
+        assert sorted(map(short, events), key=STORY.index) == STORY
+        first = events[0]
+        assert first["specversion"] == "1.0"
+        assert (first["source"], first["type"], first["subject"]) == (
+            "/tenure/acme",
+            "run.status.changed",
+            run,
+        )
+        assert datetime.fromisoformat(first["time"]).tzinfo is not None
+        assert first["data"] == {
+            "run_id": run,
+            "workflow": "report",
+            "profile": "agent-runs",
+            "status": "queued",
+            "state": "queued",
+        }
+        assert len({event["id"] for event in events}) == 5
+        assert all(webhook_id.startswith(f"{id_}_") for webhook_id, _ in receiver.tried)
+
+
+async def test_a_runs_events_come_in_order_although_some_fail_at_first(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "DELAYS_SECONDS", (0.05,))
+    async with told(url) as (s, receiver, _admin, _id):
+        receiver.answer = lambda event, tries: 500 if tries == 1 and event["data"].get("step") != 2 else 200
+        runs = [await work(s) for _ in range(3)]
+        events = await receiver.heard(15)
+        for run in runs:
+            mine = [event for event in events if event["subject"] == run]
+            places = [tuple(map(int, event["id"].split("-"))) for event in mine]
+            assert places == sorted(places)
+            assert sorted(map(short, mine), key=STORY.index) == STORY
+        ids = [webhook_id for webhook_id, _ in receiver.tried]
+        assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both tries
+        bodies = dict(receiver.tried)
+        assert all(bodies[webhook_id] == event for webhook_id, event in receiver.tried)
+
+
+async def test_types_workflow_and_tenant_choose_what_is_sent(url: str) -> None:
+    async with told(url, types=["run.step.completed"], workflow="wanted") as (s, receiver, _admin, _id):
+        await work(s, "other")
+        await work(s, "wanted", tenant="globex")
+        run = await work(s, "wanted")
+        events = await receiver.heard(2)
+        assert [(event["subject"], *short(event)) for event in events] == [
+            (run, "run.step.completed", 1),
+            (run, "run.step.completed", 2),
+        ]
+
+
+async def test_what_cannot_be_delivered_for_a_day_is_dead_listed_and_tried_again_by_hand(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "TOTAL_SECONDS", 0.0)
+    async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
+        receiver.answer = lambda _event, _tries: 503
+        run = await acme(s).create("w", [{"name": "a"}])
+        await receiver.tries(1)
+        dead: list[dict[str, Any]] = []
+        async with asyncio.timeout(SECONDS_MAX):
+            while not dead:
+                dead = (await admin.get(f"/webhooks/{id_}/dead")).json()["items"]
+        assert len(dead) == 1
+        assert (dead[0]["run_id"], dead[0]["error"], dead[0]["tries"]) == (run, "HTTP 503", 1)
+        assert dead[0]["event"]["data"]["run_id"] == run
+        receiver.answer = lambda _event, _tries: 200
+        none = await admin.post(f"/webhooks/{id_}/dead/retry", json={"id": "1-9"})
+        assert none.json() == {"retried": 0}
+        one = await admin.post(f"/webhooks/{id_}/dead/retry")
+        assert one.json() == {"retried": 1}
+        [event] = await receiver.heard(1)
+        assert event == dead[0]["event"]
+        assert receiver.tried[0][0] == receiver.tried[1][0] == dead[0]["webhook_id"]
+        async with asyncio.timeout(SECONDS_MAX):
+            while (await admin.get(f"/webhooks/{id_}/dead")).json()["items"]:
+                pass
+
+
+async def test_a_receiver_that_is_gone_switches_its_webhook_off(url: str) -> None:
+    async with told(url) as (s, receiver, admin, id_):
+        receiver.answer = lambda _event, _tries: 410
+        await acme(s).create("w", [{"name": "a"}])
+        await receiver.tries(1)
+        view: dict[str, Any] = {"disabled": False}
+        async with asyncio.timeout(SECONDS_MAX):
+            while not view["disabled"]:
+                view = (await admin.get(f"/webhooks/{id_}")).json()
+        assert view["revision"] == 2
+        receiver.answer = lambda _event, _tries: 200
+        on = {"url": receiver.url, "secret": REFERENCE, "revision": 2, "types": ["run.step.completed"]}
+        changed = await admin.put(f"/webhooks/{id_}", json=on)
+        assert (changed.status_code, changed.json()["disabled"], changed.json()["revision"]) == (
+            200,
+            False,
+            3,
+        )
+        await work(s)
+        events = await receiver.heard(2)
+        assert {event["type"] for event in events} >= {"run.step.completed"}
+
+
+async def test_redirects_are_not_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "DELAYS_SECONDS", (0.01,))
+    async with told(url, types=["run.status.changed"]) as (s, receiver, _admin, _id):
+        receiver.answer = lambda _event, tries: 302 if tries == 1 else 200
+        await acme(s).create("w", [{"name": "a"}])
+        await receiver.heard(1)
+        assert len(receiver.tried) == 2
+
+
+async def test_a_webhook_is_looked_at_changed_and_deleted(url: str) -> None:
+    async with told(url) as (s, receiver, admin, id_):
+        text = {"url": receiver.url, "secret": REFERENCE}
+        viewer = await s.as_("viewer")
+        [shown] = (await viewer.get("/webhooks")).json()["items"]
+        assert shown == (await viewer.get(f"/webhooks/{id_}")).json()
+        assert (shown["url"], shown["secret"], shown["types"]) == (receiver.url, REFERENCE, [])
+        assert SECRET.decode() not in str(shown)
+        answer = await viewer.post("/webhooks", json=text)
+        assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
+        other = await s.as_("admin", tenant="globex")
+        for method, path, body in (
+            ("GET", f"/webhooks/{id_}", None),
+            ("PUT", f"/webhooks/{id_}", {**text, "revision": 1}),
+            ("DELETE", f"/webhooks/{id_}", None),
+            ("GET", f"/webhooks/{id_}/dead", None),
+        ):
+            answer = await other.request(method, path, json=body)
+            assert (answer.status_code, problem(answer)) == (404, "WEBHOOK_NOT_FOUND"), method
+        assert (await other.get("/webhooks")).json()["items"] == []
+        changed = await admin.put(f"/webhooks/{id_}", json={**text, "workflow": "w", "revision": 1})
+        assert (changed.json()["workflow"], changed.json()["revision"]) == ("w", 2)
+        answer = await admin.put(f"/webhooks/{id_}", json={**text, "revision": 1})
+        assert (answer.status_code, problem(answer)) == (409, "CHANGED_MEANWHILE")
+        second = await admin.post("/webhooks", json=text, headers={"Idempotency-Key": "w2"})
+        again = await admin.post("/webhooks", json=text, headers={"Idempotency-Key": "w2"})
+        assert (again.json(), again.headers["idempotency-replayed"]) == (second.json(), "true")
+        page = (await viewer.get("/webhooks?limit=1")).json()
+        assert [item["id"] for item in page["items"]] == [second.json()["id"]]
+        page = (await viewer.get("/webhooks", params={"limit": 1, "cursor": page["next_cursor"]})).json()
+        assert ([item["id"] for item in page["items"]], page["next_cursor"]) == ([id_], None)
+        assert (await admin.delete(f"/webhooks/{id_}")).status_code == 204
+        assert (await admin.delete(f"/webhooks/{id_}")).status_code == 404
+        audit = (await admin.get("/audit")).json()["items"]
+        kinds = [line["kind"] for line in audit if line["kind"].startswith("webhook.")]
+        assert sorted(kinds) == ["webhook.changed", "webhook.created", "webhook.created", "webhook.deleted"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ({"url": "https://example.com/", "secret": "hunter2"}, "secret"),
+        ({"url": "https://example.com/", "secret": "vault:x"}, "secret"),
+        ({"url": "http://example.com/", "secret": REFERENCE}, "url"),
+        ({"url": "ftp://example.com/", "secret": REFERENCE}, "url"),
+        ({"url": "https://user:pw@example.com/", "secret": REFERENCE}, "url"),
+        ({"url": "https://169.254.169.254/latest", "secret": REFERENCE}, "url"),
+        ({"url": "https://10.0.0.1/", "secret": REFERENCE}, "url"),
+        ({"url": "https://[::ffff:127.0.0.1]/", "secret": REFERENCE}, "url"),
+        ({"url": "https://localhost/", "secret": REFERENCE}, "url"),
+        ({"url": "nonsense", "secret": REFERENCE}, "url"),
+        ({"url": "https://example.com/", "secret": REFERENCE, "types": ["run.exploded"]}, "types[0]"),
+        ({"url": "https://example.com/", "secret": REFERENCE, "extra": 1}, "extra"),
+    ],
+)
+async def test_a_webhook_that_cannot_be_is_refused(tmp_path: Any, text: dict[str, Any], path: str) -> None:
+    async with site(f"sqlite:{tmp_path / 'site.db'}") as s:
+        answer = await (await s.as_("admin")).post("/webhooks", json=text)
+        assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), answer.text
+        assert answer.json()["error"]["details"][0]["path"] == path
+        assert "hunter2" not in answer.text
+
+
+def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
+    near = ("127.0.0.1", "::1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.1.1", "fe80::1", "fd00::1",
+            "0.0.0.0", "::", "100.64.0.1", "224.0.0.1", "::ffff:10.0.0.1")  # fmt: skip
+    assert not [address for address in near if is_allowed(address, Reach())]
+    assert is_allowed("93.184.216.34", Reach())
+    assert is_allowed("2606:2800:220:1::1", Reach())
+    assert is_allowed("10.1.2.3", Reach(private=True))
+    assert not is_allowed("169.254.169.254", Reach(private=True, loopback=True))
+    check_url("http://127.0.0.1:9/x", Reach(loopback=True))
+
+
+async def test_a_name_that_leads_to_this_machine_is_not_followed(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name passed the check of its text; the address is looked at when it is connected to."""
+    async with receiving() as receiver, site(f"sqlite:{tmp_path / 'site.db'}") as s:
+        port = httpx.URL(receiver.url).port
+        loop = asyncio.get_running_loop()
+        real = loop.getaddrinfo
+
+        async def rebound(host: Any, port: Any, **how: Any) -> Any:
+            return await real("127.0.0.1" if host == "example.test" else host, port, **how)
+
+        monkeypatch.setattr(loop, "getaddrinfo", rebound)
+        admin = await s.as_("admin")
+        text = {"url": f"https://example.test:{port}/", "secret": REFERENCE}
+        monkeypatch.setattr(dispatcher, "TOTAL_SECONDS", 0.0)
+        id_ = (await admin.post("/webhooks", json=text)).json()["id"]
+        await acme(s).create("w", [{"name": "a"}])
+        dead: list[dict[str, Any]] = []
+        async with asyncio.timeout(SECONDS_MAX):
+            while not dead:
+                dead = (await admin.get(f"/webhooks/{id_}/dead")).json()["items"]
+        assert "where webhooks do not go" in dead[0]["error"]
+        assert receiver.tried == []
+
+
+def test_the_waits_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
+    notice = Notice("acme", "wh", 1, 1, 1, "t", b"", 0, 0)
+    now, waits = 0, []
+    for tries in range(1, 100):
+        due = due_again(msgspec.structs.replace(notice, tries=tries), now, 0.5)
+        if due is None:
+            break
+        waits.append((due - now) / 1e6)
+        now = due
+    assert waits[: len(DELAYS_SECONDS)] == list(DELAYS_SECONDS)
+    assert now == us(TOTAL_SECONDS)
+    assert 4 <= due_again(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # a day is left
