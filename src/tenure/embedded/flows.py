@@ -39,7 +39,7 @@ _NOTHING_SAID = Options()
 POLL_SECONDS_MIN = 0.005
 POLL_SECONDS_MAX = 0.25
 """Who waits for a run elsewhere looks again after pauses that grow so far."""
-POLL_SECONDS_HERE = 5.0
+POLL_SECONDS_HERE = 1.0
 """Who waits for a run that a worker of this process holds is told by it, and looks all the same after so long."""
 
 

@@ -91,6 +91,7 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
 }
 """Command -> fields that are numbers from 0 to INTEGER_MAX."""
 
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:.0f}"
 
 
@@ -171,7 +172,7 @@ def about_problems(at: str, text: str, most: int = METADATA_BYTES_MAX) -> Iterat
         if len(encoded) > most:
             yield Detail(at, f"{at} must have at most {most} bytes")
         else:
-            msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+            _decode_object(encoded)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         yield Detail(at, f"{at} must be a JSON object")
 
