@@ -19,7 +19,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import Attempt, Checkpoint, Event, Payload, Run, RunSpec, Step, Wait
+from tenure.kernel.model import Attempt, Checkpoint, Event, Idempotency, Payload, Run, RunSpec, Step, Wait
 from tenure.orchestrator.step_views import decoded, maybe, meta_of, moment
 from tenure.orchestrator.views import Views, run_word, step_word
 from tenure.store.port import Store
@@ -113,7 +113,8 @@ class CheckpointDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_
 
 
 class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """`gwi_idempotency/{key}` of the request that made the run; the key stays with the run for good."""
+    """`gwi_idempotency/{key}` of the request that made the run. The key stays with the run for good: of a record that is past
+    its time, or was never made, this is what the run itself knows."""
 
     key: str
     source: str
@@ -121,10 +122,13 @@ class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw
     run_id: str
     status: str
     request_hash: str
-    response: Any
+    response: Any = None
+    error: str | None = None
     created_at: datetime
     updated_at: datetime
-    attempts: int = 1
+    expires_at: datetime | None = None
+    lock_expires_at: datetime | None = None
+    attempts: int
 
 
 Below = StepDocument | CheckpointDocument | IdempotencyDocument
@@ -140,6 +144,7 @@ class _Rows(msgspec.Struct, frozen=True):
     waits: list[Wait]
     events: list[Event]
     bodies: dict[int, bytes]
+    record: Idempotency | None
 
     def body(self, ref: int | None) -> Any:
         return decoded(self.bodies.get(ref or 0))
@@ -152,15 +157,20 @@ async def document(views: Views, store: Store, run_id: int, profile: str, at: st
     run = await views.row(run_id)
     read = store.read
     payloads: list[Payload] = await read("payloads_of", run_id)
+    spec = await views.spec(run_id)
+    records: list[Idempotency] = []
+    if at is not None and spec.idempotency_key is not None:
+        records = await read("key_record", run.tenant, spec.source, spec.idempotency_key)
     rows = _Rows(
         run,
-        await views.spec(run_id),
+        spec,
         await read("steps_of", run_id),
         await read("attempts_of", run_id),
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),
         await read("events_of", run_id),
         {p.ref: p.body for p in payloads},
+        next((record for record in records if record.run_id in (None, run_id)), None),
     )
     return _run(rows) if at is None else _below(rows, at)
 
@@ -312,9 +322,9 @@ def _checkpoint(rows: _Rows, row: Checkpoint) -> CheckpointDocument:
 
 
 def _idempotency(rows: _Rows) -> IdempotencyDocument:
-    run, spec = rows.run, rows.spec
+    run, spec, record = rows.run, rows.spec, rows.record
     assert spec.idempotency_key is not None
-    return IdempotencyDocument(
+    known = IdempotencyDocument(
         key=spec.idempotency_key,
         source=spec.source,
         tenant_id=run.tenant,
@@ -324,4 +334,20 @@ def _idempotency(rows: _Rows) -> IdempotencyDocument:
         response={"id": ids.run_text(run.id)},
         created_at=moment(run.created_at),
         updated_at=moment(run.created_at),
+        attempts=1,
+    )
+    if record is None:
+        return known
+    return msgspec.structs.replace(
+        known,
+        status=record.status,
+        request_hash=record.request_hash.hex(),
+        # The answer as it was sent: status and headers in the first line, then the body.
+        response=decoded(record.response.partition(b"\n")[2]) if record.response else None,
+        error=record.error,
+        created_at=moment(record.created_at),
+        updated_at=moment(record.updated_at),
+        expires_at=moment(record.expires_at),
+        lock_expires_at=maybe(record.lock_expires_at),
+        attempts=record.attempts,
     )

@@ -1,0 +1,260 @@
+"""Approvals over HTTP: who decides, what they decide, and what a repeated or late answer means."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tenure import ids
+from tenure.clock import us
+from tenure.kernel.commands import ReviseApproval
+from tenure.kernel.service import Client
+from tests.server.playing import claim, complete, done, failed
+from tests.server.stage import Site, problem, site
+
+DIGEST = "ab" * 32
+YES, NO = {"decision": "approve"}, {"decision": "reject"}
+
+
+def gate(name: str = "ok", **approval: Any) -> dict[str, Any]:
+    return {"name": name, "kind": "approval", "approval": {"action": f"do {name}", **approval}}
+
+
+async def start(s: Site, *plan: Any, actor: str = "person:rita", profile: str = "approval-runs") -> str:
+    steps = [{"name": one} if isinstance(one, str) else one for one in plan]
+    return await s.engine.scoped(tenant="acme", actor=actor).create("release", steps, profile=profile)
+
+
+async def words(viewer: httpx.AsyncClient, run: str) -> tuple[str, list[str]]:
+    """What the run and its steps are called."""
+    shown = (await viewer.get(f"/runs/{run}/status")).json()["shown"]
+    return shown, [step["shown"] for step in (await viewer.get(f"/runs/{run}/steps")).json()["items"]]
+
+
+@pytest.mark.clause("APR-01", "APR-02", "APR-03", "APR-04", "APR-05", "APR-12")
+async def test_a_gate_waits_for_a_person_and_no_worker_passes_it(url: str) -> None:
+    async with site(url) as s:
+        viewer, ada = await s.as_("viewer"), await s.person("ada")
+        run = await start(s, "build", gate(), "deploy", gate("last"))
+        assert await words(viewer, run) == ("PENDING", ["PENDING"] * 4)
+        nothing = await ada.post(f"/runs/{run}/approve", json=YES)
+        assert (nothing.status_code, nothing.json()) == (200, {"advanced": False})
+        lease = await claim(s, run)
+        assert lease is not None
+        assert await words(viewer, run) == ("RUNNING", ["RUNNING", *["PENDING"] * 3])
+        nothing = await ada.post(f"/runs/{run}/approve", json=YES)
+        assert nothing.json() == {"advanced": False}, "an approval touches nothing but gates"
+        await complete(s, lease)
+        assert await words(viewer, run) == (
+            "WAITING_APPROVAL",
+            ["SUCCEEDED", "WAITING_APPROVAL", "PENDING", "PENDING"],
+        )
+        assert await claim(s) is None, "a gate is nobody's work"
+
+        answer = await ada.post(f"/runs/{run}/approve", json={**YES, "reason": "looks good"})
+        assert answer.status_code == 200
+        assert (answer.json()["advanced"], answer.json()["status"]) == (True, "approved")
+        assert (await words(viewer, run))[1][:3] == ["SUCCEEDED", "SUCCEEDED", "PENDING"]
+        attempts = (await viewer.get(f"/runs/{run}/steps/build/attempts")).json()["items"]
+        assert [(one["n"], one["state"], one["worker"]) for one in attempts] == [(1, "succeeded", "bob")]
+        await done(s, run)
+        answer = await ada.post(f"/runs/{run}/approve", json=YES)
+        assert answer.json()["advanced"] is True
+        assert await words(viewer, run) == ("SUCCEEDED", ["SUCCEEDED"] * 4)
+
+        other = await start(s, gate(), "deploy")
+        await ada.post(f"/runs/{other}/approve", json=YES)
+        await failed(s, other, "BROKEN")
+        assert (await words(viewer, other))[0] == "FAILED"
+
+
+async def test_an_approval_is_shown_with_what_it_asks(url: str) -> None:
+    async with site(url) as s:
+        viewer, ada = await s.as_("viewer"), await s.person("ada")
+        run = await start(s, gate(people=2, tier="high", digest=DIGEST, within_seconds=600))
+        (asked,) = (await viewer.get("/approvals")).json()["items"]
+        assert asked["id"].startswith("apr_")
+        assert (asked["run_id"], asked["step"], asked["action"], asked["kind"]) == (
+            run,
+            "ok",
+            "do ok",
+            "approval",
+        )
+        assert (asked["people"], asked["tier"], asked["digest"], asked["revision"]) == (2, "high", DIGEST, 1)
+        assert (await viewer.get(f"/approvals/{asked['id']}")).json() == asked
+        path = f"/approvals/{asked['id']}/decision"
+        first = (await ada.post(path, json={**YES, "digest": DIGEST})).json()
+        assert (first["advanced"], first["status"], first["votes"], first["people"]) == (
+            False,
+            "requested",
+            1,
+            2,
+        )
+        again = (
+            await (await s.caller(await s.key("approver", person="ada"))).post(
+                path, json={**YES, "digest": DIGEST}
+            )
+        ).json()
+        assert (again["again"], again["votes"]) == (True, 1), "one person is one, whatever keys they hold"
+        bob = await s.person("bob")
+        second = (await bob.post(path, json={**YES, "digest": DIGEST, "reason": "fine"})).json()
+        assert (second["advanced"], second["status"]) == (True, "approved")
+        decided = (await viewer.get(f"/approvals/{asked['id']}")).json()
+        assert (decided["status"], decided["decided_by"], decided["reason"]) == (
+            "approved",
+            "person:bob",
+            "fine",
+        )
+        assert decided["votes"] == ["person:ada", "person:bob"]
+        assert (await viewer.get("/approvals")).json()["items"] == []
+        assert (await viewer.get("/approvals", params={"run": run})).json()["items"] == [decided]
+        none = await viewer.get("/approvals", params={"run": run, "status": "requested"})
+        assert none.json()["items"] == []
+
+
+async def test_only_a_person_decides_and_never_what_they_asked_for(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s, gate())
+        path, body = f"/runs/{run}/approve", YES
+        service = await s.as_("approver", "operator")
+        answer = await service.post(path, json=body)
+        assert (answer.status_code, problem(answer)) == (403, "APPROVER_NOT_ELIGIBLE")
+        reader = await s.person("paul", "viewer")
+        answer = await reader.post(path, json=body)
+        assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
+        rita = await s.person("rita", "approver", "operator")
+        for decision in (YES, NO):
+            answer = await rita.post(path, json=decision)
+            assert (answer.status_code, problem(answer)) == (403, "APPROVER_IS_REQUESTER")
+        (asked,) = (await rita.get("/approvals")).json()["items"]
+        assert (asked["status"], asked["votes"]) == ("requested", [])
+        answer = await service.post(f"/approvals/{asked['id']}/decision", json=body)
+        assert (answer.status_code, problem(answer)) == (403, "APPROVER_NOT_ELIGIBLE")
+
+
+async def test_who_answers_for_a_client_does_not_approve_what_it_asked_for(url: str) -> None:
+    async with site(url) as s:
+        await s.key("operator", person="rita")
+        await s.identity.put(Client("acme", "cli_bot", "bot", '["operator"]', "rita", 1), None)
+        run = await start(s, gate(), actor="client:cli_bot")
+        rita, ada = await s.caller(await s.key("approver", person="rita")), await s.person("ada")
+        answer = await rita.post(f"/runs/{run}/approve", json=YES)
+        assert (answer.status_code, problem(answer)) == (403, "APPROVER_IS_REQUESTER")
+        assert (await ada.post(f"/runs/{run}/approve", json=YES)).json()["advanced"] is True
+
+
+async def test_what_was_shown_is_what_is_decided(url: str) -> None:
+    async with site(url) as s:
+        ada = await s.person("ada")
+        run = await start(s, gate(digest=DIGEST))
+        (asked,) = (await ada.get("/approvals")).json()["items"]
+        path = f"/approvals/{asked['id']}/decision"
+        for body, code, status in (
+            (YES, "INVALID_INPUT", 422),
+            ({**YES, "digest": "zz"}, "INVALID_INPUT", 422),
+            ({**YES, "digest": "cd" * 32}, "APPROVAL_STALE", 409),
+            ({**YES, "digest": DIGEST, "revision": 7}, "APPROVAL_STALE", 409),
+            ({"decision": "perhaps"}, "INVALID_INPUT", 422),
+            ({}, "INVALID_INPUT", 422),
+            ({**YES, "digest": DIGEST, "wish": 1}, "INVALID_INPUT", 422),
+        ):
+            answer = await ada.post(path, json=body)
+            assert (answer.status_code, problem(answer)) == (status, code), body
+        number, no = ids.question_ints(asked["id"])
+        revise = ReviseApproval(run_id=number, tenant="acme", no=no, digest="cd" * 32)
+        await s.engine.orchestrator.send(revise)
+        answer = await ada.post(path, json={**YES, "digest": DIGEST, "revision": 1})
+        assert (answer.status_code, problem(answer)) == (409, "APPROVAL_STALE")
+        answer = await ada.post(path, json={**YES, "digest": "cd" * 32, "revision": 2})
+        assert answer.json()["advanced"] is True
+        assert (await ada.get(f"/runs/{run}/status")).json()["status"] == "succeeded"
+
+
+async def test_with_several_gates_open_one_is_named(url: str) -> None:
+    async with site(url) as s:
+        ada = await s.person("ada")
+        first, second = {**gate("a"), "needs": []}, {**gate("b"), "needs": []}
+        run = await start(s, first, second, profile="tenure")
+        answer = await ada.post(f"/runs/{run}/approve", json=YES)
+        assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
+        named = [one["path"] for one in answer.json()["error"]["details"]]
+        listed = (await ada.get("/approvals")).json()["items"]
+        assert sorted(named) == sorted(one["id"] for one in listed)
+        for one in named:
+            assert (await ada.post(f"/approvals/{one}/decision", json=YES)).json()["advanced"] is True
+        answer = await ada.post(f"/runs/{run}/approve", json=YES)
+        assert (answer.status_code, problem(answer)) == (409, "RUN_TERMINAL_STATE")
+
+
+async def test_a_double_click_and_fifty_at_once_are_one_decision(url: str) -> None:
+    """Failure 15: an approval replayed, double-clicked, or for an older revision."""
+    async with site(url) as s:
+        ada, bob = await s.person("ada"), await s.person("bob")
+        run = await start(s, gate(), "deploy")
+        (asked,) = (await ada.get("/approvals")).json()["items"]
+        path = f"/approvals/{asked['id']}/decision"
+        answers = await asyncio.gather(*(ada.post(path, json=YES) for _ in range(50)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert [answer.json()["advanced"] for answer in answers].count(True) == 1
+        events = (await ada.get(f"/runs/{run}/events")).json()["items"]
+        assert sum(event["kind"] == "decide_approval" for event in events) == 1
+        for who, body in ((ada, NO), (bob, YES), (bob, NO)):
+            answer = await who.post(path, json=body)
+            assert (answer.status_code, problem(answer)) == (409, "APPROVAL_DECIDED")
+        assert (await ada.post(f"/runs/{run}/approve", json=YES)).json() == {"advanced": False}
+        assert await claim(s, run) is not None, "it goes on"
+        assert await claim(s) is None, "once"
+
+
+@pytest.mark.clause("GWI-24")
+async def test_a_finished_run_refuses_every_answer_and_stays_as_it_is(url: str) -> None:
+    """Failure 14: approve on a finished run."""
+    async with site(url) as s:
+        ada = await s.person("ada")
+        run = await start(s, gate(), "deploy")
+        (asked,) = (await ada.get("/approvals")).json()["items"]
+        await s.engine.scoped(tenant="acme").cancel(run)
+        before = (await ada.get(f"/runs/{run}")).json()
+        assert before["status"] == "canceled"
+        for path in (f"/runs/{run}/approve", f"/approvals/{asked['id']}/decision"):
+            for body in (YES, NO):
+                answer = await ada.post(path, json=body)
+                assert (answer.status_code, problem(answer)) == (409, "RUN_TERMINAL_STATE"), path
+        assert (await ada.get(f"/runs/{run}")).json() == before
+
+
+async def test_an_expired_approval_is_not_decided(url: str) -> None:
+    async with site(url) as s:
+        ada = await s.person("ada")
+        first, second = {**gate("a", within_seconds=60), "needs": []}, {**gate("b"), "needs": []}
+        run = await start(s, first, second, profile="tenure")
+        asked = {one["step"]: one["id"] for one in (await ada.get("/approvals")).json()["items"]}
+        s.engine.store.shift(us(61))
+        answer = await ada.post(f"/approvals/{asked['a']}/decision", json=YES)
+        assert answer.status_code == 409
+        assert problem(answer) in ("APPROVAL_EXPIRED", "RUN_TERMINAL_STATE"), (
+            "the sweeper may have ended the run"
+        )
+        assert run
+
+
+async def test_open_approvals_come_newest_first_a_page_at_a_time(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        runs = [await start(s, gate()) for _ in range(7)]
+        found: list[str] = []
+        params: dict[str, Any] = {"limit": 3}
+        while True:
+            page = (await viewer.get("/approvals", params=params)).json()
+            found += [one["run_id"] for one in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            params["cursor"] = page["next_cursor"]
+        assert sorted(found) == sorted(runs)
+        assert len(found) == 7
+        answer = await viewer.get("/approvals", params={"status": "approved"})
+        assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
+        for odd in ("apr_x", "apr_2026-02-14_zzzzzzzzzz1", "prop_2026-02-14_00000000001", "%00", "..%2f"):
+            answer = await viewer.get(f"/approvals/{odd}")
+            assert (answer.status_code, problem(answer)) == (404, "APPROVAL_NOT_FOUND"), odd
