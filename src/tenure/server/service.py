@@ -42,29 +42,29 @@ class Service:
         self.keys = Keys(engine.store)
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
+        self.runners = Runners(engine)
         self.tail = Tail(self.feeding, self.stopping)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach)
-        self.runners = Runners(engine)
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
         await self.intake.start()
+        self.observer.start()
         self.engine.orchestrator.on_told.append(self.tail.wake)
         self.tail.start()
         self.engine.orchestrator.on_told.append(self.publisher.wake)
         await self.publisher.start()
-        self.observer.start()
         await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
         """End it."""
         await self.intake.stop()
-        await self.gate.close()
+        self.observer.stop()
         await self.tail.stop()
         await self.publisher.stop()
-        self.observer.stop()
+        await self.gate.close()
         await self._key_sweep.__aexit__()
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
