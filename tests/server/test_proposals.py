@@ -34,6 +34,8 @@ async def test_proposals_are_listed_counted_and_decided_after_their_run(url: str
         assert {one["run_id"] for one in pending} == {run.id}
         assert pending[0]["question"] == {"to": "C"}
         assert (await viewer.get("/approvals")).json()["items"] == [], "a proposal is no approval"
+        both = (await viewer.get("/approvals", params={"kind": "any"})).json()["items"]
+        assert both == pending
 
         listed = (await viewer.get(f"/runs/{run.id}/status", params={"profile": "agent-runs"})).json()
         assert listed["status"] == "completed"

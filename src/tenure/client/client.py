@@ -132,7 +132,7 @@ class Client:
 
     async def approvals(self, run_id: str | None = None) -> list[ApprovalView]:
         """The questions of a run, or all that are open now."""
-        return await self._to.pages("/approvals", ApprovalView, run=run_id)
+        return await self._to.pages("/approvals", ApprovalView, run=run_id, kind="any")
 
     async def why(self, run_id: str) -> Why:
         """Why it is not moving, in one reason."""

@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -20,10 +21,12 @@ from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
+from litestar.routes import HTTPRoute
 
 from tenure.errors import CODES, Detail, TenureError
 from tenure.server.call import Call
 from tenure.server.gate import COOKIE
+from tenure.server.idempotency import InProcess
 from tenure.server.problems import ErrorBody
 from tenure.server.roles import ALLOWED, ANYONE, HERE, LEASE
 
@@ -53,10 +56,20 @@ _SAID: dict[int, str] = {
     504: "It took longer than it may.",
 }
 _WITH_BODY = ("post", "put", "patch")
-_KEYED = {"name": "Idempotency-Key", "in": "header", "required": False}
-_KEY_TEXT = (
-    "The same request under the same key is answered once, and has one effect. (Also: X-Idempotency-Key.)"
-)
+_KEYED_BY = frozenset({"idempotent", "keyed"})
+"""What a handler calls that takes a key."""
+_KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}
+_KEY_HEADERS: list[dict[str, Any]] = [
+    {"name": name, "in": "header", "required": False, "schema": _KEY_SCHEMA, "description": text}
+    for name, text in (
+        ("Idempotency-Key", "The same request under the same key is answered once, and has one effect."),
+        ("X-Idempotency-Key", "The same; where both are given they are equal."),
+    )
+]
+_IN_PROCESS = {
+    "description": "The same request is in process: ask again.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InProcess"}}},
+}
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
 
@@ -69,12 +82,19 @@ def document() -> dict[str, Any]:
     config = OpenAPIConfig(
         title=TITLE, version=version("tenure"), description=_ABOUT, use_handler_docstrings=True
     )
-    made: dict[str, Any] = Litestar(
-        handlers(), request_class=Call, openapi_config=config, logging_config=None
-    ).openapi_schema.to_schema()
+    app = Litestar(handlers(), request_class=Call, openapi_config=config, logging_config=None)
+    made: dict[str, Any] = _plain_names(app.openapi_schema.to_schema())
+    routes = {
+        f"{method} {route.path_format}": handler
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method, (handler, _) in route.route_handler_map.items()
+    }
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    _, found = msgspec.json.schema_components([ErrorBody], ref_template="#/components/schemas/{name}")
+    _, found = msgspec.json.schema_components(
+        [ErrorBody, InProcess], ref_template="#/components/schemas/{name}"
+    )
     schemas["Error"] = found.pop("ErrorBody")
     schemas |= found
     schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
@@ -88,14 +108,64 @@ def document() -> dict[str, Any]:
     }
     for path, item in made["paths"].items():
         for method, operation in item.items():
-            if isinstance(operation, dict) and "responses" in operation:
-                _complete(path, method, operation)
+            handler = routes[f"{method.upper()} {path}"]
+            _complete(path, method, operation, keyed=bool(_KEYED_BY & {*handler.fn.__code__.co_names}))
+            for name in _strict(handler.parsed_data_field):
+                schemas.get(name, {})["additionalProperties"] = False
     _drop_unused(made)
     return made
 
 
-def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
+def _plain_names(made: dict[str, Any]) -> dict[str, Any]:
+    """The names of generic shapes have no modules in them: `Page_a.b.RunLine_` is `PageOfRunLine`."""
+    text = msgspec.json.encode(made).decode()
+    for name in made["components"]["schemas"]:
+        if "." in name:
+            outer, *parts = [part.rsplit(".", 1)[-1] for part in name.split("_") if part]
+            plain = f"{outer}Of{'Or'.join(part for part in parts if part[0].isupper())}"
+            text = text.replace(f'"{name}"', f'"{plain}"').replace(f'/schemas/{name}"', f'/schemas/{plain}"')
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return found
+
+
+def _strict(field: Any) -> Iterator[str]:
+    """The shapes within a body that take no other fields than their own."""
+    if field is None:
+        return
+    try:
+        left: list[Any] = [msgspec.inspect.type_info(field.annotation)]
+    except TypeError:
+        return
+    seen: set[type] = set()
+    while left:
+        info = left.pop()
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in seen:
+                continue
+            seen.add(info.cls)
+            if info.forbid_unknown_fields:
+                yield info.cls.__name__
+            left += [each.type for each in info.fields]
+        elif isinstance(info, msgspec.inspect.UnionType):
+            left += info.types
+        elif isinstance(info, msgspec.inspect.Metadata):
+            left.append(info.type)
+        else:
+            left += [
+                part
+                for name in ("item_type", "value_type")
+                if (part := getattr(info, name, None)) is not None
+            ]
+            left += getattr(info, "item_types", ())
+
+
+def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool) -> None:
     """Laws 1 and 2 for one operation."""
+    if keyed:
+        given = operation.setdefault("parameters", [])
+        names = {each["name"].lower() for each in given}
+        given += [each for each in _KEY_HEADERS if each["name"].lower() not in names]
+        operation["responses"].setdefault("202", _IN_PROCESS)
     allowed = ALLOWED.get(f"{method.upper()} {path}", frozenset())
     operation["security"] = _security(allowed)
     operation["x-tenure-roles"] = sorted(allowed)
@@ -104,7 +174,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     own = {int(status) for status in responses if int(status) >= 400} - {400}
     for status in [status for status in responses if int(status) >= 400]:
         del responses[status]
-    for status in sorted(own | _refusals(path, method, operation, allowed)):
+    for status in sorted(own | _refusals(path, method, allowed)):
         responses[str(status)] = {"$ref": f"#/components/responses/Error{status}"}
 
 
@@ -117,7 +187,7 @@ def _security(allowed: frozenset[str]) -> list[dict[str, list[str]]]:
     return [*ways, {}] if HERE in allowed else ways
 
 
-def _refusals(path: str, method: str, operation: dict[str, Any], allowed: frozenset[str]) -> set[int]:
+def _refusals(path: str, method: str, allowed: frozenset[str]) -> set[int]:
     """The statuses from 400 on that a route can answer with."""
     if path in ("/healthz", "/readyz"):
         return {400, 500, 503}
@@ -138,11 +208,6 @@ def _refusals(path: str, method: str, operation: dict[str, Any], allowed: frozen
         found.add(409)
     if path == "/events/stream":
         found.add(410)
-    if any(
-        given.get("in") == "header" and "idempotency" in given["name"].lower()
-        for given in operation.get("parameters", ())
-    ):
-        found |= {409, 422}
     return found
 
 

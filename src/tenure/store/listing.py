@@ -79,7 +79,8 @@ READS: dict[str, Answer] = {
     "runs_page_by_status": Run,  # () ; tenant, status, before_created_at, before_id, limit
     "runs_page_by_repo": Run,  # () ; tenant, repo, before_created_at, before_id, limit
     "glances": Glance,  # (id) -> those that are there, in any order
-    "questions_page": Question,  # () ; tenant, kind, before_requested_at, before_run_id, before_no, limit -> open ones
+    "questions_page": Question,  # () ; tenant, kind, before_requested_at, before_run_id, before_no, limit -> open ones,
+    # of a kind or of `any`
     "questions_of": Question,  # () ; run_id -> all of a run, in the order they were asked
     "question_at": Question,  # () ; run_id, no
     "questions_counted": Count,  # () ; tenant -> a row for each kind that has open ones

@@ -54,11 +54,11 @@ async def list_approvals(
 ) -> Page[ApprovalView]:
     """The open approvals; with `run` all of that run's, decided ones too, unless `status` says which."""
     if run is None:
-        if status not in (None, "requested") or kind == "any":
+        if status not in (None, "requested"):
             raise TenureError(
                 "INVALID_INPUT",
-                "over all runs only open questions of one kind are listed",
-                (Detail("run", "names the run whose questions of other statuses and kinds are meant"),),
+                "over all runs only open questions are listed",
+                (Detail("run", "names the run whose questions of other statuses are meant"),),
             )
         return await open_page(request, kind, limit, cursor)
     found = await request.engine.views.approvals(ids.run_int(run))

@@ -30,7 +30,7 @@ from approval as a
 join wait as w on w.run_id = a.run_id and w.no = a.no
 join run as r on r.id = a.run_id
 where
-    a.tenant = $1 and a.status = 'requested' and w.kind = $2 and a.requested_at <= $3
+    a.tenant = $1 and a.status = 'requested' and ($2::text = 'any' or w.kind::text = $2::text) and a.requested_at <= $3
     and (a.requested_at, a.run_id, a.no) < ($3, $4, $5)
 order by a.requested_at desc, a.run_id desc, a.no desc limit $6
 
