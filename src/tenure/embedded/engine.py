@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -24,10 +23,10 @@ from tenure.clock import us
 from tenure.config import choose_database
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
 from tenure.embedded.looking import Looking
+from tenure.embedded.once_more import OnceMore
 from tenure.embedded.options import Options, Said
 from tenure.embedded.plan import PlanLike, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
-from tenure.kernel import again
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 RETENTION_PAGE = 200
 
 
-class Engine(Looking, Flows):
+class Engine(Looking, Flows, OnceMore):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
@@ -412,58 +411,6 @@ class Engine(Looking, Flows):
     async def put_caps(self, caps: list[Cap]) -> None:
         """Set caps and weights of tenants, workspaces and workflows."""
         await self.orchestrator.put_caps(caps)
-
-    # ----------------------------------------------------------------------------------------- once more
-
-    async def resume(
-        self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
-        repeat: Collection[str] = (),
-    ) -> str:  # fmt: skip
-        """Go on: a finished run as a new one that reuses what was done, a run that waits for an event or a time by ending
-        that wait, never an approval; the id of the run that goes on. Of what was begun and may not simply be
-        repeated, `happened` (step: what it returned) or `repeat` says what became of it."""
-        command = await self.resumption(run_id, actor=actor, happened=happened, repeat=repeat)
-        if command is None:
-            return run_id
-        return ids.run_text((await self.orchestrator.create(command)).run_id)
-
-    async def resumption(
-        self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
-        repeat: Collection[str] = (),
-    ) -> c.CreateRun | None:  # fmt: skip
-        """The run that goes on with a finished one, to be made; None: it was waiting, and its wait has been ended."""
-        run = await self.views.row(ids.run_int(run_id))
-        if run.status not in CLOSED_RUN:
-            await self._send(c.EndWait(**self._to(run_id, actor)))
-            return None
-        told = {
-            name: await self.kept(payload(said, aside=True), run_id)
-            for name, said in (happened or {}).items()
-        }
-        old, new_id, context = await self._finished(run), self.orchestrator.new_id(), self.context(actor)
-        return again.resume(old, new_id, context, happened=told, repeat=repeat)
-
-    async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
-        """A fresh run of the same plan, linked to the finished one; its id."""
-        command = await self.repetition(run_id, actor=actor)
-        return ids.run_text((await self.orchestrator.create(command)).run_id)
-
-    async def repetition(self, run_id: str, *, actor: str | None = None) -> c.CreateRun:
-        """The fresh run of a finished one, to be made."""
-        old = first = await self._finished(await self.views.row(ids.run_int(run_id)))
-        while first.spec.resumed_from is not None:
-            first = await self._finished(await self.views.row(first.spec.resumed_from))
-        return again.rerun(old, first, self.orchestrator.new_id(), self.context(actor))
-
-    async def _finished(self, run: Run) -> again.Finished:
-        read = self.store.read
-        return again.Finished(
-            run,
-            await self.views.spec(run.id),
-            await read("steps_of", run.id),
-            await read("checkpoints_of", run.id),
-            await read("payloads_of", run.id),
-        )
 
     async def settle(self) -> None:
         """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
