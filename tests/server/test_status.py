@@ -52,10 +52,15 @@ async def test_the_quick_way_answers_exactly_like_the_router(url: str) -> None:
                 assert _same(quick.json()) == _same(routed.json()), (name, query)
                 for header in ("content-type", "etag", "cache-control", "www-authenticate"):
                     assert quick.headers.get(header) == routed.headers.get(header), (name, query, header)
+        viewer = callers["viewer"]
+        tag = (await viewer.get(f"/runs/{run}/status")).headers["etag"]
+        seen = await viewer.get(
+            f"/runs/{run}/status", headers=[("x-a", "1"), ("x-a", "2"), ("if-none-match", tag)]
+        )
+        assert (seen.status_code, seen.content, seen.headers["etag"]) == (304, b"", tag)
         nobody = await s.caller()
         answer = await nobody.get(f"/runs/{run}/status")
         assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
-        viewer = callers["viewer"]
         for odd in ("nothing", "run_9999-99-99_000000_aaaaaa", "%00", "a%2Fb"):
             answer = await viewer.get(f"/runs/{odd}/status")
             assert (answer.status_code, problem(answer)) == (404, "RUN_NOT_FOUND"), odd

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromHeader, FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath, FromQuery, HeaderParameter, QueryParameter
 
 from tenure import ids
 from tenure.embedded import RunLine, RunView
@@ -165,12 +165,15 @@ async def get_status(
     request: Call,
     run_id: FromPath[str],
     profile: ProfileName = None,
-    if_none_match: FromHeader[str | None] = None,
-) -> Response[StatusView | StatusDocument | None]:
+    if_none_match: Annotated[
+        str | None, HeaderParameter(name="If-None-Match", description="The ETag of what was seen last.")
+    ] = None,
+) -> Response[StatusView | StatusDocument]:
     """Cheap, for asking often: with `If-None-Match` the answer is 304 until something has changed."""
     looked = await look(request.service, request.who.tenant, run_id, profile, if_none_match)
     if looked.body is None:
-        return Response(content=None, status_code=304, headers=looked.headers)
+        nothing: Any = b""
+        return Response(content=nothing, status_code=304, headers=looked.headers)
     return Response(content=looked.body, headers=looked.headers)
 
 
