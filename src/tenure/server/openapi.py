@@ -70,7 +70,6 @@ _IN_PROCESS = {
     "description": "The same request is in process: ask again.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InProcess"}}},
 }
-_PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
 
 
@@ -170,6 +169,8 @@ def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool)
     operation["security"] = _security(allowed)
     operation["x-tenure-roles"] = sorted(allowed)
     responses = operation["responses"]
+    for status in ("204", "304"):
+        responses.get(status, {}).pop("content", None)
     # What the framework says of refusals is not how we refuse. A route's own are in our words below.
     own = {int(status) for status in responses if int(status) >= 400} - {400}
     for status in [status for status in responses if int(status) >= 400]:
@@ -198,8 +199,8 @@ def _refusals(path: str, method: str, allowed: frozenset[str]) -> set[int]:
         found.add(401)
     if ANYONE not in allowed:
         found.add(403)
-    if _PLACE.search(path) or method in _WITH_BODY:
-        found.add(404)
+    if path not in ("/openapi.json", "/docs", "/metrics"):
+        found.add(404)  # also for what a query or a body names: a run, a profile
     if method != "get":
         found |= {403, 409}
     if method in _WITH_BODY:

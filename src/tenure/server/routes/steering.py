@@ -273,7 +273,12 @@ async def _started(request: Call, engine: Engine, command: c.CreateRun, held: He
 # ------------------------------------------------------------------------------------------------ many runs
 
 
-@post("/runs/cancel", summary="Cancel many runs", status_code=202)
+@post(
+    "/runs/cancel",
+    summary="Cancel many runs",
+    status_code=202,
+    responses={200: ResponseSpec(Fitting, description="How many fit. Nothing was done.")},
+)
 async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Fitting | Canceled]:
     """Without a token nothing is done: the answer (200) says how many runs fit, and has a token. With it they are
     canceled (202), unless the runs that fit are others by now (409)."""
