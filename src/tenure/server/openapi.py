@@ -169,8 +169,8 @@ def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool)
     operation["security"] = _security(allowed)
     operation["x-tenure-roles"] = sorted(allowed)
     responses = operation["responses"]
-    for status in ("204", "304"):
-        responses.get(status, {}).pop("content", None)
+    for bare in ("204", "304"):
+        responses.get(bare, {}).pop("content", None)
     # What the framework says of refusals is not how we refuse. A route's own are in our words below.
     own = {int(status) for status in responses if int(status) >= 400} - {400}
     for status in [status for status in responses if int(status) >= 400]:

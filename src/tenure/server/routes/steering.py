@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, patch, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from tenure import ids
