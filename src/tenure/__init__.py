@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tenure.client import Client as Client
     from tenure.embedded.engine import Engine as Engine
     from tenure.embedded.flows import Run as Run
     from tenure.embedded.running import run as run
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = {
     "Cap": "tenure.kernel.model",
+    "Client": "tenure.client",
     "Engine": "tenure.embedded.engine",
     "Run": "tenure.embedded.flows",
     "Schedules": "tenure.embedded.schedules",
