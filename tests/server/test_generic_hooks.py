@@ -68,7 +68,7 @@ async def test_a_secret_may_be_base64_and_several_signatures_may_be_sent(
         assert again.status_code == 200
 
 
-@pytest.mark.parametrize("off", [-301, 301, -86_400])
+@pytest.mark.parametrize("off", [-310, 310, -86_400])
 async def test_a_signature_of_another_time_is_refused_and_nothing_recorded(url: str, off: float) -> None:
     async with site(url) as s:
         sender = await ours(s)

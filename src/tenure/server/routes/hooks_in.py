@@ -4,7 +4,8 @@ Laws:
 1. A hook's id names the tenant; one that is unknown and one that is disabled are the same 404.
 2. The bytes are verified before they are parsed, and nothing is written down of those that fail (I34).
 3. Slack is always answered with a message: only a signature that fails, and what cannot be read, is an error.
-4. A click decides as the person who has linked that Slack account, with the same refusals as over HTTP.
+4. What Slack has signed counts once: a command by the key of its delivery, a link and a click by the same key.
+5. A click decides as the person who has linked that Slack account, with the same refusals as over HTTP.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tenure.server.deciding import Decision, decide, question
 from tenure.server.intake import HookSettings, Received
 from tenure.server.principals import Principal
 from tenure.server.routes.hooks import answered
+from tenure.store.deliveries import request_of
+from tenure.store.keys import Held
 
 log = structlog.get_logger(__name__)
 
@@ -100,13 +103,24 @@ async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
         return Message(text="fine")
     read = told.slack_command(headers, body)
     team, user = fields.get("team_id", ""), fields.get("user_id", "")
-    if fields.get("text", "").strip() == "link":
+    if fields.get("text", "").strip().lower() == "link":
+        if not await _first_time(request, hook, read):
+            return Message(text="That was answered already; type it again.")
         return await _link(request, hook, team, user)
     if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
         person = await request.service.identity.by_slack(hook.tenant, team, user)
         if person is None:
             return _not_linked(read.event)
     return Message(text=_told_of(read.event, await request.service.intake.receive(hook, read)))
+
+
+async def _first_time(request: Call, hook: Hook, read: told.Told) -> bool:
+    """Whether this very request came for the first time; nothing of what it is answered is kept."""
+    keys, wanted = request.service.keys, request_of("slack", read.delivery(hook.id, hook.tenant))
+    held = await keys.begin(wanted)
+    if isinstance(held, Held):
+        await keys.complete(held, wanted, b"200\n{}", None)
+    return isinstance(held, Held)
 
 
 async def _link(request: Call, hook: Hook, team: str, user: str) -> Message:
@@ -140,7 +154,8 @@ async def slack_action(request: Call, hook_id: FromPath[str]) -> Message:
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verified(request, "slack", hook_id)
     read, said = told.slack_action(headers, body)
-    del read  # nothing is taken down: what a click does is in the run's history, and a repeat changes nothing
+    if not await _first_time(request, hook, read):
+        return Message(text="That click was answered already.")
     actions = said.get("actions")
     clicked = actions[0] if isinstance(actions, list) and actions else None
     name = clicked.get("action_id") if isinstance(clicked, dict) else None
@@ -163,7 +178,7 @@ def _id(said: dict[str, Any], word: str) -> str:
 
 
 async def _decided(request: Call, person: Person, decision: str, value: Any) -> str:
-    """Decide as a person (law 4). The approval's revision and digest are those of the message that was clicked."""
+    """Decide as a person (law 5). The approval's revision and digest are those of the message that was clicked."""
     parts = value.rsplit(":", 2) if isinstance(value, str) else []
     if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 9:
         raise told.malformed("the button's value is not {approval id}:{revision}:{digest}")
