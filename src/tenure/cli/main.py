@@ -36,6 +36,11 @@ COMMANDS: dict[str, Line] = {
     "signal": Line("signal", "Runs", "Deliver an event to a run."),
     "schedule": Line("schedule", "Runs", "Start runs by the clock."),
     "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
+    # Look after who may ask a server.
+    "tenants": Line("tenants", "People and keys", "Whose runs they are, and their share of the workers."),
+    "people": Line("people", "People and keys", "Who asks a server and decides; their one-time codes."),
+    "clients": Line("clients", "People and keys", "Programs that ask a server."),
+    "keys": Line("keys", "People and keys", "Make, rotate and revoke credentials."),
     # Look after the database.
     "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
     "doctor": Line("doctor", "Database", "Check every invariant over a database."),

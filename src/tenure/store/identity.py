@@ -152,7 +152,7 @@ class Identity:
         """Carry out a change of a tenant's people, clients or keys: `make(now)` reads, checks and writes (law 1)."""
 
         def work() -> Transaction[T]:
-            yield Query("lock_tenants", ((f"admin/{tenant}",),))
+            yield _lock(tenant)
             now = (yield Query("now"))[0].now_us
             result, lines = yield from make(now)
             for line in lines:
@@ -269,8 +269,14 @@ def chained(
     return AdminEvent(tenant, seq, kind, at, actor, body, digest.digest())
 
 
+def _lock(tenant: str) -> Query:
+    """What those who change a tenant's people, or write into its chain, wait for. (No tenant is called like that.)"""
+    return Query("lock_tenants", ((f"admin/{tenant}",),))
+
+
 def told(change: Change, now: int) -> Transaction[None]:
-    """Add a line to a chain."""
+    """Add a line to a chain, within a transaction."""
+    yield _lock(change.tenant)
     before = yield Query("admin_head", scalars=(change.tenant,))
     body = msgspec.json.encode(change.about, order="sorted")
     line = chained(before[0] if before else None, change.tenant, change.kind, now, change.actor, body)

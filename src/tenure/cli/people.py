@@ -1,0 +1,178 @@
+"""`tenure people`: people who ask a server, and decide.
+
+Law: nobody makes a person's key for them. A code is handed over; the person exchanges it, and is the only one to see the
+key.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.identity import (
+    Name,
+    NewName,
+    NewRoles,
+    Of,
+    Roles,
+    ask,
+    enrol_here,
+    newest,
+    read,
+    show_list,
+    show_one,
+    show_secret,
+)
+from tenure.cli.options import AsJson, Db
+from tenure.cli.session import By, seconds
+
+if TYPE_CHECKING:
+    from tenure.kernel.service import Person
+
+_app = typer.Typer(
+    name="people",
+    help="People who ask a server, and decide: made by an admin, enrolled by themselves.",
+    epilog="""
+    Somebody who approves:
+
+    tenure people create ada --name "Ada L." --role approver --group release --tenant acme -- prints a code for Ada
+
+    tenure people redeem -- what Ada does with it (or POST /enrolments): prints Ada's key, once
+
+    The code is good once, for three days. docs/tenants.md explains the whole.
+    """,
+    no_args_is_help=True,
+)
+
+_Person = Annotated[str, typer.Argument(metavar="PERSON", help="The id, see `tenure people list`.")]
+_Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group", help="Whose approvals this person can give; may be repeated.", show_default=False
+    ),
+]
+_TOLD = "Hand this code to {}. It is good once and shown only now; `tenure people redeem` or POST /enrolments takes it:"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(_app)
+
+
+@_app.command()
+def create(
+    person: Annotated[
+        str, typer.Argument(metavar="PERSON", help="An opaque id; histories keep it for good.")
+    ],
+    name: Name,
+    roles: Roles,
+    groups: _Groups = None,
+    tenant: Of = "default",
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a person; prints the enrolment code to hand over."""
+    made = ask(
+        db, tenant, by, lambda d: d.add_person(person=person, name=name, roles=roles, groups=groups or ())
+    )
+    code = ask(db, tenant, by, lambda d: d.invite(person))
+    made = msgspec.structs.replace(made, enrolment_until=code.expires_at)
+    show_secret({"person": made, "enrolment": code}, code.code, as_json, _TOLD.format(person))
+
+
+@_app.command()
+def enrol(
+    person: _Person,
+    expires: Annotated[str, typer.Option("--expires", help="How long the code is good: 72h, 30m.")] = "72h",
+    tenant: Of = "default",
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a new enrolment code: for somebody who lost the key. Using it ends the keys there were."""
+    code = ask(db, tenant, by, lambda d: d.invite(person, seconds(expires)))
+    show_secret(code, code.code, as_json, _TOLD.format(person))
+
+
+@_app.command()
+def redeem(db: Db = None, as_json: AsJson = False) -> None:
+    """Exchange an enrolment code (asked for, or from stdin) for one's own key; prints it, once."""
+    if sys.stdin.isatty():
+        code = typer.prompt("Enrolment code", hide_input=True, err=True)
+    else:
+        code = sys.stdin.readline()
+    person, key = enrol_here(db, code.strip())
+    told = f"This is the key of {person}, shown now and never again. Keep it where only you can read it:"
+    show_secret(key, key.key, as_json, told)
+
+
+@_app.command("list")
+def list_people(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
+    """List the people of a tenant, newest first."""
+    from tenure.server.identity_views import person_view
+
+    found = [person_view(row) for row in newest(db, "people_before", tenant)]
+    show_list(found, "people", ("id", "name", "roles", "groups", "slack", "closed_at"), as_json)
+
+
+@_app.command()
+def show(person: _Person, tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
+    """Show a person."""
+    from tenure.server.identity_views import person_view
+
+    show_one(person_view(_found(db, tenant, person)), as_json)
+
+
+@_app.command()
+def change(
+    person: _Person,
+    name: NewName = None,
+    roles: NewRoles = None,
+    groups: _Groups = None,
+    tenant: Of = "default",
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a person; what is not said stays as it is."""
+    from tenure.server.identity_views import listed
+
+    before = _found(db, tenant, person)
+    made = ask(
+        db,
+        tenant,
+        by,
+        lambda d: d.set_person(
+            person,
+            name=name or before.name,
+            roles=roles or listed(before.roles),
+            groups=groups if groups is not None else listed(before.groups),
+        ),
+    )
+    show_one(made, as_json)
+
+
+@_app.command()
+def close(
+    person: _Person, tenant: Of = "default", db: Db = None, by: By = None, as_json: AsJson = False
+) -> None:
+    """Close a person for good: no key of theirs works any more, at servers within a second."""
+    made = ask(db, tenant, by, lambda d: d.close_person(person))
+    if as_json:
+        print_json(made)
+    else:
+        out().print(shown(f"{person} is closed"))
+
+
+def _found(db: str | None, tenant: str, person: str) -> Person:
+    from tenure.errors import TenureError
+
+    found: list[Person] = read(db, "person_named", tenant, person)
+    if not found:
+        raise TenureError("PERSON_NOT_FOUND", f"there is no person {person!r} of tenant {tenant!r}")
+    return found[0]

@@ -1,0 +1,123 @@
+"""`tenure tenants`, `people`, `clients` and `keys`: from an empty folder to callers of a server, each command once."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Done, Tenure, in_folder
+
+
+@pytest.fixture
+def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+def fed(tenure: Tenure, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> Done:
+    """A command with this on its stdin."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return tenure(*arguments)
+
+
+def test_a_tenant_its_people_and_its_programs(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tenure("tenants", "create", "acme", "--name", "Acme Ltd")
+    assert made.code == 0, made.err
+    assert "Acme Ltd" in made.out
+    assert "acme" in tenure("tenants", "list").out
+
+    person = tenure(
+        "people", "create", "ada", "--name", "Ada L.", "--role", "approver", "--group", "release",
+        "--tenant", "acme",
+    )  # fmt: skip
+    assert person.out.startswith("tne_"), "the code alone, to be piped"
+    assert len(person.out.splitlines()) == 1
+    assert "good once" in person.err
+    key = fed(tenure, monkeypatch, person.out, "people", "redeem")
+    assert key.out.startswith("tn_")
+    assert "shown now and never again" in key.err
+    again = fed(tenure, monkeypatch, person.out, "people", "redeem")
+    assert (again.code, "ENROLMENT_INVALID" in again.err) == (1, True)
+
+    assert tenure("clients", "create", "ci", "--role", "operator", "--tenant", "acme").code == 0
+    key = tenure("keys", "create", "--client", "ci", "--tenant", "acme", "--expires", "+90d")
+    assert key.out.startswith("tn_")
+    secret = key.out.strip().split("_", 2)[2]
+    listed = tenure("keys", "list", "--tenant", "acme")
+    assert key.out.split("_")[1] in listed.out
+    assert secret not in listed.out
+    rotated = tenure("keys", "rotate", key.out.split("_")[1], "--tenant", "acme", "--overlap", "1h")
+    assert rotated.out.startswith("tn_")
+    revoked = tenure("keys", "revoke", key.out.split("_")[1], "--tenant", "acme")
+    assert revoked.out == f"{key.out.split('_')[1]} is revoked\n"
+
+    told = tenure("tenants", "audit", "acme")
+    assert "the chain is whole" in told.out
+    for word in ("person.enrolled", "key.rotated", "key.revoked", "client.created"):
+        assert word in told.out
+    assert "Ada L." not in told.out
+    assert tenure("doctor").code == 0
+
+
+def test_people_and_clients_change_and_go(tenure: Tenure) -> None:
+    tenure("tenants", "create", "default")
+    tenure("people", "create", "ada", "--name", "Ada", "--role", "viewer", "--group", "a")
+    tenure("clients", "create", "ci", "--role", "viewer", "--owner", "ada")
+    changed = tenure("people", "change", "ada", "--role", "admin", "--json").json()
+    assert (changed["name"], changed["roles"], changed["groups"]) == ("Ada", ["admin"], ["a"])
+    changed = tenure("clients", "change", "ci", "--name", "Our CI", "--json").json()
+    assert (changed["name"], changed["roles"], changed["owner"]) == ("Our CI", ["viewer"], "ada")
+    assert "Our CI" in tenure("clients", "show", "ci").out
+    assert "admin" in tenure("people", "show", "ada").out
+    assert tenure("people", "enrol", "ada", "--expires", "1h").out.startswith("tne_")
+    assert tenure("clients", "close", "ci").out == "ci is closed\n"
+    assert tenure("people", "close", "ada").out == "ada is closed\n"
+    refused = tenure("people", "enrol", "ada")
+    assert (refused.code, "INVALID_INPUT" in refused.err) == (1, True)
+
+
+def test_the_operators_key_and_the_tenants_limits(tenure: Tenure) -> None:
+    made = tenure("keys", "create", "--operator", "--json").json()
+    assert (made["owner_kind"], made["key"][:3]) == ("operator", "tn_")
+    assert tenure("keys", "list", "--operator", "--json").json()[0]["id"] == made["id"]
+    assert tenure("keys", "rotate", made["id"], "--operator").out.startswith("tn_")
+    tenure("tenants", "create", "acme")
+    assert "no caps" in tenure("tenants", "caps", "acme").out
+    tenure("tenants", "caps", "acme", "--weight", "2", "--max-concurrency", "5")
+    tenure("tenants", "caps", "acme", "--workflow", "build", "--max-runs-per-min", "7")
+    said = {cap["scope"]: cap for cap in tenure("tenants", "caps", "acme", "--json").json()}
+    assert (said[""]["weight"], said[""]["max_concurrency"]) == (2, 5)
+    assert said["wf:build"]["max_runs_per_min"] == 7
+    tenure("tenants", "caps", "acme", "--clear")
+    assert tenure("tenants", "caps", "acme", "--json").json()[0]["max_concurrency"] is None
+    assert tenure("tenants", "close", "acme").out == "acme is closed\n"
+    assert tenure("tenants", "show", "acme", "--json").json()["closed_at"] is not None
+    assert tenure("tenants", "open", "acme").out == "acme is open\n"
+    assert "Acme 2" in tenure("tenants", "rename", "acme", "Acme 2").out
+    kinds = [line["kind"] for line in tenure("tenants", "audit", "--json").json()["lines"]]
+    assert kinds[:3] == ["tenant.renamed", "tenant.opened", "tenant.closed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("clients", "create", "ci", "--role", "viewer", "--tenant", "none"), 1, "TENANT_NOT_FOUND"),
+        (("clients", "create", "a/b", "--role", "viewer"), 1, "INVALID_INPUT"),
+        (("clients", "create", "ci", "--role", "boss"), 1, "boss"),
+        (("clients", "create", "ci"), 2, "--role"),
+        (("clients", "show", "none"), 1, "CLIENT_NOT_FOUND"),
+        (("people", "show", "none"), 1, "PERSON_NOT_FOUND"),
+        (("keys", "create"), 2, "--operator"),
+        (("keys", "create", "--client", "x", "--operator"), 2, "--operator"),
+        (("keys", "create", "--client", "none"), 1, "INVALID_INPUT"),
+        (("keys", "revoke", "none"), 1, "KEY_NOT_FOUND"),
+        (("tenants", "create", "default"), 1, "ALREADY_EXISTS"),
+        (("tenants", "show", "none"), 1, "TENANT_NOT_FOUND"),
+        (("tenants", "caps", "none"), 1, "TENANT_NOT_FOUND"),
+        (("tenants", "caps", "default", "--weight", "0"), 2, "--weight"),
+    ],
+)
+def test_what_cannot_be_is_refused(tenure: Tenure, arguments: tuple[str, ...], code: int, told: str) -> None:
+    tenure("tenants", "create", "default")
+    done = tenure(*arguments)
+    assert (done.code, told in done.err) == (code, True), done.err

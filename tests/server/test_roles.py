@@ -1,0 +1,251 @@
+"""docs/roles.md is true: every route, with no key, a wrong one, every role, and another tenant's ids."""
+
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from tenure.server.principals import ROLES, new_key
+from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, make_hook, pull_request, register
+from tests.server.stage import ACME, Site, problem, site
+from tests.server.walking import PAGE, body_for, routes, table
+
+NOT_DOCUMENTED = {"GET /openapi.json", "GET /docs"}
+"""Routes that are about the document itself."""
+
+NOTHING = {
+    "run_id": "run_2026-02-14_080000_abc123",
+    "approval_id": "apr_nothing",
+    "proposal_id": "apr_nothing",
+    "lease_id": "nothing",
+    "hook_id": "hook_nothing",
+    "delivery_id": "nothing",
+    "webhook_id": "sub_nothing",
+    "client_id": "cli_nothing",
+    "person_id": "per_nothing",
+    "key_id": "nothing00000",
+    "tenant_id": "nothing",
+    "key": "nothing",
+    "name": "nothing",
+}
+
+BODIES: dict[str, Any] = {
+    "POST /runs/{run_id}/approve": {"decision": "approve"},
+    "POST /approvals/{approval_id}/decision": {"decision": "approve"},
+    "POST /proposals/{proposal_id}/decision": {"decision": "approve"},
+    "PATCH /runs/{run_id}": {"labels": {}},
+}
+"""Bodies of routes whose smallest one would be refused before anything is looked for."""
+
+PERSONAL = {"PUT /me/slack", "DELETE /me/slack"}
+"""Routes that a service has no use for, whatever its role."""
+
+OWN = {"PUT /workflows/{name}", "PUT /schedules/{name}"}
+"""Routes that make something of the caller's own under a name, whoever else has one of that name."""
+
+
+async def sent(
+    who: httpx.AsyncClient, route: str, ids: dict[str, str], how: dict[str, Any]
+) -> httpx.Response:
+    """One request; of a stream only how it begins."""
+    method, _, path = route.partition(" ")
+    request = who.build_request(method, path.format(**ids), **how)
+    answer = await who.send(request, stream=True)
+    try:
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            await answer.aread()
+    finally:
+        await answer.aclose()
+    return answer
+
+
+def code_of(answer: httpx.Response) -> str | None:
+    """The code of a refusal, which has the one shape; None: it was no refusal."""
+    return problem(answer) if answer.status_code >= 400 else None
+
+
+class Walk:
+    """All routes that are there, with what to send to them."""
+
+    def __init__(self, s: Site, document: dict[str, Any]) -> None:
+        self.site = s
+        self.document = document
+        self.table = table()
+
+    def how(self, route: str) -> dict[str, Any]:
+        """What to send."""
+        return {"json": BODIES[route]} if route in BODIES else body_for(self.document, route)
+
+
+async def begun(s: Site) -> Walk:
+    operator = await s.caller(await s.operator_key())
+    return Walk(s, (await operator.get("/openapi.json")).json())
+
+
+def test_the_page_is_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/roles_page.py", "--check"],
+        cwd=PAGE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_table_has_every_route_and_no_other() -> None:
+    listed, there = set(table()), routes()
+    assert there - listed == set(), "routes that the table does not have: nobody may use them"
+    assert listed - there == set(), "lines of the table without a route"
+    assert all(listed), "a line for nobody"
+
+
+async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> None:
+    async with site(url) as s:
+        walk = await begun(s)
+        documented = {
+            f"{method.upper()} {path}"
+            for path, item in walk.document["paths"].items()
+            for method in item
+            if method in ("get", "post", "put", "patch", "delete")
+        }
+        assert documented | NOT_DOCUMENTED == routes() | NOT_DOCUMENTED
+
+
+@pytest.mark.guard_seconds(180)
+async def test_every_route_lets_in_whom_the_table_names_and_nobody_else(url: str) -> None:
+    async with site(url, behind_proxy=True) as s:  # beyond loopback, where `here` needs a credential
+        walk = await begun(s)
+        callers: dict[str, httpx.AsyncClient] = {
+            "no key": await s.caller(),
+            "a wrong key": await s.caller(new_key().text),
+            **{role: await s.person(role, role) for role in ROLES},
+            **{f"a service: {role}": await s.as_(role) for role in ROLES},
+            "installation": await s.caller(await s.operator_key()),
+        }
+        wrong = []
+        for route, allowed in walk.table.items():
+            for name, caller in callers.items():
+                answer = await sent(caller, route, NOTHING, walk.how(route))
+                code, role = code_of(answer), name.removeprefix("a service: ")
+                if "anyone" in allowed:
+                    fits = code != "FORBIDDEN"
+                elif name in ("no key", "a wrong key") or "lease" in allowed:
+                    fits = (answer.status_code, code) == (401, "UNAUTHENTICATED")
+                elif route in PERSONAL and role != name:
+                    fits = (answer.status_code, code) == (403, "FORBIDDEN")
+                elif role in allowed or "here" in allowed:
+                    fits = code not in ("FORBIDDEN", "UNAUTHENTICATED")
+                else:
+                    fits = (answer.status_code, code) == (403, "FORBIDDEN")
+                if not fits or answer.status_code >= 500:
+                    wrong.append(f"{route} for {name}: {answer.status_code} {code}")
+        assert wrong == []
+
+
+async def a_world(s: Site, tenant: str) -> dict[str, str]:
+    """One of each thing that a tenant can have: what to fill into paths."""
+    admin, runner = await s.as_("admin", tenant=tenant), await s.as_("runner", tenant=tenant)
+    plan: list[dict[str, Any]] = [
+        {"name": "build", "tool": "build"},
+        {"name": "ok", "kind": "approval", "approval": {"action": "do it"}, "needs": []},
+    ]
+    run = await s.engine.scoped(tenant=tenant, actor="person:rita").create("release", plan)
+    [asked] = await s.engine.scoped(tenant=tenant).approvals(run)
+    lease = (await _made(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1))[
+        "leases"
+    ][0]
+    client = await _made(admin, "/clients", name="c", roles=["viewer"])
+    person = await _made(admin, "/people", name="p", roles=["viewer"])
+    key = await _made(admin, "/keys", client=client["id"])
+    webhook = await _made(admin, "/webhooks", url="https://example.com/in", secret=REFERENCE)
+    await register(s, "greeting", tenant)
+    await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
+    hook = await make_hook(s, tenant=tenant)
+    await GitHub(s, hook["id"]).deliver("pull_request", pull_request())
+    [delivery] = (await admin.get(f"/hooks/{hook['id']}/deliveries")).json()["items"]
+    return {
+        "tenant_id": tenant, "run_id": run, "key": "build", "approval_id": asked.id, "proposal_id": asked.id,
+        "lease_id": lease["id"], "token": lease["token"], "client_id": client["id"], "person_id": person["id"],
+        "key_id": key["id"], "webhook_id": webhook["id"], "hook_id": hook["id"], "delivery_id": delivery["id"],
+        "name": "greeting",
+    }  # fmt: skip
+
+
+async def _made(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    answer = await who.post(path, json=body)
+    assert answer.status_code < 300, answer.text
+    return answer.json()
+
+
+def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
+    """An answer without what differs between any two requests: its id, and the ids that were asked for."""
+    text = answer.text.replace(answer.headers["x-request-id"], "REQUEST")
+    for name in sorted(ids, key=lambda name: -len(ids[name])):
+        text = text.replace(ids[name], "ID")
+    return answer.status_code, text
+
+
+@pytest.mark.clause("APR-11")
+@pytest.mark.guard_seconds(180)
+async def test_another_tenants_things_look_exactly_like_none(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    async with site(url) as s:
+        walk, owner = await begun(s), await s.as_(*ROLES)
+        theirs = await a_world(s, ACME)
+        lines = await s.engine.store.read("admin_events_after", ACME, 0, 1000)
+        before = await s.engine.scoped(tenant=ACME).get(theirs["run_id"])
+        key = await s.key(*ROLES, tenant="globex", person="greta", groups=["release"])
+        greta = await s.caller(key)
+        wrong, walked = [], 0
+        for route, allowed in walk.table.items():
+            if "{" not in route or not allowed & set(ROLES) or route in OWN:
+                continue
+            walked += 1
+            how = walk.how(route)
+            of_theirs = shown(await sent(greta, route, theirs, how), theirs)
+            of_nothing = shown(await sent(greta, route, NOTHING, how), NOTHING)
+            if of_theirs != of_nothing or of_theirs[0] != 404:
+                wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
+        assert wrong == []
+        assert walked > 50
+        # To its own tenant all of it is there.
+        for path in (
+            "/runs/{run_id}", "/runs/{run_id}/steps/{key}/attempts", "/approvals/{approval_id}", "/workflows/{name}",
+            "/schedules/{name}", "/hooks/{hook_id}/deliveries/{delivery_id}", "/webhooks/{webhook_id}",
+            "/clients/{client_id}", "/people/{person_id}",
+        ):  # fmt: skip
+            assert (await owner.get(path.format(**theirs))).status_code == 200, path
+        assert await s.engine.store.read("admin_events_after", ACME, 0, 1000) == lines
+        assert await s.engine.scoped(tenant=ACME).get(theirs["run_id"]) == before
+
+
+async def test_a_lease_is_spoken_for_by_its_own_token_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    async with site(url) as s:
+        walk = await begun(s)
+        theirs, ours = await a_world(s, ACME), await a_world(s, "globex")
+        holder = await s.caller(ours["token"])
+        wrong = []
+        for route, allowed in walk.table.items():
+            if "lease" in allowed:
+                how = walk.how(route)
+                of_theirs = shown(await sent(holder, route, theirs, how), theirs)
+                of_nothing = shown(await sent(holder, route, NOTHING, how), NOTHING)
+                if of_theirs != of_nothing or of_theirs[0] not in (401, 404):
+                    wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
+        assert wrong == []
+        fits = await sent(holder, "GET /runner/leases/{lease_id}", ours, {})
+        assert fits.status_code == 200
+
+
+async def test_on_the_loopback_listener_the_services_own_pages_need_no_key(url: str) -> None:
+    async with site(url) as s:
+        stranger = await s.caller()
+        for route, allowed in table().items():
+            if "here" in allowed:
+                assert (await sent(stranger, route, NOTHING, {})).status_code == 200, route
