@@ -18,7 +18,7 @@ from tenure.errors import TenureError
 from tenure.server.problems import body_of, headers_of, noted
 from tenure.server.roles import ALLOWED
 from tenure.server.segments import keep_slashes
-from tenure.server.statuses import look
+from tenure.server.statuses import CACHED, look
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
@@ -70,17 +70,20 @@ class Front:
             request_id = scope["state"]["request_id"]
             error = noted(fault, request_id, scope["path"])
             body = body_of(error, request_id)
-            await _send(send, error.spec.status, headers_of(error), body)
+            said = [
+                (name.lower().encode(), value.encode("latin-1")) for name, value in headers_of(error).items()
+            ]
+            await _send(send, error.spec.status, said, body)
             return
+        told = [(b"etag", looked.tag.encode()), (b"cache-control", CACHED.encode())]
         if looked.body is None:
-            await _send(send, 304, looked.headers, b"")
+            await _send(send, 304, told, b"")
         else:
-            await _send(send, 200, looked.headers, _ENCODE(looked.body))
+            await _send(send, 200, told, _ENCODE(looked.body))
 
 
-async def _send(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
     if status != 304:
-        sent += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": sent})
+        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

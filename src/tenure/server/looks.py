@@ -3,7 +3,8 @@
 Laws:
 1. Who asks while a query is under way is answered by a later one, never by that: a look sees every commit that was
    answered before it was asked for.
-2. However many ask at once, few queries are under way, and no caller holds a connection while it waits.
+2. However many ask at once, one query is under way, and no caller holds a connection while it waits: the more ask, the
+   more are answered by one.
 3. Another tenant's run looks exactly like none.
 """
 
@@ -16,8 +17,6 @@ from tenure.errors import TenureError
 from tenure.store.listing import Glance
 from tenure.store.port import Store
 
-QUERIES_MAX = 2
-"""Queries under way at a time: one is answered while the other is being sent."""
 IDS_MAX = 500
 """Runs in one query."""
 
@@ -28,29 +27,28 @@ class Looks:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._asked: list[tuple[int, asyncio.Future[Glance | None]]] = []
-        self._under_way = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
 
     async def at(self, run_id: int, tenant: str) -> Glance:
         """How a run is, or RUN_NOT_FOUND."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Glance | None] = loop.create_future()
         self._asked.append((run_id, future))
-        if len(self._asked) == 1 and self._under_way < QUERIES_MAX:
-            loop.call_soon(self._begin)
+        if self._asking is None:
+            self._asking = loop.create_task(self._ask())
         glance = await future
         if glance is None or glance.tenant != tenant:
             raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
         return glance
 
-    def _begin(self) -> None:
-        if not self._asked or self._under_way >= QUERIES_MAX:
-            return
-        asked, self._asked = self._asked[:IDS_MAX], self._asked[IDS_MAX:]
-        self._under_way += 1
-        task = asyncio.ensure_future(self._answer(asked))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _ask(self) -> None:
+        """Query after query, as long as there is somebody who asks."""
+        try:
+            while self._asked:
+                asked, self._asked = self._asked[:IDS_MAX], self._asked[IDS_MAX:]
+                await self._answer(asked)
+        finally:
+            self._asking = None
 
     async def _answer(self, asked: list[tuple[int, asyncio.Future[Glance | None]]]) -> None:
         try:
@@ -60,14 +58,11 @@ class Looks:
             for _, future in asked:
                 if not future.done():
                     future.set_exception(_own(fault))
-        else:
-            found = {row.id: row for row in rows}
-            for run_id, future in asked:
-                if not future.done():
-                    future.set_result(found.get(run_id))
-        finally:
-            self._under_way -= 1
-            self._begin()
+            return
+        found = {row.id: row for row in rows}
+        for run_id, future in asked:
+            if not future.done():
+                future.set_result(found.get(run_id))
 
 
 def _own(fault: Exception) -> Exception:

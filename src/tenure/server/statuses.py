@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tenure.server.service import Service
 
 
+CACHED = "private, no-cache"
+"""Browsers may keep an answer, if they ask each time whether it still holds."""
+
+
 class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is."""
 
@@ -51,8 +55,8 @@ class Looked(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Browsers may keep it, if they ask each time whether it still holds."""
-        return {"ETag": self.tag, "Cache-Control": "private, no-cache"}
+        """What goes with it."""
+        return {"ETag": self.tag, "Cache-Control": CACHED}
 
 
 async def look(
