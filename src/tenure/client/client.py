@@ -279,11 +279,12 @@ class Client:
     async def workflow(self, name: str) -> list[WorkflowView]:
         """All registered versions of a workflow, newest first."""
         try:
-            return await self._to.pages(f"/workflows/{quote(name, safe='')}", WorkflowView)
+            found = await self._to.get(f"/workflows/{quote(name, safe='')}", dict[str, Any])
         except TenureError as refused:
             if refused.code != "WORKFLOW_NOT_FOUND":
                 raise
             return []
+        return msgspec.convert(found["items"], list[WorkflowView])
 
     async def register(self, name: str, text: str) -> WorkflowView:
         """Register a workflow that is a YAML document."""
