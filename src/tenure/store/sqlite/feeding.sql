@@ -21,6 +21,10 @@ select max(pos) from (select pos, at from feed order by pos limit ?2) where at <
 -- Where the ?1 newest rows begin. Positions are dense here.
 select max(pos) - ?1 from feed
 
+-- name: drop_foreign_feed
+-- Only PostgreSQL's positions depend on the server. Here they go with the file.
+delete from feed where false returning pos, at, x''
+
 -- name: empty_feed
 -- The last row that is trimmed stays, empty: it says up to where.
 update feed set body = x'' where pos = ?1 and length(body) > 0 returning pos, at, body
