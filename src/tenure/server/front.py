@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar.connection import ASGIConnection
 
-from tenure.errors import TenureError
 from tenure.server.problems import body_of, headers_of, noted
-from tenure.server.roles import ALLOWED
 from tenure.server.segments import keep_slashes
 from tenure.server.statuses import CACHED, look
 
@@ -58,10 +56,7 @@ class Front:
         scope["path_template"] = PATH  # as the router does, for those who count and log
         try:
             who = await self._service.gate.caller(ASGIConnection(scope))
-            self._service.gate.pace(who)
-            allowed = ALLOWED[ROUTE]
-            if who.kind == "operator" or not who.roles & allowed:
-                raise TenureError("FORBIDDEN", f"{ROUTE} is for: {', '.join(sorted(allowed))}")
+            self._service.gate.permit(who, ROUTE)
             match = headers.get(b"if-none-match")
             looked = await look(
                 self._service, who.tenant, run_id, profile, None if match is None else match.decode("latin-1")
