@@ -1,0 +1,188 @@
+"""A runner written from docs/runner-protocol.md alone, with nothing but the standard library.
+
+    runner = PlainRunner("http://127.0.0.1:8700", "tn_...", ["default|tool:build"])
+    runner.run_one(work)      # work(job) -> output; job.checkpoint, job.log, job.upload, job.canceled
+
+It repeats what had no answer with the same numbers, beats from a thread of its own, and stops its own work when the lease's time has
+passed without an answer.
+"""
+
+import http.client
+import json
+import secrets
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+AGAIN = (429, 502, 503)
+
+
+class Refused(Exception):
+    """An answer from 400 on."""
+
+    def __init__(self, status: int, error: dict[str, Any]) -> None:
+        super().__init__(f"{status} {error.get('code')}: {error.get('message')}")
+        self.status = status
+        self.code = error.get("code")
+        self.retryable = bool(error.get("retryable"))
+
+
+class Canceled(Exception):
+    """The job was asked to stop, and has."""
+
+
+class PlainRunner:
+    """One worker with one slot."""
+
+    def __init__(self, server: str, key: str, capabilities: list[str], worker: str = "plain-1") -> None:
+        self.server = urllib.parse.urlsplit(server)
+        self.key = key
+        self.capabilities = capabilities
+        self.worker = worker
+        self.patience_seconds = 20.0
+
+    def ask(
+        self, method: str, path: str, token: str, body: Any = None, kind: str = "application/json"
+    ) -> Any:
+        """Send a request until there is an answer; the answer's JSON, or its bytes."""
+        content = json.dumps(body).encode() if kind == "application/json" and body is not None else body
+        headers = {"Authorization": f"Bearer {token}"} | ({"Content-Type": kind} if body is not None else {})
+        deadline = time.monotonic() + self.patience_seconds
+        while True:
+            refused: Exception
+            try:
+                connection = http.client.HTTPConnection(
+                    self.server.hostname or "", self.server.port, timeout=40
+                )
+                try:
+                    connection.request(method, path, content, headers)
+                    answer = connection.getresponse()
+                    text = answer.read()
+                finally:
+                    connection.close()
+                if answer.status < 400:
+                    is_json = answer.headers.get_content_type() == "application/json"
+                    return json.loads(text) if is_json else text
+                refused = Refused(answer.status, json.loads(text).get("error", {}))
+                if not (refused.retryable or answer.status in AGAIN):
+                    raise refused
+            except (OSError, http.client.HTTPException, ValueError) as broken:
+                refused = broken
+            if time.monotonic() > deadline:
+                raise refused
+            time.sleep(0.05)
+
+    def claim(self, wait_s: float = 0, most: int = 1) -> list["Job"]:
+        """Take jobs."""
+        asked = {
+            "claim_id": secrets.token_hex(8),
+            "capabilities": self.capabilities,
+            "max": most,
+            "wait_s": wait_s,
+            "worker": self.worker,
+        }
+        return [Job(self, lease) for lease in self.ask("POST", "/runner/claim", self.key, asked)["leases"]]
+
+    def run_one(self, work: Callable[["Job"], Any], wait_s: float = 10) -> "Job | None":
+        """Take one job, do it, and say how it went."""
+        for job in self.claim(wait_s):
+            job.do(work)
+            return job
+        return None
+
+
+class Job:
+    """A lease."""
+
+    def __init__(self, runner: PlainRunner, lease: dict[str, Any]) -> None:
+        self.runner = runner
+        self.lease = lease
+        self.input = lease.get("input")
+        self.canceled = threading.Event()
+        self.lost = threading.Event()
+        self.outcome = ""
+        self._seq = 0
+        self._over = threading.Event()
+
+    def say(self, verb: str, seq: int | None = None, **what: Any) -> dict[str, Any]:
+        """Send a message, with the next number unless one is given."""
+        if seq is None:
+            self._seq += 1
+            seq = self._seq
+        path = f"/runner/leases/{self.lease['id']}/{verb}"
+        try:
+            answer: dict[str, Any] = self.runner.ask("POST", path, self.lease["token"], {"seq": seq, **what})
+        except Refused as refused:
+            if refused.code in ("LEASE_STALE", "UNAUTHENTICATED"):
+                self.lost.set()
+            elif refused.code == "RUN_CANCELING":
+                self.canceled.set()
+            raise
+        if answer["cancel"]:
+            self.canceled.set()
+        return answer
+
+    def state(self) -> dict[str, Any]:
+        """What there is to go on from."""
+        found: dict[str, Any] = self.runner.ask(
+            "GET", f"/runner/leases/{self.lease['id']}", self.lease["token"]
+        )
+        return found
+
+    def checkpoint(self, name: str, output: Any = None) -> None:
+        """Record a sub-result."""
+        self.say("checkpoint", name=name, output=output)
+
+    def log(self, *lines: str) -> None:
+        """Add lines to the run's log."""
+        self.say("log", lines=[{"text": line} for line in lines])
+
+    def upload(self, name: str, body: bytes, kind: str = "application/octet-stream") -> dict[str, Any]:
+        """Upload a file."""
+        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name)}"
+        found: dict[str, Any] = self.runner.ask("PUT", path, self.lease["token"], body, kind)
+        return found
+
+    def download(self, name: str) -> bytes:
+        """Download a file of the run."""
+        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name)}"
+        found: bytes = self.runner.ask("GET", path, self.lease["token"])
+        return found
+
+    def begin(self) -> None:
+        """Acknowledge, begin, and beat from now on."""
+        self.say("ack")
+        self.say("running")
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def do(self, work: Callable[["Job"], Any]) -> None:
+        """Do the work; the last word is said here."""
+        try:
+            self.begin()
+            output = work(self)
+            self.say("complete", output=output)
+            self.outcome = "succeeded"
+        except Canceled:
+            self.say("cancel-ack")
+            self.outcome = "canceled"
+        except Refused as refused:
+            self.outcome = "lost" if self.lost.is_set() else f"refused {refused.code}"
+        except Exception as fault:
+            self.say("fail", code="STEP_FAILED", message=str(fault))
+            self.outcome = "failed"
+        finally:
+            self._over.set()
+
+    def _beat(self) -> None:
+        held_until = time.monotonic() + self.lease["lease_seconds"]
+        while not self._over.wait(self.lease["heartbeat_seconds"]):
+            sent = time.monotonic()
+            try:
+                self.say("heartbeat", seq=0)
+                held_until = sent + self.lease["lease_seconds"]
+            except Exception:
+                if self.lost.is_set() or time.monotonic() > held_until:
+                    self.lost.set()
+                    return
