@@ -92,7 +92,12 @@ async def _serve(engine: Any, wanted: Wanted, told: Any) -> None:
     from tenure.server.serving import serving
     from tenure.server.settings import Settings
 
-    settings = Settings(host=wanted.host, port=wanted.port, grace_seconds=max(wanted.grace, 1.0))
+    settings = Settings(
+        host=wanted.host,
+        port=wanted.port,
+        grace_seconds=max(wanted.grace, 1.0),
+        webhooks_to_loopback=True,
+    )
     async with serving(engine, settings) as (_service, address):
         keys = await first_keys(engine)
         console = err()

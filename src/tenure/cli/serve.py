@@ -90,6 +90,10 @@ def serve(
         bool, typer.Option("--log-runs/--no-log-runs", help="Log what happens to runs.")
     ] = True,
     log_requests: Annotated[bool, typer.Option("--log-requests", help="Log every request.")] = False,
+    webhooks_to_private: Annotated[
+        bool,
+        typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
+    ] = False,
     migrate: Annotated[
         bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
     ] = True,
@@ -118,6 +122,7 @@ def serve(
         drain_seconds=seconds(drain),
         log_runs=log_runs,
         log_requests=log_requests,
+        webhooks_to_private=webhooks_to_private,
     )
     check_address(settings)
     configure(level=log_level, form=log_format)
