@@ -194,8 +194,8 @@ async def test_bad_people_and_clients_are_refused_with_their_place(url: str) -> 
         for groups in (["a", "a"], [""], ["x" * 201], ["a\u0000"], [str(n) for n in range(51)]):
             answer = await admin.post("/people", json={**fine, "groups": groups})
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), groups
-        for path in ("/people", "/clients"):
-            assert (await admin.post(path, json={**fine, "id": "twice"})).status_code == 201
+        assert (await admin.post("/people", json={**fine, "id": "twice"})).status_code == 201
+        for path in ("/people", "/clients"):  # they share their ids
             answer = await admin.post(path, json={**fine, "id": "twice"})
             assert (answer.status_code, problem(answer)) == (409, "ALREADY_EXISTS")
         for seconds in (0, 59, 1e9, "soon"):
@@ -203,3 +203,32 @@ async def test_bad_people_and_clients_are_refused_with_their_place(url: str) -> 
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         answer = await admin.put("/people/nobody", json=fine)
         assert (answer.status_code, problem(answer)) == (404, "PERSON_NOT_FOUND")
+
+
+async def test_what_is_made_twice_under_one_key_is_made_once(url: str) -> None:
+    async with site(url) as s:
+        admin, operator = await s.as_("admin"), await s.caller(await s.operator_key())
+        for who, path, body in (
+            (admin, "/people", {"name": "N", "roles": ["viewer"]}),
+            (admin, "/clients", {"name": "N", "roles": ["viewer"]}),
+            (operator, "/admin/tenants", {"id": "initech", "name": "Initech"}),
+        ):
+            first = await who.post(path, json=body, headers={"Idempotency-Key": f"once{path}"})
+            again = await who.post(path, json=body, headers={"Idempotency-Key": f"once{path}"})
+            assert (first.status_code, again.status_code) == (201, 201), again.text
+            assert again.headers["idempotency-replayed"] == "true"
+            assert (again.content, again.headers["location"]) == (first.content, first.headers["location"])
+            assert (await who.get(first.headers["location"])).json() == first.json()
+
+
+async def test_a_secret_is_never_kept_to_be_repeated(url: str) -> None:
+    async with site(url) as s:
+        admin = await s.as_("admin")
+        await admin.post("/clients", json={"id": "ci", "name": "CI", "roles": ["viewer"]})
+        made = [
+            (await admin.post("/keys", json={"client": "ci"}, headers={"Idempotency-Key": "k"})).json()
+            for _ in range(2)
+        ]
+        assert made[0]["key"] != made[1]["key"]
+        shown = (await admin.get(f"/keys/{made[0]['id']}")).json()
+        assert shown == {name: value for name, value in made[0].items() if name != "key"}

@@ -82,8 +82,7 @@ class Directory:
 
         def make(now: int) -> Transaction[Told[Client]]:
             yield from self._open_tenant()
-            if (yield Query("client_named", scalars=(self._tenant, chosen))):
-                raise taken("client", chosen)
+            yield from self._free(chosen)
             yield from self._answerable(owner)
             row = Client(self._tenant, chosen, *values, now)
             yield from saved(row)
@@ -132,8 +131,7 @@ class Directory:
 
         def make(now: int) -> Transaction[Told[Person]]:
             yield from self._open_tenant()
-            if (yield Query("person_named", scalars=(self._tenant, chosen))):
-                raise taken("person", chosen)
+            yield from self._free(chosen)
             row = Person(self._tenant, chosen, *values, None, None, None, now)
             yield from saved(row)
             return row, [self._person_line("person.created", row)]
@@ -332,6 +330,12 @@ class Directory:
             raise no_tenant(self._tenant)
         if found[0].closed_at is not None:
             raise invalid("tenant", "the tenant is closed")
+
+    def _free(self, chosen: str) -> Transaction[None]:
+        """Clients and people share their ids: what belongs to one by its id is never another's."""
+        for kind in ("client", "person"):
+            if (yield Query(f"{kind}_named", scalars=(self._tenant, chosen))):
+                raise taken(kind, chosen)
 
     def _client(self, client: str, *, is_open: bool = False, at: str | None = None) -> Transaction[Client]:
         """A client of this tenant; where `at` a body names it, that it is not there is the body's fault."""

@@ -143,6 +143,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "POST /people/{person_id}/enrolment": "admin",
         "GET /keys": "admin",
         "POST /keys": "admin",
+        "GET /keys/{key_id}": "admin",
         "POST /keys/{key_id}/rotate": "admin",
         "DELETE /keys/{key_id}": "admin",
         "GET /audit": "admin",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import delete, get, post, put
+from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody
 
 from tenure.kernel.decide.checks import check_cap, is_name
@@ -17,6 +17,7 @@ from tenure.kernel.model import Cap
 from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.directory import Directory
+from tenure.server.idempotency import Answer, Held, idempotent
 from tenure.server.identity_checks import invalid
 from tenure.server.identity_pages import audit_page, page_of
 from tenure.server.identity_views import AuditLine, EnrolmentView, PersonView, TenantView, tenant_view
@@ -94,10 +95,15 @@ async def tenants(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = 
     return await page_of(request, "tenants_before", tenant_view, limit, cursor)
 
 
-@post("/admin/tenants", summary="Make a tenant")
-async def add_tenant(request: Call, data: JSONBody[NewTenant]) -> TenantView:
+@post("/admin/tenants", summary="Make a tenant", status_code=201)
+async def add_tenant(request: Call, data: JSONBody[NewTenant]) -> Response[TenantView]:
     """It needs a person who looks after it: `POST /admin/tenants/{tenant_id}/people`."""
-    return await _installation(request).add_tenant(data.id, name=data.name)
+
+    async def operation(_held: Held | None) -> Answer:
+        made = await _installation(request).add_tenant(data.id, name=data.name)
+        return Answer.of(made, 201, location=f"/admin/tenants/{made.id}")
+
+    return await idempotent(request, operation)
 
 
 @get("/admin/tenants/{tenant_id:str}", summary="A tenant")

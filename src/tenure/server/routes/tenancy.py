@@ -1,6 +1,8 @@
 """A tenant's own clients, people and keys, looked after by its admins; and the chain of what they changed.
 
-Law: another tenant's client, person or key looks exactly like none.
+Laws:
+1. Another tenant's client, person or key looks exactly like none.
+2. What makes a secret is not repeated under an idempotency key: its answer would have to be kept.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from litestar import delete, get, post, put
+from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.directory import ENROLMENT_SECONDS, ENROLMENT_SECONDS_MAX
+from tenure.server.idempotency import Answer, Held, idempotent
 from tenure.server.identity_checks import GROUPS_MAX, ID_PATTERN, invalid, is_id
 from tenure.server.identity_pages import audit_page, page_of
 from tenure.server.identity_views import (
@@ -103,10 +106,17 @@ async def clients(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = 
     return await page_of(request, "clients_before", client_view, limit, cursor, first=(request.who.tenant,))
 
 
-@post("/clients", summary="Make a client")
-async def add_client(request: Call, data: JSONBody[NewClient]) -> ClientView:
+@post("/clients", summary="Make a client", status_code=201)
+async def add_client(request: Call, data: JSONBody[NewClient]) -> Response[ClientView]:
     """It needs a key before it can ask: `POST /keys`."""
-    return await own(request).add_client(client=data.id, name=data.name, roles=data.roles, owner=data.owner)
+
+    async def operation(_held: Held | None) -> Answer:
+        made = await own(request).add_client(
+            client=data.id, name=data.name, roles=data.roles, owner=data.owner
+        )
+        return Answer.of(made, 201, location=f"/clients/{made.id}")
+
+    return await idempotent(request, operation)
 
 
 @get("/clients/{client_id:str}", summary="A client")
@@ -142,10 +152,17 @@ async def people(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = N
     return await page_of(request, "people_before", person_view, limit, cursor, first=(request.who.tenant,))
 
 
-@post("/people", summary="Make a person")
-async def add_person(request: Call, data: JSONBody[NewPerson]) -> PersonView:
+@post("/people", summary="Make a person", status_code=201)
+async def add_person(request: Call, data: JSONBody[NewPerson]) -> Response[PersonView]:
     """The person needs an enrolment code to get a key: `POST /people/{person_id}/enrolment`."""
-    return await own(request).add_person(person=data.id, name=data.name, roles=data.roles, groups=data.groups)
+
+    async def operation(_held: Held | None) -> Answer:
+        made = await own(request).add_person(
+            person=data.id, name=data.name, roles=data.roles, groups=data.groups
+        )
+        return Answer.of(made, 201, location=f"/people/{made.id}")
+
+    return await idempotent(request, operation)
 
 
 @get("/people/{person_id:str}", summary="A person")
@@ -212,6 +229,15 @@ async def add_key(request: Call, data: JSONBody[NewKeyOf]) -> NewKeyView:
     )
 
 
+@get("/keys/{key_id:str}", summary="A key")
+async def key(request: Call, key_id: FromPath[str]) -> KeyView:
+    """Without its secret."""
+    found = await _named(request, "key_named", key_id)
+    if found is None:
+        raise TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
+    return key_view(found)
+
+
 @post("/keys/{key_id:str}/rotate", summary="Replace a client's key")
 async def rotate_key(
     request: Call, key_id: FromPath[str], data: JSONBody[Rotate | None] = None
@@ -243,5 +269,5 @@ async def _named(request: Call, query: str, name: str) -> Any:
 
 HANDLERS: list[Any] = [
     clients, add_client, client, set_client, close_client, people, add_person, person, set_person, close_person, invite,
-    keys, add_key, rotate_key, revoke_key, audit,
+    keys, add_key, key, rotate_key, revoke_key, audit,
 ]  # fmt: skip
