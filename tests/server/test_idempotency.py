@@ -13,6 +13,7 @@ from tenure.kernel.model import Idempotency
 from tenure.kernel.service import ApiKey
 from tenure.server.gate import new_key
 from tenure.store.keys import Held, Request
+from tests.server.cutting import cutting
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.workflows import begin, patient, register
 
@@ -432,3 +433,33 @@ async def test_a_rerun_under_a_key_is_one_run_also_after_a_crash(url: str) -> No
         assert (late.status_code, problem(late)) == (409, "IDEMPOTENCY_EXPIRED")
         assert late.json()["error"]["details"] == [{"path": "run_id", "problem": made}]
         assert len(await s.engine.scoped(tenant=ACME).runs()) == 2
+
+
+@pytest.mark.clause("APR-10")
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_client_that_was_cut_off_finds_out_by_its_key(url: str, when: str) -> None:
+    """Failure 17: whether the connection broke before or after the commit, asking again tells, and there is one effect."""
+    async with site(url) as s, cutting(s.address) as proxy:
+        operator = await s.as_("operator")
+        run = await waiting(s, operator)
+        ended = await begin(operator)
+        await s.engine.scoped(tenant=ACME).cancel(ended)
+        asked = {
+            "/runs": ECHO,
+            "/runs/batch": {"items": [OTHER, OTHER]},
+            f"/runs/{run}/signals/other": {"data": 1},
+            f"/runs/{ended}/rerun": {},
+        }
+        before = len(await s.engine.scoped(tenant=ACME).runs())
+        async with httpx.AsyncClient(base_url=proxy.address, headers=operator.headers) as unlucky:
+            for path, body in asked.items():
+                proxy.cut(when, path)
+                with pytest.raises(httpx.HTTPError):
+                    await post(unlucky, f"key of {path}", body, path)
+                answer = await post(unlucky, f"key of {path}", body, path)
+                assert answer.status_code in (200, 201), answer.text
+                replayed = answer.headers.get("idempotency-replayed")
+                assert replayed == ("true" if when == "after" else None), path
+        assert proxy.cuts == len(asked)
+        assert len(await s.engine.scoped(tenant=ACME).runs()) == before + 4
+        assert len(await s.engine.store.read("inbox_of", ids.run_int(run))) == 1
