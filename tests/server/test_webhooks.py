@@ -144,7 +144,7 @@ async def test_a_receiver_is_told_in_signed_cloudevents(url: str) -> None:
     async with told(url) as (s, receiver, _admin, id_):
         run = await work(s)
         events = await receiver.heard(5)
-        assert sorted(map(short, events), key=STORY.index) == STORY
+        assert list(map(short, events)) == STORY
         first = events[0]
         assert first["specversion"] == "1.0"
         assert (first["source"], first["type"], first["subject"]) == (
@@ -176,7 +176,7 @@ async def test_a_runs_events_come_in_order_although_some_fail_at_first(
             mine = [event for event in events if event["subject"] == run]
             places = [tuple(map(int, event["id"].split("-"))) for event in mine]
             assert places == sorted(places)
-            assert sorted(map(short, mine), key=STORY.index) == STORY
+            assert list(map(short, mine)) == STORY
         ids = [webhook_id for webhook_id, _ in receiver.tried]
         assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both tries
         bodies = dict(receiver.tried)

@@ -75,14 +75,14 @@ def news_of(lines: Iterable[Told], tenants: Container[str] | None = None) -> Ite
 
 
 def _of_line(told: Told, part: int) -> Iterator[News]:
+    if told.grew:  # before the status: a run has ended because its last step is done
+        part += 1
+        yield News(part, STEP, told)
     if told.before != told.status or told.kind == REPORTED:
         part += 1
         word = word_told(told.profile, told.before, told.status, told.kind)
         if word is not None:
             yield News(part, STATUS, told, word=word)
-    if told.grew:
-        part += 1
-        yield News(part, STEP, told)
     for type_, numbers in ((PROPOSAL, told.proposed), (APPROVAL, told.asked)):
         for no in numbers:
             part += 1
