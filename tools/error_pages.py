@@ -33,7 +33,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Waits, approvals and children", ("WAIT_", "EVENT_", "APPROV", "CHILD_")),
     (
         "Requests and limits",
-        ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "COMMAND_"),
+        ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
     ("Schedules", ("SCHEDULE_",)),
     (
@@ -53,6 +53,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "UPSTREAM_",
             "NLM_",
             "AGENT_",
+            "LISTEN_",
+            "EXTRA_",
         ),
     ),
     (
