@@ -9,6 +9,9 @@ such a row, and leaves the pages of the indexes alone.
 
 Of a run that has only recorded a checkpoint even that is too much: the save says so (`Save.light`), and its few
 columns are written by themselves.
+
+Other rows that are there already are written by an UPDATE, and those of a new run by a bare INSERT: a table's write
+statement does either, for twice the price of one. (apsw reads the whole text of a statement for each row, too.)
 """
 
 from __future__ import annotations
@@ -33,7 +36,16 @@ _NEW_VALUE = re.compile(r"\bexcluded\.(\w+)")
 
 def quickly(table: str, statement: str) -> str:
     """The short form of a table's write statement. A run's last argument is the version it must have."""
-    row, indexed = ROWS[table], INDEXED[table]
+    return _update(table, statement, INDEXED[table])
+
+
+def updating(table: str, statement: str) -> str:
+    """A table's write statement for a row that is there already. A run's last argument is the version it must have."""
+    return _update(table, statement, ())
+
+
+def _update(table: str, statement: str, indexed: tuple[str, ...]) -> str:
+    row = ROWS[table]
     place = {name: f"?{n}" for n, name in enumerate(row.__struct_fields__, start=1)}
     assigned = [
         f"{name} = {_filled_in(value, place)}"
@@ -66,6 +78,11 @@ def _filled_in(value: str, place: dict[str, str]) -> str:
     return _NEW_VALUE.sub(lambda match: place[match[1]], value)
 
 
+def inserting(table: str) -> str:
+    """A table's write statement for a row that cannot be there yet."""
+    return f"insert into {table} values ({', '.join('?' * len(ROWS[table].__struct_fields__))})"
+
+
 def _step_goes_on(step: Step) -> bool:
     """A step that has recorded something and is not done has most likely just recorded something."""
     return step.checkpoints > 0 and step.finished_at is None
@@ -76,5 +93,12 @@ def _lease_goes_on(attempt: Attempt) -> bool:
     return attempt.seq > 0 and attempt.ended_at is None
 
 
+def _is_no_claim(attempt: Attempt) -> bool:
+    """A lease that has said something, or ended, was granted before."""
+    return attempt.seq > 0 or attempt.ended_at is not None
+
+
 LIKELY: dict[str, Callable[[Any], bool]] = {"step": _step_goes_on, "attempt": _lease_goes_on}
 """Which rows to try the short form on; a miss costs a look-up."""
+THERE: dict[str, Callable[[Any], bool]] = {"step": lambda _: True, "attempt": _is_no_claim}
+"""Which rows of a run that is not new are there already, most likely; a miss costs a look-up."""

@@ -22,7 +22,7 @@ from msgspec.json import encode
 from tenure.kernel.model import ROWS, Row, Run
 from tenure.kernel.rows import LIGHT
 from tenure.store import families, port
-from tenure.store.sqlite.quick import INDEXED, LIKELY, lightly, quickly
+from tenure.store.sqlite.quick import INDEXED, LIKELY, THERE, inserting, lightly, quickly, updating
 
 SQL = families.texts("tenure.store.sqlite")
 _NOW, _DONE = SQL["now"], SQL["save_done"]
@@ -34,6 +34,8 @@ _SAVE = {table: SQL[f"save_{table}"] for table in (*ROWS, "remote_lease") if tab
 _BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
 _BENEATH += [SQL[f"delete_{table}"] for table in ("log_line", "remote_lease", "artifact")]
 _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
+_UPDATE = {table: updating(table, SQL[f"save_{table}"]) for table in INDEXED}
+_INSERT = {table: inserting(table) for table in THERE}
 _LIGHT_RUN = lightly(_RUN)
 _LOCKS = frozenset({"lock_runs", "lock_free_runs"})
 _LANES = frozenset({"lanes", "lanes_of"})
@@ -88,12 +90,14 @@ _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "ra
 class Running:
     """One transaction: what it has seen, what it has written."""
 
-    __slots__ = ("_changes", "_cursor", "_event_at", "_seen", "_time", "floor_us", "now_us")
+    __slots__ = ("_changes", "_cursor", "_event_at", "_made", "_seen", "_time", "floor_us", "now_us")
 
     def __init__(self, cursor: apsw.Cursor, time: Callable[[], int]) -> None:
         self._cursor = cursor
         self._time = time
         self._seen: dict[int, int] = {}
+        self._made: set[int] = set()
+        """Runs that it has made."""
         self._changes = cursor.connection.total_changes()
         self._event_at = -1
         """The time of the newest event it has written."""
@@ -156,13 +160,14 @@ class Running:
         }
         ids: set[int] = set()
         slow: list[Run] = []
-        quick, execute, changes = _QUICK["run"], self._cursor.execute, self._cursor.connection.changes
+        quick, whole = _QUICK["run"], _UPDATE["run"]
+        execute, changes = self._cursor.execute, self._cursor.connection.changes
         for run in save.runs:
             if (version := expect.get(run.id)) is not None:
                 if run.id in save.light:
                     execute(_LIGHT_RUN, (*_light(run), version))
-                else:
-                    execute(quick, (*_tuple(run), version))
+                else:  # one that has ended has most likely just done so: it is in other places of the indexes now
+                    execute(quick if run.finished_at is None else whole, (*_tuple(run), version))
                 if changes():
                     ids.add(run.id)
                 else:
@@ -201,11 +206,12 @@ class Running:
         if self._cursor.connection.total_changes() - before != len(made):
             raise port.Rejected("a new spec is without its new run")
         self._seen.update([(run.id, run.version) for run in runs])
+        self._made |= made
         return made
 
     def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
-        if table in LIKELY:
-            rows = self._try_quickly(table, rows, ids)
+        if table in THERE:
+            rows = self._write_known(table, rows, ids)
         written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table but cap has it
         if table == "attempt" and len(written) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
@@ -214,17 +220,21 @@ class Running:
             self._event_at = written[-1][_AT]
         self._cursor.executemany(_SAVE[table], written)
 
-    def _try_quickly(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
-        """Write what can be written in the short form; the rest."""
-        statement, likely = _QUICK[table], LIKELY[table]
+    def _write_known(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
+        """Write what is certainly new, or most likely there, by the statement for that; the rest."""
+        quick, whole, likely, there = _QUICK[table], _UPDATE[table], LIKELY[table], THERE[table]
         execute, changes = self._cursor.execute, self._cursor.connection.changes
+        made = self._made
         rest = []
         for row in rows:
-            if likely(row) and row.run_id in ids:
-                execute(statement, _tuple(row))
+            if row.run_id not in made and row.run_id in ids and there(row):
+                execute(quick if likely(row) else whole, _tuple(row))
                 if changes():
                     continue
             rest.append(row)
+        if made:
+            self._cursor.executemany(_INSERT[table], [_tuple(row) for row in rest if row.run_id in made])
+            rest = [row for row in rest if row.run_id not in made]
         return rest
 
     def _delete_runs(self, save: port.Save, ids: set[int]) -> set[int]:
