@@ -64,4 +64,4 @@ def make_app(service: Service) -> ASGIApp:
         debug=False,
         logging_config=None,
     )
-    return Entry(Front(app, service), service.settings, service.metrics)
+    return Entry(Front(app, service), service.settings, service.observer)

@@ -30,7 +30,8 @@ from tenure.server.tracing import Tracing
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-    from tenure.server.metrics import Metrics
+    from tenure.server.observing import Observer
+
 
 log = structlog.get_logger(__name__)
 
@@ -58,9 +59,9 @@ class _Body(msgspec.Struct, frozen=True):
 class Entry:
     """See the laws above; the outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, observer: Observer) -> None:
         self._app = app
-        self._metrics = metrics
+        self._observer = observer
         self._settings = settings
         seconds = settings.body_seconds
         self._usual = _Body(settings.body_bytes_max, True, seconds)
@@ -87,18 +88,19 @@ class Entry:
         scope.setdefault("state", {})["request_id"] = request_id
         named = (b"x-request-id", request_id.encode())
         began, status = time.perf_counter(), 0
+        sent: dict[bytes, bytes] = {}
         tracing = Tracing(method, headers, request_id)
 
         async def answered(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
                 said: list[tuple[bytes, bytes]] = list(message["headers"])
                 if status == 405:
                     allow = (methods_at(scope["path"]) or "").encode()
                     said = [*(pair for pair in said if pair[0] != b"allow"), (b"allow", allow)]
-                names = {name for name, _ in said}
-                said += (named, *_ALWAYS, *(pair for pair in _UNLESS_SAID if pair[0] not in names))
+                sent = dict(said)
+                said += (named, *_ALWAYS, *(pair for pair in _UNLESS_SAID if pair[0] not in sent))
                 message["headers"] = said
             await send(message)
 
@@ -118,7 +120,9 @@ class Entry:
         finally:
             seconds = time.perf_counter() - began
             tracing.end(scope, status)
-            self._metrics.answered(scope.get("path_template"), method, status, seconds)
+            if "keyed" in scope["state"]:
+                self._observer.answered(scope["state"], status, sent, scope["user"].tenant)
+            self._observer.metrics.answered(scope.get("path_template"), method, status, seconds)
             if self._settings.log_requests:
                 _tell(scope, request_id, status, seconds)
 

@@ -152,7 +152,9 @@ async def keyed(request: Call, *, run_id: int | None = None) -> Request | None:
     hashed = hash_of(
         scope["method"], scope["path_template"], scope["path"], await request.json() if body else b""
     )
-    return Request(tenant=who.tenant, source="api", name=key_text(who.id, key), hash=hashed, run_id=run_id)
+    name = key_text(who.id, key)
+    scope["state"]["keyed"] = name  # to be counted with its answer
+    return Request(tenant=who.tenant, source="api", name=name, hash=hashed, run_id=run_id)
 
 
 async def idempotent(request: Call, operation: Operation, *, run_id: int | None = None) -> Response[Any]:

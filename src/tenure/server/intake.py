@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -31,7 +32,7 @@ from tenure.server.mapping import Fitting, Rule, TriggerRule, fitting
 from tenure.server.settings import Settings
 from tenure.server.starting import Start, start
 from tenure.server.told import Told, github_trigger, scope_of
-from tenure.store.deliveries import SOURCES, Deliveries
+from tenure.store.deliveries import SOURCES, Deliveries, Taken
 from tenure.store.identity import Change, Identity
 from tenure.store.keys import Held
 
@@ -88,6 +89,8 @@ class Intake:
         self._rounds = Rounds("intake", self.look, LOOK_SECONDS, AT_ONCE_MAX)
         self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._trim_at = 0.0
+        self.on_taken: Callable[[Hook, Taken], None] | None = None
+        """Told of every delivery that was taken down or recognised."""
 
     async def start(self) -> None:
         """Take up what others have left, from now on."""
@@ -105,6 +108,8 @@ class Intake:
         taken = await self.deliveries.take(hook.kind, told.delivery(hook.id, hook.tenant), alike=told.alike)
         if taken is None:
             raise TenureError("HOOK_NOT_FOUND")
+        if self.on_taken is not None:
+            self.on_taken(hook, taken)
         if taken.held is not None:
             self._begin(hook, taken.delivery, taken.held)
         return _received(await self._awaited(taken.delivery), told.id, duplicate=taken.held is None)

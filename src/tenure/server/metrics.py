@@ -12,11 +12,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tenure.kernel.feed import Seen
     from tenure.store.gauging import Active, Oldest
     from tenure.store.port import Store
+
+log = structlog.get_logger(__name__)
 
 TENANTS_MAX = 200
 TYPES_MAX = 200
@@ -197,13 +201,19 @@ class Metrics:
             await asyncio.wait((self._reading,), timeout=READ_SECONDS)
         return generate_latest(self.registry)
 
+    def forget(self) -> None:
+        """Ask the database anew at the next scrape."""
+        self._read_at = -1e9
+
     async def _read(self) -> None:
         try:
             now = self._store.estimate_us() or (await self._store.read("now"))[0].now_us
             self._active = await self._store.read("runs_active", 5 * TENANTS_MAX)
             self._oldest = (await self._store.read("oldest_waiting", now))[0]
             self._store_up = True
-        except TenureError:
+        except Exception as fault:  # a scrape tells what it can, and that the rest is missing
+            if not isinstance(fault, TenureError):
+                log.error("gauges_failed", traceback=traceback.format_exc())
             self._active, self._oldest, self._store_up = [], None, False
         self._read_at = asyncio.get_running_loop().time()
 

@@ -8,18 +8,27 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from tenure import ids
 from tenure.kernel import profiles
+from tenure.store.deliveries import SOURCES
 
 if TYPE_CHECKING:
     from tenure.kernel.feed import Seen
+    from tenure.kernel.service import Hook
     from tenure.orchestrator import Orchestrator
     from tenure.server.logs import Chronicle
     from tenure.server.metrics import Metrics
+    from tenure.store.deliveries import Taken
 
 KEPT_MAX = 10_000
+_RESULTS = {
+    "IDEMPOTENCY_CONFLICT": "conflict",
+    "IDEMPOTENCY_KEY_REUSED": "conflict",
+    "IDEMPOTENCY_EXPIRED": "expired",
+}
 
 
 class Observer:
@@ -59,6 +68,26 @@ class Observer:
         self.metrics.idempotency(source, result)
         if self.chronicle is not None and result in ("hit", "expired"):
             self.chronicle.idempotency_hit(key, run_id, tenant)
+
+    def answered(
+        self, state: dict[str, Any], status: int, headers: Mapping[bytes, bytes], tenant: str
+    ) -> None:
+        """A request under an idempotency key was answered."""
+        result = _RESULTS.get(state.get("code", ""))
+        if result is None:
+            if status >= 400:
+                return  # it did not use the key
+            result = "hit" if b"idempotency-replayed" in headers or status == 202 else "miss"
+        place = headers.get(b"location", b"").decode()
+        run = place.removeprefix("/runs/") if place.startswith("/runs/") else None
+        self.repeated("api", result, state["keyed"], run, tenant)
+
+    def taken(self, hook: Hook, taken: Taken) -> None:
+        """A hook was told something."""
+        delivery = taken.delivery
+        run = None if delivery.run_id is None else ids.run_text(delivery.run_id)
+        result = "hit" if taken.held is None else "miss"
+        self.repeated(SOURCES[hook.kind], result, delivery.name, run, hook.tenant)
 
     def _seen(self, events: list[Seen]) -> None:
         for event in events:

@@ -162,6 +162,7 @@ def answer(request: Request[Any, Any, Any], fault: Exception) -> Response[bytes]
     """The framework's handler of every exception."""
     request_id = request.scope["state"].get("request_id", "")
     error = noted(fault, request_id, request.scope["path"])
+    request.scope["state"]["code"] = error.code
     return Response(
         content=body_of(error, request_id),
         status_code=error.spec.status,

@@ -22,6 +22,8 @@ from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
 
 KEY_SWEEP_SECONDS = 60.0
+SCOPED_MAX = 1_000
+"""Engines as callers see them that are kept."""
 
 
 class Service:
@@ -39,6 +41,7 @@ class Service:
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.intake = Intake(engine, settings, self.identity)
+        self.intake.on_taken = self.observer.taken
         self.keys = Keys(engine.store)
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
@@ -46,6 +49,7 @@ class Service:
         self.tail = Tail(self.feeding, self.stopping)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach)
+        self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
     async def start(self) -> None:
@@ -69,4 +73,12 @@ class Service:
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
         """The engine as this caller sees it: its tenant's."""
-        return self.engine.scoped(tenant=who.tenant, workspace=workspace, actor=who.actor)
+        seen = (who.tenant, workspace, who.actor)
+        scoped = self._scoped.get(seen)
+        if scoped is None:
+            if len(self._scoped) >= SCOPED_MAX:
+                self._scoped.clear()
+            scoped = self._scoped[seen] = self.engine.scoped(
+                tenant=who.tenant, workspace=workspace, actor=who.actor
+            )
+        return scoped

@@ -17,7 +17,7 @@ group by r.tenant, r.profile, r.status
 -- name: oldest_waiting
 select
     $1::bigint,
-    (select min(ready_at) from (select ready_at from step where claimable limit 100000) some),
+    (select min(ready_at) from (select ready_at from step where claimable limit 100000) ready),
     least(
         (select min(wake_at) from run where wake_at is not null),
         (select min(wake_at) from step where wake_at is not null),

@@ -1,0 +1,160 @@
+"""What a server counts: the names and labels of git-with-intent, and our own; labels are bounded."""
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from tenure.errors import TenureError
+from tenure.kernel.commands import Complete, Fail
+from tenure.server.metrics import OTHER, TENANTS_MAX, Bounded
+from tests.embedded.stage import head
+from tests.server.playing import claim, done, failed
+from tests.server.stage import Site, site
+from tests.server.workflows import register
+
+PLAN = [{"name": "build"}]
+_LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
+
+
+async def scraped(s: Site) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Everything that is told, by name and labels."""
+    s.service.metrics.forget()
+    text = (await (await s.caller()).get("/metrics")).text
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, labels, value = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]  # else the test fails
+            pairs = re.findall(r'(\w+)="([^"]*)"', labels or "")
+            found[name, frozenset(pairs)] = float(value)
+    return found
+
+
+def at(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float | None:
+    return found.get((name, frozenset(labels.items())))
+
+
+def labels_of(found: Iterable[tuple[str, frozenset[tuple[str, str]]]], name: str) -> set[str]:
+    return {label for named, labels in found if named == name for label, _ in labels}
+
+
+@pytest.mark.clause("GWI-22")
+async def test_runs_of_git_with_intent_are_counted_in_its_words(url: str) -> None:
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        first, second, third = [
+            await engine.create("autopilot", PLAN, profile="git-with-intent") for _ in range(3)
+        ]
+        await done(s, first)
+        await failed(s, second, "BROKEN")
+        found = await scraped(s)
+        count = "gwi_run_transitions_total"
+        assert at(found, count, from_state="pending", to_state="running", tenant_id="acme") == 2
+        assert at(found, count, from_state="running", to_state="completed", tenant_id="acme") == 1
+        assert at(found, count, from_state="running", to_state="failed", tenant_id="acme") == 1
+        length = "gwi_run_duration_seconds"
+        assert at(found, f"{length}_count", type="autopilot", status="completed", tenant_id="acme") == 1
+        assert at(found, f"{length}_count", type="autopilot", status="failed", tenant_id="acme") == 1
+        assert (
+            at(found, f"{length}_bucket", type="autopilot", status="failed", tenant_id="acme", le="+Inf") == 1
+        )
+        assert at(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") == 1
+        assert at(found, "gwi_run_active_gauge", status="completed", tenant_id="acme") is None
+        await engine.cancel(third)
+        found = await scraped(s)
+        assert at(found, count, from_state="pending", to_state="cancelled", tenant_id="acme") == 1
+        assert at(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") is None
+        assert labels_of(found, count) == {"from_state", "to_state", "tenant_id"}
+        assert labels_of(found, f"{length}_count") == {"type", "status", "tenant_id"}
+
+
+@pytest.mark.clause("GWI-22")
+async def test_requests_under_a_key_are_counted_by_where_they_come_from(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        caller = await s.as_("operator")
+        body = {"workflow": "echo", "input": {"word": "a"}}
+        for _ in range(3):
+            assert (
+                await caller.post("/runs", json=body, headers={"Idempotency-Key": "k"})
+            ).status_code == 201
+        other = {"workflow": "echo", "input": {"word": "b"}}
+        assert (await caller.post("/runs", json=other, headers={"Idempotency-Key": "k"})).status_code in (
+            409,
+            422,
+        )
+        found = await scraped(s)
+        assert at(found, "gwi_idempotency_hits_total", source="api", result="miss") == 1
+        assert at(found, "gwi_idempotency_hits_total", source="api", result="hit") == 2
+        assert at(found, "gwi_idempotency_hits_total", source="api", result="conflict") == 1
+
+
+async def test_the_same_for_every_profile_in_the_kernels_words(url: str) -> None:
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        first = await engine.create("w", PLAN)
+        await engine.create("w", PLAN)
+        await done(s, first)
+        found = await scraped(s)
+        count = "tenure_run_transitions_total"
+        assert at(found, count, from_state="queued", to_state="running", tenant_id="acme") == 1
+        assert at(found, count, from_state="running", to_state="succeeded", tenant_id="acme") == 1
+        length = "tenure_run_duration_seconds_count"
+        assert at(found, length, profile="agent-runs", status="succeeded", tenant_id="acme") == 1
+        assert at(found, "tenure_runs_active", status="queued", tenant_id="acme") == 1
+        assert not any(name.startswith("gwi_") for name, _ in found), "no run had that profile"
+        for gauge in ("tenure_queue_age_seconds", "tenure_sweeper_lag_seconds", "tenure_outbox_lag_seconds"):
+            assert at(found, gauge) is not None, gauge
+        assert (at(found, "tenure_queue_age_seconds") or 0) > 0, "one step waits for a worker"
+        assert (at(found, "tenure_commit_batch_size_count") or 0) >= 3
+        assert (at(found, "tenure_commit_seconds_count") or 0) >= 3
+        assert at(found, "tenure_store_up") == 1
+
+
+async def test_messages_of_leases_that_had_ended_are_counted(url: str) -> None:
+    async with site(url) as s:
+        run = await s.engine.scoped(tenant="acme").create("w", PLAN)
+        lease = await claim(s, run)
+        assert lease is not None
+        await s.engine.orchestrator.send(Fail(**head(lease, 1), code="X", retryable=False))
+        with pytest.raises(TenureError, match="LEASE_STALE"):
+            await s.engine.orchestrator.send(Complete(**head(lease, 2)))
+        assert at(await scraped(s), "tenure_stale_messages_total") == 1
+
+
+async def test_requests_are_counted_by_the_template_of_their_route(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.as_("viewer")
+        for run in ("run_2026-02-14_080000_abc123", "another", "x" * 50):
+            await caller.get(f"/runs/{run}")
+        await caller.get("/nowhere/1")
+        await caller.get("/nowhere/2")
+        found = await scraped(s)
+        count = "tenure_http_requests_total"
+        assert at(found, count, route="/runs/{run_id}", method="GET", status="404") == 3
+        assert at(found, count, route=OTHER, method="GET", status="404") == 2
+        assert at(found, "tenure_http_request_seconds_count", route="/runs/{run_id}", method="GET") == 3
+
+
+async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:
+    async with site(url) as s:
+        for n in range(TENANTS_MAX + 3):
+            await s.engine.scoped(tenant=f"tenant-{n:03}").create("w", PLAN)
+            if n == TENANTS_MAX - 1:
+                await s.service.metrics.text()
+        found = await scraped(s)
+        name = "tenure_runs_active"
+        tenants = {
+            value
+            for named, labels in found
+            if named == name
+            for label, value in labels
+            if label == "tenant_id"
+        }
+        assert len(tenants) == TENANTS_MAX + 1
+        assert at(found, name, status="queued", tenant_id=OTHER) == 3
+
+
+def test_names_are_bounded() -> None:
+    bounded = Bounded(2)
+    assert [bounded(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
