@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -73,6 +74,7 @@ class Catalog:
         self._believed: dict[tuple[str, str, str | None], tuple[float, Known]] = {}
         self._made: dict[tuple[str, str, str, str], Known] = {}
         """By tenant, name, version and digest: a text is read once."""
+        self._looking: dict[tuple[str, str, str | None], asyncio.Future[Known]] = {}
 
     async def find(self, tenant: str, name: str, version: str | None = None) -> Known:
         """A workflow, or WORKFLOW_NOT_FOUND."""
@@ -80,7 +82,15 @@ class Catalog:
         believed = self._believed.get(key)
         if believed is not None and believed[0] > now:
             return believed[1]
-        known = self._known(await self._row(tenant, name, version))
+        # Of all that come while it is looked up, one looks.
+        looking = self._looking.get(key)
+        if looking is None:
+            looking = self._looking[key] = asyncio.ensure_future(self._look(key, now))
+            looking.add_done_callback(lambda _: self._looking.pop(key, None))
+        return await asyncio.shield(looking)
+
+    async def _look(self, key: tuple[str, str, str | None], now: float) -> Known:
+        known = self._known(await self._row(*key))
         if len(self._believed) >= KEPT_MAX:
             self._believed.clear()
         self._believed[key] = (now + BELIEVED_SECONDS, known)

@@ -71,6 +71,8 @@ class Gate:
         self._identity = identity
         self._settings = settings
         self._known: dict[str, _Known] = {}
+        self._asked: dict[str, tuple[float, asyncio.Future[Owner | None]]] = {}
+        """Keys that are being looked up, since when."""
         self._strangers: dict[str, float] = {}
         """Key ids that nobody has, and until when that is believed."""
         self._sessions: dict[bytes, tuple[float, str]] = {}
@@ -195,8 +197,13 @@ class Gate:
             return None
         if key_id not in self._known:
             self.refuse_guesses(address)
-        owner = await self._identity.owner_of(key_id)
-        until = now + self._settings.key_cache_seconds
+        # Of all that come while it is asked, one asks.
+        asked = self._asked.get(key_id)
+        if asked is None:
+            asked = self._asked[key_id] = (now, asyncio.ensure_future(self._identity.owner_of(key_id)))
+            asked[1].add_done_callback(lambda _: self._asked.pop(key_id, None))
+        owner = await asyncio.shield(asked[1])
+        until = asked[0] + self._settings.key_cache_seconds
         if owner is None:
             self._known.pop(key_id, None)
             _keep(self._strangers, key_id, until)
