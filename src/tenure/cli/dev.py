@@ -88,6 +88,7 @@ def dev(
         server=server,
     )
     watched = _Watched(Path.cwd())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started
     child = _start(wanted)
     try:
         while True:
