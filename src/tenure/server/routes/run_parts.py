@@ -233,7 +233,7 @@ async def list_artifacts(
 @get(
     "/runs/{run_id:str}/artifacts/{name:str}",
     summary="An artifact's bytes",
-    media_type="application/octet-stream",
+    media_type="*/*",
     responses={304: ResponseSpec(data_container=None, description="It has this digest still")},
 )
 async def get_artifact(request: Call, run_id: FromPath[str], name: FromPath[str]) -> Response[bytes]:

@@ -41,7 +41,7 @@ async def list_runs(
     workflow: FromQuery[str | None] = None,
     repo: FromQuery[str | None] = None,
     label: Annotated[
-        list[str] | None,
+        list[Annotated[str, msgspec.Meta(pattern="^[^=]+=")]] | None,
         QueryParameter(description="`key=value`; may be repeated: a run has all of them.", max_items=20),
     ] = None,
     created_after: Annotated[
@@ -203,13 +203,16 @@ async def get_result(
         float,
         QueryParameter(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for its end."),
     ] = 0.0,
-) -> Response[Output | Unfinished]:
+) -> Response[Output]:
     """Its output once it has succeeded, its error once it has failed, and 202 until then."""
     found = await outcome(request.service, request.who.tenant, run_id, wait)
     if isinstance(found, Failure):
         body: Any = failure_body(found.error, request.request_id)
         return Response(content=body, status_code=found.status, media_type="application/json")
-    return Response(content=found, status_code=202 if isinstance(found, Unfinished) else 200)
+    if isinstance(found, Unfinished):
+        unfinished: Any = found  # it is told of among the other answers
+        return Response(content=unfinished, status_code=202)
+    return Response(content=found)
 
 
 HANDLERS = [list_runs, get_run, get_status, get_result]
