@@ -79,10 +79,18 @@ async def test_rotation_has_an_overlap_of_a_day_and_keeps_the_lifetime(url: str)
         new = (await admin.post(f"/keys/{old['id']}/rotate")).json()
         by_id = {row.id: row for row in await rows(s)}
         first, second = by_id[old["id"]], by_id[new["id"]]
-        assert first.expires_at == second.created_at + us(24 * 3600)
+        assert first.replaced_until == second.created_at + us(24 * 3600)
+        assert first.expires_at is not None
         assert second.expires_at is not None
         assert first.revoked_at is None
-        assert second.expires_at - second.created_at > us(70 * 365 * 86_400)
+        lifetime = first.expires_at - first.created_at
+        assert second.expires_at - second.created_at == lifetime
+        # Who has lost the answer rotates once more.
+        third = (await admin.post(f"/keys/{old['id']}/rotate", json={"overlap": 86_400 * 3})).json()
+        by_id = {row.id: row for row in await rows(s)}
+        again = by_id[third["id"]]
+        assert again.expires_at == again.created_at + lifetime
+        assert by_id[old["id"]].replaced_until == first.replaced_until, "it does not work any longer for that"
 
 
 async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
@@ -273,3 +281,35 @@ async def test_keys_are_listed_by_pages_bound_to_their_tenant_and_filter(url: st
         ):
             answer = await who.get("/keys", params=params)
             assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
+
+
+async def test_a_key_gives_nobody_more_than_it_has(url: str) -> None:
+    async with site(url) as s:
+        admin = await s.as_("admin")
+        await a_client(s, "viewer", "admin")
+        wide = (await admin.post("/keys", json={"client": "ci"})).json()
+        narrow = (await admin.post("/keys", json={"client": "ci", "roles": ["viewer"]})).json()
+        holder = await s.caller(narrow["key"])
+        for answer in (
+            await holder.post(f"/me/keys/{wide['id']}/rotate"),
+            await holder.delete(f"/me/keys/{wide['id']}"),
+        ):
+            assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
+        rotated = (await holder.post(f"/me/keys/{narrow['id']}/rotate")).json()
+        assert rotated["roles"] == ["viewer"]
+        assert (await (await s.caller(wide["key"])).delete(f"/me/keys/{rotated['id']}")).status_code == 204
+
+        short = (
+            await admin.post("/keys", json={"client": "ci", "expires_at": "2090-01-01T00:00:00Z"})
+        ).json()
+        mine = await s.caller(short["key"])
+        longer = await mine.post(
+            f"/me/keys/{short['id']}/rotate", json={"expires_at": "2098-01-01T00:00:00Z"}
+        )
+        assert (longer.status_code, problem(longer)) == (422, "INVALID_INPUT")
+        again = await mine.post(f"/me/keys/{short['id']}/rotate", json={"expires_at": "2080-01-01T00:00:00Z"})
+        assert again.json()["expires_at"] == "2080-01-01T00:00:00Z"
+        by_admin = await admin.post(
+            f"/keys/{short['id']}/rotate", json={"expires_at": "2098-01-01T00:00:00Z"}
+        )
+        assert by_admin.json()["expires_at"] == "2098-01-01T00:00:00Z"

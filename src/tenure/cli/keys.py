@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.identity import Expires, NewName, NewRoles, Of, ask, expiry, newest, show_list, show_secret
+from tenure.cli.identity import Expires, NewName, NewRoles, Of, ask, expiry, show_list, show_secret
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import By, seconds
 
@@ -97,12 +97,19 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """List the keys of a tenant (or of one owner), newest first; never their secrets."""
-    from tenure.server.identity_views import key_view
-
-    whose = ("client", client) if client else ("person", person) if person else ("", "")
-    rows = newest(db, "keys_before", "" if operator else tenant, last=(whose[0], whose[1] or ""))
-    columns = ("id", "owner_kind", "owner_id", "name", "roles", "expires_at", "revoked_at", "used_at")
-    show_list([key_view(row) for row in rows], "keys", columns, as_json)
+    found = ask(db, "" if operator else tenant, None, lambda d: d.keys(client=client, person=person))
+    columns = (
+        "id",
+        "owner_kind",
+        "owner_id",
+        "name",
+        "roles",
+        "expires_at",
+        "replaced_until",
+        "revoked_at",
+        "used_at",
+    )
+    show_list(found, "keys", columns, as_json)
 
 
 @_app.command()

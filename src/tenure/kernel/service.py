@@ -93,6 +93,8 @@ class ApiKey(Row, gc=False):
     revoked_at: int | None = None
     used_at: int | None = None
     """The hour in which it was last used."""
+    replaced_until: int | None = None
+    """Of one that was rotated: how long it still works."""
 
 
 class Session(Row, gc=False):

@@ -7,6 +7,8 @@ Laws:
    person gets one by an enrolment code, and whatever keys that person had before end with it.
 3. Nobody changes their own roles or groups.
 4. A closed client, person or tenant stops asking; what it did stays readable, and its id is not used again.
+5. A key gives nobody more than it has: one with fewer roles than another of its owner neither replaces nor revokes that
+   one, and one that replaces itself does not live longer for it.
 """
 
 from __future__ import annotations
@@ -230,8 +232,8 @@ class Directory:
         of: Principal | None = None,
     ) -> NewKeyView:
         """A new key in the place of one that works `overlap` seconds longer; the new one lives as long as the old one
-        was to, unless `expires_at` says otherwise. `of` is whose key it must be; without it, it must not be a person's
-        (law 2)."""
+        was to, unless `expires_at` says otherwise. `of` is who asks for a key of their own (law 5); without it, it must
+        not be a person's (law 2)."""
         check_span("overlap", overlap, 0.0, OVERLAP_SECONDS_MAX)
         made = new_key()
 
@@ -241,19 +243,22 @@ class Directory:
                 raise TenureError(
                     "FORBIDDEN", "a person's key is rotated by that person: POST /me/keys/{key_id}/rotate"
                 )
-            if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+            if _is_over(old, now):
                 raise invalid("key_id", "this key is over: make a new one instead")
             yield from self._room(old.owner_kind, old.owner_id, now)
             until = until_of(expires_at, now)
-            if until is None and old.expires_at is not None:
-                until = now + (old.expires_at - old.created_at)
+            if old.expires_at is not None:
+                usual = now + (old.expires_at - old.created_at)
+                if of is not None and until is not None and until > usual:
+                    raise invalid("expires_at", "it may live as long as the old one was to, not longer")
+                until = usual if until is None else until
             row = msgspec.structs.replace(
                 old, id=made.id, hash=made.hash, created_by=self._actor, created_at=now, expires_at=until,
-                used_at=None,
+                used_at=None, replaced_until=None,
             )  # fmt: skip
             ends = now + us(overlap)
-            ends = ends if old.expires_at is None else min(ends, old.expires_at)
-            yield from saved(row, msgspec.structs.replace(old, expires_at=ends))
+            ends = ends if old.replaced_until is None else min(ends, old.replaced_until)
+            yield from saved(row, msgspec.structs.replace(old, replaced_until=ends))
             return row, [self._key_line("key.rotated", row, instead_of=key_id, until=ends)]
 
         return new_key_view(await self._change(make), made.text)
@@ -363,6 +368,10 @@ class Directory:
         if not known or (of is not None and (known[0].owner_kind, known[0].owner_id) != (of.kind, of.id)):
             raise TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
         found: ApiKey = known[0]
+        if of is not None and of.kind != "operator":
+            [owner] = yield Query(f"{of.kind}_named", scalars=(self._tenant, of.id))
+            if not set(listed(found.roles or owner.roles)) & set(listed(owner.roles)) <= of.roles:
+                raise TenureError("FORBIDDEN", "that key may do more than the one you ask with")
         return found
 
     def _answerable(self, owner: str | None) -> Transaction[None]:
@@ -376,8 +385,11 @@ class Directory:
     def _room(self, kind: str, owner: str, now: int) -> Transaction[None]:
         """Refuse a key too many."""
         keys = yield Query("keys_owned", scalars=(self._tenant, kind, owner))
-        live = [
-            key for key in keys if key.revoked_at is None and (key.expires_at is None or key.expires_at > now)
-        ]
+        live = [key for key in keys if not _is_over(key, now)]
         if len(live) >= KEYS_PER_OWNER_MAX:
             raise TenureError("LIMIT_EXCEEDED", f"{kind} {owner} has {len(live)} keys: revoke some first")
+
+
+def _is_over(key: ApiKey, now: int) -> bool:
+    ends = [at for at in (key.expires_at, key.replaced_until) if at is not None]
+    return key.revoked_at is not None or any(at <= now for at in ends)

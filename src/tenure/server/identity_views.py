@@ -68,6 +68,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
     used_at: datetime | None
     """The hour in which it was last used."""
+    replaced_until: datetime | None
+    """Of one that was rotated: how long it still works."""
 
 
 class NewKeyView(KeyView, frozen=True, kw_only=True):
@@ -143,6 +145,7 @@ def _fields(row: ApiKey) -> dict[str, Any]:
         "expires_at": _moment(row.expires_at),
         "revoked_at": _moment(row.revoked_at),
         "used_at": _moment(row.used_at),
+        "replaced_until": _moment(row.replaced_until),
     }
 
 

@@ -34,6 +34,7 @@ create table api_key (
     expires_at bigint,
     revoked_at bigint,
     used_at bigint,
+    replaced_until bigint,
     constraint api_key_operator_has_no_tenant CHECK ((owner_kind = 'operator'::text) = (tenant = ''::text)),
     constraint api_key_owner_known CHECK (owner_kind = ANY (ARRAY['client'::text, 'person'::text, 'operator'::text])),
     constraint api_key_pkey PRIMARY KEY (id)

@@ -2,7 +2,8 @@
 
 -- name: key_owner
 -- A key whose owner is not there is as good as closed.
-select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles, k.expires_at, k.revoked_at, k.used_at,
+select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles,
+    coalesce(min(k.expires_at, k.replaced_until), k.expires_at, k.replaced_until), k.revoked_at, k.used_at,
     coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
     k.owner_kind <> 'operator'
         and (coalesce(t.closed_at, c.closed_at, p.closed_at) is not null or (c.id is null and p.id is null)),
@@ -87,9 +88,9 @@ on conflict (tenant, id) do update set
 returning *
 
 -- name: save_api_key
-insert into api_key values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+insert into api_key values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 on conflict (id) do update set
-    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at
+    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at, replaced_until = excluded.replaced_until
 returning *
 
 -- name: save_session

@@ -25,6 +25,7 @@ CREATE TABLE api_key (
     expires_at integer,
     revoked_at integer,
     used_at integer,
+    replaced_until integer,
     primary key (id),
     constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
     constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))

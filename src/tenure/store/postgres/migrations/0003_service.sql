@@ -54,6 +54,7 @@ create table api_key (
     expires_at bigint,
     revoked_at bigint,
     used_at bigint,
+    replaced_until bigint,
     primary key (id),
     constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
     constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))
