@@ -161,6 +161,61 @@ def test_people_events_files_and_schedules_over_a_server(
         assert tenure("schedule", "list").out == "no schedules\n"
 
 
+def test_tenants_people_clients_and_keys_over_a_server(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "operator.key").write_text(tenure("keys", "create", "--operator").out)
+    with served(tmp_path) as (_, address):
+        monkeypatch.setenv("TENURE_SERVER", address)
+        monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "operator.key"))
+        assert tenure("tenants", "create", "acme", "--name", "Acme", "--json").json()["id"] == "acme"
+        assert tenure("tenants", "rename", "acme", "Acme Inc", "--json").json()["name"] == "Acme Inc"
+        assert [row["id"] for row in tenure("tenants", "list", "--json").json()] == ["acme"]
+        assert tenure("tenants", "audit", "--json").json()["lines"][-1]["kind"] == "key.created"
+        refused = tenure("keys", "create", "--operator")
+        assert (refused.code, "where the database is" in refused.err) == (1, True)
+        monkeypatch.delenv("TENURE_SERVER")
+        invited = tenure("people", "create", "ada", "--name", "Ada", "--role", "admin", "--tenant", "acme")
+        monkeypatch.setenv("TENURE_SERVER", address)
+        redeemed = subprocess.run(
+            words("people", "redeem"),
+            input=invited.out,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (tmp_path / "ada.key").write_text(redeemed.stdout)
+        monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "ada.key"))
+        assert tenure("clients", "create", "ci", "--role", "viewer", "--json").json()["roles"] == ["viewer"]
+        assert tenure("clients", "change", "ci", "--role", "operator", "--json").json()["roles"] == [
+            "operator"
+        ]
+        first = tenure("keys", "create", "--client", "ci", "--json").json()
+        second = tenure("keys", "rotate", first["id"], "--overlap", "1h", "--json").json()
+        assert {row["id"] for row in tenure("keys", "list", "--client", "ci", "--json").json()} == {
+            first["id"],
+            second["id"],
+        }
+        assert tenure("keys", "revoke", first["id"], "--json").json()["revoked_at"] is not None
+        assert (
+            tenure(
+                "people", "create", "grace", "--name", "Grace", "--role", "approver", "--group", "release"
+            ).code
+            == 0
+        )
+        assert tenure("people", "show", "grace", "--json").json()["groups"] == ["release"]
+        assert (
+            tenure("people", "change", "grace", "--name", "Grace H.", "--json").json()["name"] == "Grace H."
+        )
+        assert tenure("people", "close", "grace", "--json").json()["closed_at"] is not None
+        assert {row["id"] for row in tenure("people", "list", "--json").json()} == {"ada", "grace"}
+        assert tenure("clients", "close", "ci", "--json").json()["closed_at"] is not None
+        assert tenure("tenants", "audit", "acme", "--json").json()["lines"][0]["kind"] == "client.closed"
+        stranger = tenure("tenants", "list")
+        assert (stranger.code, "FORBIDDEN" in stranger.err) == (1, True)
+
+
 def test_a_key_that_is_not_there_and_a_command_that_needs_a_database_are_told(
     tenure: Tenure, tmp_path: Path
 ) -> None:

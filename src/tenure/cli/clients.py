@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.identity import NewName, NewRoles, Of, Roles, ask, newest, read, show_list, show_one
+from tenure.cli.identity import NewName, NewRoles, Of, Roles, ask, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import By
-
-if TYPE_CHECKING:
-    from tenure.kernel.service import Client
 
 _app = typer.Typer(
     name="clients",
@@ -61,18 +58,14 @@ def create(
 @_app.command("list")
 def list_clients(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the clients of a tenant, newest first."""
-    from tenure.server.identity_views import client_view
-
-    found = [client_view(row) for row in newest(db, "clients_before", tenant)]
+    found = ask(db, tenant, None, lambda d: d.clients())
     show_list(found, "clients", ("id", "name", "roles", "owner", "closed_at"), as_json)
 
 
 @_app.command()
 def show(client: _Client, tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """Show a client."""
-    from tenure.server.identity_views import client_view
-
-    show_one(client_view(_found(db, tenant, client)), as_json)
+    show_one(ask(db, tenant, None, lambda d: d.client(client)), as_json)
 
 
 @_app.command()
@@ -87,15 +80,13 @@ def change(
     as_json: AsJson = False,
 ) -> None:
     """Change a client; what is not said stays as it is."""
-    from tenure.server.identity_views import listed
-
-    before = _found(db, tenant, client)
+    before = ask(db, tenant, None, lambda d: d.client(client))
     made = ask(
         db,
         tenant,
         by,
         lambda d: d.set_client(
-            client, name=name or before.name, roles=roles or listed(before.roles), owner=owner or before.owner
+            client, name=name or before.name, roles=roles or before.roles, owner=owner or before.owner
         ),
     )
     show_one(made, as_json)
@@ -111,12 +102,3 @@ def close(
         print_json(made)
     else:
         out().print(shown(f"{client} is closed"))
-
-
-def _found(db: str | None, tenant: str, client: str) -> Client:
-    from tenure.errors import TenureError
-
-    found: list[Client] = read(db, "client_named", tenant, client)
-    if not found:
-        raise TenureError("CLIENT_NOT_FOUND", f"there is no client {client!r} of tenant {tenant!r}")
-    return found[0]

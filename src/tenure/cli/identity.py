@@ -1,7 +1,8 @@
 """What `tenure tenants`, `clients`, `people` and `keys` share.
 
 Laws:
-1. These commands work on the database itself: whoever can write it is the installation's operator.
+1. Beside a database these commands may do everything: whoever can write it is the installation's operator. Over a server
+   they may do what their key may.
 2. A secret is printed once, alone on stdout, so that it can be piped into a file; what to do with it stands on stderr.
 """
 
@@ -14,20 +15,18 @@ import typer
 
 from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.runs_show import keep_ids, table
+from tenure.cli.servers import server_address, server_key
 from tenure.cli.session import moment_of, on_engine, wait_for, who
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tenure.kernel.service import AdminEvent
-    from tenure.server.directory import Directory
+    from tenure.cli.offices import InstallationHere, InstallationThere, OfficeHere, OfficeThere
+    from tenure.client.transport import Transport
     from tenure.server.identity_views import NewKeyView
-    from tenure.server.installation import Installation
     from tenure.store.identity import Identity
 
 T = TypeVar("T")
-
-LISTED_MAX = 1_000
 
 Name = Annotated[str, typer.Option("--name", help="For people to read. It is in no history.")]
 NewName = Annotated[str | None, typer.Option("--name", help="Another name.", show_default=False)]
@@ -51,80 +50,94 @@ def ask(
     db: str | None,
     tenant: str,
     by: str | None,
-    call: Callable[[Directory], Awaitable[T]],
+    call: Callable[[OfficeHere | OfficeThere], Awaitable[T]],
     *,
     make: bool = False,
 ) -> T:
     """One call about a tenant's clients, people or keys."""
 
-    async def run(identity: Identity) -> T:
-        from tenure.server.directory import Directory
+    def here(identity: Identity) -> Awaitable[T]:
+        from tenure.cli.offices import OfficeHere
 
-        return await call(Directory(identity, tenant, who(by)))
+        return call(OfficeHere(identity, tenant, who(by)))
 
-    return _on_identity(db, run, make=make)
+    def there(to: Transport) -> Awaitable[T]:
+        from tenure.cli.offices import OfficeThere
+
+        return call(OfficeThere(to))
+
+    return _asked(db, here, there, make=make)
 
 
 def ask_installation(
-    db: str | None, by: str | None, call: Callable[[Installation], Awaitable[T]], *, make: bool = False
+    db: str | None,
+    by: str | None,
+    call: Callable[[InstallationHere | InstallationThere], Awaitable[T]],
+    *,
+    make: bool = False,
 ) -> T:
     """One call about tenants."""
 
-    async def run(identity: Identity) -> T:
-        from tenure.server.installation import Installation
+    def here(identity: Identity) -> Awaitable[T]:
+        from tenure.cli.offices import InstallationHere
 
-        return await call(Installation(identity, who(by)))
+        return call(InstallationHere(identity, who(by)))
 
-    return _on_identity(db, run, make=make)
+    def there(to: Transport) -> Awaitable[T]:
+        from tenure.cli.offices import InstallationThere
+
+        return call(InstallationThere(to))
+
+    return _asked(db, here, there, make=make)
 
 
 def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
     """Exchange an enrolment code: whose it was, and the key."""
 
-    async def run(identity: Identity) -> tuple[str, NewKeyView]:
+    async def here(identity: Identity) -> tuple[str, NewKeyView]:
         from tenure.server.installation import enrol
 
         person, key = await enrol(identity, code)
         return person.id, key
 
-    return _on_identity(db, run)
+    async def there(to: Transport) -> tuple[str, NewKeyView]:
+        import msgspec
+
+        from tenure.server.identity_views import NewKeyView
+
+        made = await to.send("POST", "/enrolments", dict[str, Any], {"code": code})
+        return str(made["person"]), msgspec.convert(made["key"], NewKeyView)
+
+    return _asked(db, here, there)
 
 
-def chain(db: str | None, tenant: str) -> tuple[list[AdminEvent], list[str]]:
-    """The newest lines of a tenant's chain, and what is wrong with it as a whole."""
+def _asked(
+    db: str | None,
+    here: Callable[[Identity], Awaitable[T]],
+    there: Callable[[Transport], Awaitable[T]],
+    *,
+    make: bool = False,
+) -> T:
+    """Ask a server where one is chosen, else the database."""
+    if (server := server_address(db)) is not None:
+        return wait_for(_over(server, there))
 
-    async def run(identity: Identity) -> tuple[list[AdminEvent], list[str]]:
-        from tenure.limits import INTEGER_MAX
-
-        lines = await identity.read("admin_events_before", tenant, INTEGER_MAX, LISTED_MAX)
-        return lines, await identity.broken_chain(tenant)
-
-    return _on_identity(db, run)
-
-
-def read(db: str | None, query: str, *values: Any) -> list[Any]:
-    """The rows of a named query."""
-
-    async def run(identity: Identity) -> list[Any]:
-        return await identity.read(query, *values)
-
-    return _on_identity(db, run)
-
-
-def newest(db: str | None, query: str, *first: str, last: tuple[str, ...] = ()) -> list[Any]:
-    """The rows of one of the `_before` queries, newest first."""
-    from tenure.limits import MOMENT_US_MAX
-
-    return read(db, query, *first, MOMENT_US_MAX, "", LISTED_MAX, *last)
-
-
-def _on_identity(db: str | None, run: Callable[[Identity], Awaitable[T]], *, make: bool = False) -> T:
     async def call(engine: Any) -> T:
         from tenure.store.identity import Identity
 
-        return await run(Identity(engine.store))
+        return await here(Identity(engine.store))
 
     return wait_for(on_engine(db, "default", call, make=make))
+
+
+async def _over(server: str, there: Callable[[Transport], Awaitable[T]]) -> T:
+    from tenure.client.transport import Transport
+
+    to = Transport(server, server_key())
+    try:
+        return await there(to)
+    finally:
+        await to.close()
 
 
 def expiry(text: str | None) -> datetime | None:

@@ -7,7 +7,7 @@ key.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -21,17 +21,12 @@ from tenure.cli.identity import (
     Roles,
     ask,
     enrol_here,
-    newest,
-    read,
     show_list,
     show_one,
     show_secret,
 )
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import By, seconds
-
-if TYPE_CHECKING:
-    from tenure.kernel.service import Person
 
 _app = typer.Typer(
     name="people",
@@ -114,18 +109,14 @@ def redeem(db: Db = None, as_json: AsJson = False) -> None:
 @_app.command("list")
 def list_people(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the people of a tenant, newest first."""
-    from tenure.server.identity_views import person_view
-
-    found = [person_view(row) for row in newest(db, "people_before", tenant)]
+    found = ask(db, tenant, None, lambda d: d.people())
     show_list(found, "people", ("id", "name", "roles", "groups", "slack", "closed_at"), as_json)
 
 
 @_app.command()
 def show(person: _Person, tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """Show a person."""
-    from tenure.server.identity_views import person_view
-
-    show_one(person_view(_found(db, tenant, person)), as_json)
+    show_one(ask(db, tenant, None, lambda d: d.person(person)), as_json)
 
 
 @_app.command()
@@ -140,9 +131,7 @@ def change(
     as_json: AsJson = False,
 ) -> None:
     """Change a person; what is not said stays as it is."""
-    from tenure.server.identity_views import listed
-
-    before = _found(db, tenant, person)
+    before = ask(db, tenant, None, lambda d: d.person(person))
     made = ask(
         db,
         tenant,
@@ -150,8 +139,8 @@ def change(
         lambda d: d.set_person(
             person,
             name=name or before.name,
-            roles=roles or listed(before.roles),
-            groups=groups if groups is not None else listed(before.groups),
+            roles=roles or before.roles,
+            groups=groups if groups is not None else before.groups,
         ),
     )
     show_one(made, as_json)
@@ -167,12 +156,3 @@ def close(
         print_json(made)
     else:
         out().print(shown(f"{person} is closed"))
-
-
-def _found(db: str | None, tenant: str, person: str) -> Person:
-    from tenure.errors import TenureError
-
-    found: list[Person] = read(db, "person_named", tenant, person)
-    if not found:
-        raise TenureError("PERSON_NOT_FOUND", f"there is no person {person!r} of tenant {tenant!r}")
-    return found[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.console import err, out, print_json, shown
-from tenure.cli.identity import NewName, ask_installation, chain, newest, show_list, show_one
+from tenure.cli.identity import NewName, ask_installation, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table
 from tenure.cli.session import By, on_engine, wait_for, who
@@ -58,9 +58,7 @@ def create(
 @_app.command("list")
 def list_tenants(db: Db = None, as_json: AsJson = False) -> None:
     """List the tenants, newest first."""
-    from tenure.server.identity_views import tenant_view
-
-    found = [tenant_view(row) for row in newest(db, "tenants_before")]
+    found = ask_installation(db, None, lambda i: i.tenants())
     show_list(found, "tenants", ("id", "name", "created_at", "closed_at"), as_json)
 
 
@@ -154,10 +152,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what of people, clients and keys, newest first, and whether the chain of it is whole."""
-    from tenure.server.identity_views import audit_line
-
-    rows, broken = chain(db, tenant or "")
-    lines = [audit_line(row) for row in rows]
+    lines, broken = ask_installation(db, None, lambda i: i.audit(tenant or ""))
     if as_json:
         print_json({"lines": lines, "problems": broken})
     else:
