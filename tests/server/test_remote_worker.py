@@ -1,5 +1,9 @@
 """The SDK's worker at a server: everything it does beside a database it does over HTTP."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +16,9 @@ from tenure.ids import run_int
 from tenure.worker import Worker
 from tenure.worker.remote import RemoteStation
 from tests.server import remote_flows as flows
+from tests.server.cutting import cutting
 from tests.server.stage import Site, site
-from tests.worker.flows import notes
+from tests.worker.flows import notes, open_gate
 from tests.worker.stage import until
 
 
@@ -78,3 +83,149 @@ async def test_steps_of_a_plan_are_done_by_tools(url: str) -> None:
         await acme(s).result(run, wait=30)
         seen = {step.name: step.output for step in await acme(s).steps(run)}
         assert seen == {"first": 3, "second": None, "third": 5}
+
+
+# --------------------------------------------------------------------------------------- processes of their own
+
+ROOT = Path(__file__).parents[2]
+
+
+def worker_process(s: Site, key_file: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """`tenure worker --server`."""
+    command = [sys.executable, "-m", "tenure.cli", "worker", "tests.server.remote_flows"]
+    command += ["--server", s.address, "--key-file", str(key_file), "--grace", "1s"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, **environment},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def process(s: Site, tmp_path: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """Such a process; ended with the block, whatever it does."""
+    key_file = tmp_path / "runner.key"
+    key_file.write_text(await s.key("runner"))
+    started = worker_process(s, key_file)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.wait()
+        if started.stderr is not None:
+            started.stderr.close()
+
+
+@pytest.mark.guard_seconds(120)
+async def test_a_worker_that_is_killed_is_replaced_by_another_which_goes_on(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with site(url) as s:
+        run = await acme(s).start(flows.remote_gated, folder)
+        async with process(s, tmp_path) as first:
+            await until(lambda: flows.pids(folder), "the gate", 60)
+            first.send_signal(signal.SIGKILL)
+        async with process(s, tmp_path) as second:
+            await until(lambda: len(flows.pids(folder)) > 1, "the gate again", 60)
+            open_gate(folder, "gate")
+            assert await run.result(wait=30) == "done"
+            assert flows.pids(folder) == [first.pid, second.pid]
+        told = [line for line in notes(folder) if not line.startswith("at the gate")]
+        assert told == ["first", "last"]
+        (registered,) = await s.engine.store.read("workflow_named", "acme", "remote_gated")
+        assert registered.kind == "code"
+
+
+@pytest.mark.guard_seconds(120)
+async def test_a_worker_that_is_told_to_end_gives_its_work_back(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with site(url) as s:
+        run = await acme(s).start(flows.remote_gated, folder)
+        async with process(s, tmp_path) as worker:
+            await until(lambda: flows.pids(folder), "the gate", 60)
+            worker.send_signal(signal.SIGTERM)
+
+            async def released() -> bool:
+                return [row.reason for row in await attempts(s, run.id)] == ["release"]
+
+            await until(released, "the release", 30)
+            await until(lambda: worker.poll() is not None, "its end", 30)
+            assert worker.returncode == 0
+        open_gate(folder, "gate")
+        async with remote_worker(s, flows.remote_gated):
+            assert await run.result(wait=30) == "done"
+
+
+async def attempts(s: Site, run: str) -> list[Any]:
+    """All tries of a run's step."""
+    return await s.engine.store.read("attempts_of", run_int(run))
+
+
+async def test_a_key_is_taken_from_a_file_or_the_environment_only(url: str, tmp_path: Path) -> None:
+    async with site(url) as s:
+        missing = worker_process(s, tmp_path / "nothing")
+        assert missing.stderr is not None
+        assert await to_end(missing) != 0
+        wrong = tmp_path / "wrong.key"
+        wrong.write_text(await s.key("viewer"))
+        refused = worker_process(s, wrong)
+        assert await to_end(refused) != 0
+        assert refused.stderr is not None
+        assert b"FORBIDDEN" in refused.stderr.read()
+        for each in (missing, refused):
+            assert each.stderr is not None
+            each.stderr.close()
+
+
+async def to_end(one: subprocess.Popen[bytes]) -> int:
+    """Its exit code."""
+    await until(lambda: one.poll() is not None, "its end", 60)
+    return one.returncode
+
+
+# ------------------------------------------------------------------------------------------- a bad connection
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_what_a_worker_says_over_a_bad_connection_has_one_effect(
+    url: str, tmp_path: Path, when: str
+) -> None:
+    """Failure 17, with the SDK: claims and batches of messages are cut, again and again."""
+    folder = str(tmp_path)
+    async with site(url) as s, cutting(s.address) as proxy:
+        proxy.cut(when, "/runner/claim", 3)
+        proxy.cut(when, "/runner/messages", 6)
+        async with remote_worker(s, address=proxy.address):
+            run = await acme(s).start(flows.remote_whole, folder)
+
+            async def asked() -> bool:
+                return bool(await acme(s).approvals(run.id))
+
+            await until(asked, "the question")
+            await acme(s).approve(run.id, approver="person:ann", reason="yes")
+            result = await run.result(wait=40)
+        assert result == {"numbers": [2, 4, 6], "child": 24, "reason": "yes"}
+        assert notes(folder) == ["before the question", "after the question"]
+        assert proxy.cuts == 9
+        tries = [row.reason for row in await attempts(s, run.id)]
+        assert tries[-1] == "done"
+        assert set(tries[:-1]) == {"suspended"}
+
+
+@pytest.mark.guard_seconds(120)
+async def test_a_worker_cut_off_from_its_server_stops_its_own_work(url: str, tmp_path: Path) -> None:
+    """Failure 22, over HTTP: nothing is done any more under a lease that may be another's."""
+    folder = str(tmp_path)
+    async with site(url) as s, cutting(s.address) as proxy:
+        run = await acme(s).start(flows.remote_gated, folder)
+        async with remote_worker(s, flows.remote_gated, address=proxy.address) as worker:
+            await until(lambda: flows.pids(folder), "the gate")
+            proxy.silent = True
+            await until(lambda: worker.counts["lost"] == 1, "the lease to be given up", 30)
+            assert worker.busy == []
+            assert [row.lease for row in await attempts(s, run.id)] in (["active"], ["expired"])
+            proxy.silent = False
+            await until(lambda: len(flows.pids(folder)) > 1, "the gate again", 30)
+            open_gate(folder, "gate")
+            assert await run.result(wait=30) == "done"
+        assert [row.state for row in await attempts(s, run.id)] == ["stale", "succeeded"]

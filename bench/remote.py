@@ -1,0 +1,127 @@
+"""The remote runner path: no-op steps through one API process and one remote worker, on PostgreSQL.
+
+    python -m bench.remote [STEPS] [SLOTS] [STEPS_PER_RUN]
+
+Three processes beside the database: this one, which queues the steps and counts them afterwards, `tenure serve`, and `tenure worker
+--server`. The figure is what lies between the first grant and the last end in the database, so starting up does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+import tenure
+from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
+from tenure.embedded import Engine
+from tenure.kernel.service import ApiKey, Client, Tenant
+from tenure.server.gate import new_key
+from tenure.store.identity import Change, Identity
+
+TENANT = "acme"
+
+
+@tenure.tool("bench.nothing")
+async def nothing() -> None:
+    """Do nothing."""
+
+
+app = [nothing]
+
+
+async def prepare(dsn: str, steps: int, per_run: int) -> str:
+    """A tenant, a runner's key, and steps that wait."""
+    async with Engine(dsn, sweep=False, tenant=TENANT) as engine:
+        made = new_key()
+        change = Change(tenant=TENANT, kind="bench", actor="bench")
+        identity = Identity(engine.store)
+        roles = msgspec.json.encode(["runner"]).decode()
+        await identity.put_all(
+            [
+                Tenant(TENANT, "Acme", "{}", 1),
+                Client(TENANT, "cli_bench", "bench", roles, None, 1),
+                ApiKey(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None),
+            ],
+            change,
+        )
+        plan = [{"name": f"s{n}", "tool": "bench.nothing", "needs": []} for n in range(per_run)]
+        for begin in range(0, steps // per_run, 200):
+            runs = range(begin, min(begin + 200, steps // per_run))
+            await asyncio.gather(*(engine.create("bench", plan, profile="delta-ci") for _ in runs))
+        return made.text
+
+
+async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> float:
+    """Steps a second, once all have ended."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        deadline = time.monotonic() + give_up_seconds
+        while time.monotonic() < deadline:
+            done = await connection.fetchval("select count(*) from tenure.attempt where ended_at is not null")
+            if done >= steps:
+                break
+            await asyncio.sleep(0.5)
+        row = await connection.fetchrow(
+            "select count(*) n, min(granted_at) a, max(ended_at) b from tenure.attempt where ended_at is not null"
+        )
+        return float(row["n"]) / max((row["b"] - row["a"]) / 1e6, 1e-6)
+    finally:
+        await connection.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used, its start included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
+    """Measure, and say what came of it."""
+    with open_server(DURABLE_SETTINGS) as server, tempfile.TemporaryDirectory() as folder:
+        dsn = server.dsn()
+        key_file = Path(folder) / "runner.key"
+        key_file.write_text(asyncio.run(prepare(dsn, steps, per_run)))
+        port = free_port()
+        address = f"http://127.0.0.1:{port}"
+        serve = [sys.executable, "-m", "tenure.cli", "serve", "--db", dsn, "--port", str(port)]
+        work = [sys.executable, "-m", "tenure.cli", "worker", "bench.remote"]
+        work += ["--server", address, "--key-file", str(key_file), "--slots", str(slots)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if os.environ.get("BENCH_LOUD"):
+            quiet = {}
+        processes = [subprocess.Popen(command, **quiet) for command in (serve, work)]
+        try:
+            figure = asyncio.run(measured(dsn, steps))
+            server_ms, worker_ms = (1000 * _cpu_seconds(process.pid) / steps for process in processes)
+        finally:
+            for process in reversed(processes):
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
+    load = os.getloadavg()[0]
+    print(
+        f"{figure:,.0f} no-op steps a second ({steps} steps, {per_run} in a run, {slots} slots; load average {load:.1f})"
+    )
+    print(
+        f"of the processor a step takes {server_ms:.3f} ms in the server and {worker_ms:.3f} ms in the worker"
+    )
+
+
+if __name__ == "__main__":
+    main(*(int(each) for each in sys.argv[1:]))
