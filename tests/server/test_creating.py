@@ -114,6 +114,40 @@ async def test_what_cannot_be_is_refused_and_makes_nothing(url: str) -> None:
         assert "idempotency-replayed" not in answer.headers
 
 
+MALFORMED = {
+    "empty": b"",
+    "half": b'{"workflow": "echo"',
+    "no JSON": b"workflow: echo",
+    "NaN": b'{"workflow": "echo", "input": {"word": NaN}}',
+    "no UTF-8": b'{"workflow": "\xff"}',
+    "a list": b"[]",
+    "null": b"null",
+    "deep": b'{"workflow": "echo", "input": {"word": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}",
+    "half a character": b'{"workflow": "\\ud800"}',
+    "a NUL": b'{"workflow": "a\\u0000b"}',
+}
+
+
+@pytest.mark.parametrize("path", ["/runs", "/agents/run"])
+async def test_what_is_no_request_is_refused_alike_on_both_ways(url: str, path: str) -> None:
+    """`POST /runs` is answered past the router; its neighbour is not."""
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        for name, body in MALFORMED.items():
+            answer = await operator.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code in (400, 404, 422), (name, answer.text)
+            problem(answer)
+        answer = await operator.post(path, content=b"{}", headers={"Content-Type": "text/plain"})
+        assert (answer.status_code, problem(answer)) == (415, "UNSUPPORTED_MEDIA_TYPE")
+        answer = await operator.post(f"{path}?dry=true", json={"workflow": "echo", "input": {"word": "a"}})
+        assert answer.status_code in (400, 422), "a parameter there is not"
+        for caller, status in ((await s.caller(), 401), (await s.as_("viewer"), 403)):
+            answer = await caller.post(path, content=b"{", headers={"Content-Type": "application/json"})
+            assert answer.status_code == status, "the gate comes before the body"
+        assert await s.engine.scoped(tenant=ACME).runs() == []
+
+
 async def test_a_delayed_run_waits_for_its_moment(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)

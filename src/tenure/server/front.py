@@ -1,8 +1,8 @@
-"""What stands before the router: paths with encoded slashes, and the one route that is asked most.
+"""What stands before the router: paths with encoded slashes, and the two routes that are asked most.
 
 Laws:
-1. `GET /runs/{id}/status` is answered here, by the same gate and with the same words as every route: the router
-   is the larger part of what such an answer costs. Whatever is unusual about the request is left to the router.
+1. `GET /runs/{id}/status` and `POST /runs` are answered here, by the same gate and with the same words as every route: the
+   router is the larger part of what such an answer costs. Whatever is unusual about the request is left to the router.
 2. Everything else goes on unchanged, but for encoded slashes (see `segments`).
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar.connection import ASGIConnection
 
+from tenure.server import quick
 from tenure.server.problems import body_of, headers_of, noted
 from tenure.server.segments import keep_slashes
 from tenure.server.statuses import CACHED, look
@@ -47,6 +48,9 @@ class Front:
                     profile = None if query[1] is None else query[1].decode()
                     await self._status(scope, send, headers, asked[1], profile)
                     return
+            elif scope["method"] == "POST" and scope["path"] == quick.PATH and not scope["query_string"]:
+                await self._create(scope, receive, send)
+                return
             keep_slashes(scope)
         await self._app(scope, receive, send)
 
@@ -62,19 +66,31 @@ class Front:
                 self._service, who.tenant, run_id, profile, None if match is None else match.decode("latin-1")
             )
         except Exception as fault:  # one shape of errors, as everywhere
-            request_id = scope["state"]["request_id"]
-            error = noted(fault, request_id, scope["path"])
-            body = body_of(error, request_id)
-            said = [
-                (name.lower().encode(), value.encode("latin-1")) for name, value in headers_of(error).items()
-            ]
-            await _send(send, error.spec.status, said, body)
+            await _refuse(scope, send, fault)
             return
         told = [(b"etag", looked.tag.encode()), (b"cache-control", CACHED.encode())]
         if looked.body is None:
             await _send(send, 304, told, b"")
         else:
             await _send(send, 200, told, _ENCODE(looked.body))
+
+    async def _create(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            answer = await quick.create_run(self._service, scope, receive)
+        except Exception as fault:  # one shape of errors, as everywhere
+            await _refuse(scope, send, fault)
+            return
+        await _send(send, answer.status, _encoded(answer.headers()), answer.body)
+
+
+async def _refuse(scope: Any, send: Send, fault: Exception) -> None:
+    request_id = scope["state"]["request_id"]
+    error = noted(fault, request_id, scope["path"])
+    await _send(send, error.spec.status, _encoded(headers_of(error)), body_of(error, request_id))
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -89,8 +89,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         head = str(self.status) if self.location is None else f"{self.status} {self.location}"
         return head.encode() + b"\n" + self.body
 
-    def response(self) -> Response[Any]:
-        """As it is sent."""
+    def headers(self) -> dict[str, str]:
+        """What is sent besides."""
         headers: dict[str, str] = {}
         if self.location is not None:
             headers["Location"] = self.location
@@ -98,7 +98,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             headers["Idempotency-Replayed"] = "true"
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
-        return Response(self.body, status_code=self.status, media_type="application/json", headers=headers)
+        return headers
+
+    def response(self) -> Response[Any]:
+        """As it is sent."""
+        return Response(
+            self.body, status_code=self.status, media_type="application/json", headers=self.headers()
+        )
 
 
 Operation = Callable[[Held | None], Awaitable[Answer]]

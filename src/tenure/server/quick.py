@@ -1,0 +1,56 @@
+"""`POST /runs`, past the router: what is asked most often to change something.
+
+Law: it does what the route does, in its order and with its words: the gate first, then the body. (`routes/creating.py` is
+that route; the document is made from it.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+
+from tenure.errors import TenureError
+from tenure.server.idempotency import Answer, Request, given_key, hash_of, key_text
+from tenure.server.new_runs import Asking, NewRun, create
+
+if TYPE_CHECKING:
+    from litestar.types import Receive
+
+    from tenure.server.service import Service
+
+PATH = "/runs"
+ROUTE = f"POST {PATH}"
+_decode = msgspec.json.Decoder().decode
+
+
+async def create_run(service: Service, scope: Any, receive: Receive) -> Answer:
+    """Start a run."""
+    scope["path_template"] = PATH  # as the router does, for those who count and log
+    scope["user"] = None
+    who = await service.gate.caller(ASGIConnection(scope))
+    service.gate.permit(who, ROUTE)
+    scope["user"] = who
+    asked = _decode(await _body(receive))
+    new = msgspec.convert(asked, NewRun)
+    key = given_key(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
+    wanted: Request | None = None
+    if key is not None:
+        name = key_text(who.id, key)
+        scope["state"]["keyed"] = name  # to be counted with its answer
+        hashed = hash_of("POST", PATH, PATH, asked)
+        wanted = Request(tenant=who.tenant, source="api", name=name, hash=hashed)
+    asking = Asking(who=who, request_id=scope["state"]["request_id"])
+    return await create(service.engine_of(who, new.workspace), new, asking, wanted)
+
+
+async def _body(receive: Receive) -> bytes:
+    message: Any = await receive()
+    body: bytes = message.get("body", b"")
+    while message.get("more_body", False):
+        message = await receive()
+        body += message.get("body", b"")
+    if message["type"] != "http.request":
+        raise TenureError("REQUEST_MALFORMED", "the client has gone")
+    return body
