@@ -62,6 +62,7 @@ async def test_a_document_is_registered_and_its_runs_follow_it(url: str) -> None
         for bad in ({}, {"ref": 1}, {"ref": "main", "wet": True}):
             answer = await operator.post("/runs", json={"workflow": "deploy", "input": bad})
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), bad
+            assert answer.json()["error"]["details"][0]["path"].startswith("input."), answer.text
 
 
 async def test_json_is_a_document_too(url: str) -> None:

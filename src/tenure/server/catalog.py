@@ -46,7 +46,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     def begin(self, given: Mapping[str, Any]) -> tuple[tuple[StepSpec, ...], bytes]:
         """The plan of a run with these inputs, and the inputs as they are stored; INVALID_INPUT where they do not fit."""
         if self.declared is not None:
-            bound = self.declared.bind(given)
+            bound = _bound(self.declared, given)
             return self.declared.plan(bound), payload(bound, aside=True) or b"{}"
         if self.names is not None and not (self.required <= given.keys() <= self.names):
             self._refuse(given)
@@ -64,6 +64,16 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         ]
         first = details[0]
         raise TenureError("INVALID_INPUT", f"{first.path}: {first.problem}", tuple(details))
+
+
+def _bound(workflow: Declared, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs as the document has them; what is wrong is named by its place in the request."""
+    try:
+        return workflow.bind(given)
+    except TenureError as refused:
+        placed = tuple(Detail(f"input{d.path.removeprefix('inputs')}", d.problem) for d in refused.details)
+        said = f"{placed[0].path}: {placed[0].problem}" if placed else refused.message
+        raise TenureError(refused.code, said, placed) from refused
 
 
 class Catalog:
