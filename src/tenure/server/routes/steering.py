@@ -224,10 +224,15 @@ async def signal_run(
     return await idempotent(request, operation, run_id=number)
 
 
-@post("/runs/{run_id:str}/resume", summary="Go on with a run", status_code=201, responses=IN_PROCESS)
+@post(
+    "/runs/{run_id:str}/resume",
+    summary="Go on with a run",
+    status_code=201,
+    responses={200: ResponseSpec(RunStatus, description="Its wait was ended"), **IN_PROCESS},
+)
 async def resume_run(
     request: Call, run_id: FromPath[str], data: JSONBody[ResumeRequest | None] = None
-) -> Response[RunCreated | RunStatus]:
+) -> Response[RunCreated]:
     """A finished run goes on as a new one that reuses what was done (201). Of one that waits for an event or a time, the
     wait is ended (200), never an approval."""
     said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
@@ -280,7 +285,7 @@ async def _started(request: Call, engine: Engine, command: c.CreateRun, held: He
     status_code=202,
     responses={200: ResponseSpec(Fitting, description="How many fit. Nothing was done.")},
 )
-async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Fitting | Canceled]:
+async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Canceled]:
     """Without a token nothing is done: the answer (200) says how many runs fit, and has a token. With it they are
     canceled (202), unless the runs that fit are others by now (409)."""
     engine = request.engine
@@ -288,7 +293,7 @@ async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Fit
     token = _token(engine.tenant, data.filter, fitting)
     if data.token is None:
         sample = [ids.run_text(run_id) for run_id in fitting[:SAMPLE_MAX]]
-        return Response(Fitting(matched=len(fitting), token=token, sample=sample), status_code=200)
+        return Answer.of(Fitting(matched=len(fitting), token=token, sample=sample)).response()
     if data.token != token:
         raise TenureError(
             "FILTER_CHANGED", "the token is for another filter, or the runs that fit have changed"
