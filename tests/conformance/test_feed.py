@@ -13,6 +13,7 @@ from tenure.kernel.feed import Seen, Told, decoded
 from tenure.kernel.service import Notice, Subscription
 from tenure.limits import FEED_SECONDS
 from tenure.orchestrator.trimming import Trimmer
+from tenure.store.bundles import examine
 from tenure.store.feeding import Feeding
 from tenure.store.port import Save, Store
 from tests.conformance.samples import a_run, a_spec
@@ -221,6 +222,34 @@ async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_
         [new] = await Feeding(w.store).after(0, 10)
         assert row.pos < new.pos < row.pos + 1_000_000
         assert (await w.read("feed_excess", 0))[0].at == new.pos
+
+
+async def test_the_doctor_misses_what_is_not_told_and_finds_what_did_not_happen(place: Place) -> None:
+    async with World(place, examined=False) as w:
+        await w.complete(await w.begin())
+        run = await w.create(plan=["a"])
+        await w.complete(await w.claim("bob"))
+        assert (await examine(w.store)).clean
+        rows = await Feeding(w.store).after(0, 100)
+        await _rewrite(place, rows[-1].pos, rows[-1].body.replace(b",3,", b",33,", 1))
+        found = {(one.number, one.text) for one in (await examine(w.store)).violations}
+        assert found == {
+            ("I39", "its event 3 has changed its status and is not in the feed"),
+            ("I39", "the feed tells of its event 33, which is not there"),
+        }
+        assert {one.run_id for one in (await examine(w.store)).violations} == {run}
+
+
+async def _rewrite(place: Place, pos: int, body: bytes) -> None:
+    """Change a row of the feed behind everybody's back."""
+    if place.kind == "sqlite":
+        with apsw.Connection(place.address) as connection:
+            connection.execute("update feed set body = ? where pos = ?", (body, pos))
+        connection.close()
+    else:
+        other = await asyncpg.connect(place.address)
+        await other.execute("update tenure.feed set body = $1 where pos = $2", body, pos)
+        await other.close()
 
 
 # --------------------------------------------------------------------------------------------- notices

@@ -190,6 +190,17 @@ async def test_filters_choose_by_run_and_by_type(url: str) -> None:
             assert {(await steps.frame())["runId"] for _ in range(2)} == {first, second}
 
 
+async def test_what_another_process_commits_is_heard_without_a_hint(url: str) -> None:
+    """Nothing wakes the reader here: beneath the hints lies its poll."""
+    async with (
+        site(url) as s,
+        Engine(url, migrate=False, sweep=False) as other,
+        listening(await s.as_("viewer")) as ear,
+    ):
+        run = await other.scoped(tenant="acme").create("w", [{"name": "a"}])
+        assert (await ear.frame())["runId"] == run
+
+
 async def test_nobody_hears_of_another_tenant(url: str) -> None:
     async with site(url) as s:
         theirs = await s.as_("viewer", tenant="globex")

@@ -97,7 +97,9 @@ _LINES = (
     Invariant(
         "I38", "an UNKNOWN receipt is never retried automatically unless that is safe", "later", "receipts"
     ),
-    Invariant("I39", "an outbox row exists only for a committed transition", "run"),
+    Invariant(
+        "I39", "what is owed or told to others is there if and only if its transition committed", "run"
+    ),
     Invariant(
         "I40", "each INTENT has an ALLOW for the same action digest and policy version", "later", "policy"
     ),

@@ -1,4 +1,4 @@
-"""What only all runs together show: I31, I35, I46, and rows that belong to no run (I50)."""
+"""What only all runs together show: I31, I35, I39, I46, and rows that belong to no run (I50)."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Run ids that rows name although there is no such run."""
     lost_specs: Sequence[int] = ()
     """Runs without a spec, or with another tenant's."""
+    untold: Sequence[tuple[int, int]] = ()
+    """Events that have changed a run's status and are not in the feed: (run, sequence)."""
+    unfounded: Sequence[tuple[int, int]] = ()
+    """Lines of the feed without their event, likewise."""
 
 
 def check_whole(view: WholeView) -> list[Violation]:
@@ -130,9 +134,18 @@ def rows_have_their_run(view: WholeView) -> Iterator[Finding]:
         yield f"run {run_id}", "has no run_spec row, or one of another tenant"
 
 
+def feed_is_committed(view: WholeView) -> Iterator[Finding]:
+    """I39: the feed tells what was committed, all of it and nothing else."""
+    for run_id, seq in view.untold:
+        yield f"run {run_id}", f"its event {seq} has changed its status and is not in the feed"
+    for run_id, seq in view.unfounded:
+        yield f"run {run_id}", f"the feed tells of its event {seq}, which is not there"
+
+
 WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
     ("I31", one_run_per_key),
     ("I35", one_run_per_slot),
+    ("I39", feed_is_committed),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
     ("I46", one_holder_per_key),

@@ -18,6 +18,7 @@ import msgspec
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
 from tenure.doctor.whole import Leases, Start
 from tenure.kernel.model import Run, RunSpec
+from tenure.store.feed_check import FeedCheck
 
 T = TypeVar("T")
 
@@ -122,6 +123,7 @@ async def examine(
     total = next(size.rows for size in await store.read("sizes") if size.table == "run")
     starts: list[Start] = []
     keys = _Keys()
+    feed = await FeedCheck.begin(store)
     after = -1
     while page := await store.read("run_ids_after", after, PAGE_RUNS):
         for entry in page:
@@ -140,15 +142,17 @@ async def examine(
             if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
                 starts.append(Start(run.admitted_at, run.id, run.tenant, run.workflow))
             keys.see(bundle)
+            feed.see(bundle)
             if on_progress is not None:
                 on_progress(report.runs, max(total, report.runs))
-    report.add(check_whole(await _whole(store, starts, keys)))
+    report.add(check_whole(await _whole(store, starts, keys, feed)))
     return report
 
 
-async def _whole(store: Reader, starts: list[Start], keys: _Keys) -> WholeView:
+async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedCheck) -> WholeView:
     caps = await store.read("all_caps")
     usage = await store.read("live_usage")
+    untold, unfounded = await feed.finish(store)
     return WholeView(
         caps=caps,
         usage=[Leases(row.tenant, row.workflow, row.leases) for row in usage],
@@ -158,6 +162,8 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys) -> WholeView:
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
+        untold=untold,
+        unfounded=unfounded,
     )
 
 

@@ -38,6 +38,7 @@ class Place(msgspec.Struct, gc=False):
 READS: dict[str, Answer] = {
     "feed_bounds": Bounds,  # () -> exactly one
     "feed_after": Feed,  # () ; after_pos, limit -> in order, as far as law 2 allows
+    "feed_rows_after": Feed,  # () ; after_pos, limit -> in order, all that is there: for the doctor
     "feed_old": Place,  # () ; before_at, limit -> exactly one
     "feed_excess": Place,  # () ; rows_max -> exactly one
     "subscriptions_of": Subscription,  # () ; tenant, before_created_at, before_id, limit -> newest first

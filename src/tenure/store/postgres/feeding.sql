@@ -21,6 +21,10 @@ select coalesce((select case when length(body) = 0 then pos else 0 end from feed
 select pos, at, body from feed
 where pos > $1::bigint and pos < pg_snapshot_xmin(pg_current_snapshot())::text::bigint order by pos limit $2::bigint
 
+-- name: feed_rows_after
+-- Likewise, also what others are not shown yet: for the doctor.
+select pos, at, body from feed where pos > $1::bigint order by pos limit $2::bigint
+
 -- name: feed_old
 -- Up to where it can be trimmed, as far as the first $2 rows say: $1 is the moment before which rows are old. Or null.
 select max(pos) from (select pos, at from feed order by pos limit $2::bigint) f where at < $1::bigint

@@ -13,6 +13,10 @@ select coalesce((select case when length(body) = 0 then pos else 0 end from feed
 -- ?1 the position, ?2 how many.
 select pos, at, body from feed where pos > ?1 order by pos limit ?2
 
+-- name: feed_rows_after
+-- The same: here everything that is there may be read.
+select pos, at, body from feed where pos > ?1 order by pos limit ?2
+
 -- name: feed_old
 -- Up to where it can be trimmed, as far as the first ?2 rows say: ?1 is the moment before which rows are old. Or null.
 select max(pos) from (select pos, at from feed order by pos limit ?2) where at < ?1
