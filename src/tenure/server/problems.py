@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _AT_THE_API = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
 """Codes that say what is behind us, by what they are to somebody outside."""
+_NO_BODY = "Object missing required field `data`"
+"""How the framework says that a body is missing: `data` is the handler's argument."""
 _BY_STATUS = {
     400: "REQUEST_MALFORMED",
     401: "UNAUTHENTICATED",
@@ -130,6 +132,8 @@ def invalid(fault: msgspec.ValidationError, within: str = "") -> TenureError:
     if unknown is not None:
         path = f"{path}.{unknown[1]}" if path else unknown[1]
     path = path or "body"
+    if problem == _NO_BODY:
+        problem = "a body is needed"
     return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
 
 

@@ -20,6 +20,7 @@ from tenure.server.tail import Tail
 from tenure.store.feeding import Feeding
 from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
+from tenure.store.postgres.store import PostgresStore
 
 KEY_SWEEP_SECONDS = 60.0
 SCOPED_MAX = 1_000
@@ -34,6 +35,8 @@ class Service:
         self.settings = settings
         self.stopping = asyncio.Event()
         """Set when the process is told to end: streams end, whoever waits is answered, nothing new is begun."""
+        if isinstance(engine.store, PostgresStore):
+            engine.store.read_seconds = settings.store_seconds
         self.metrics = Metrics(engine.store)
         self.observer = Observer(
             engine.orchestrator, self.metrics, Chronicle() if settings.log_runs else None

@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request's line and headers may take."""
     depth_max: int = 64
     """Lists and objects inside each other in a body."""
+    store_seconds: float = 5.0
+    """How long a request waits for a database that is gone before it says UPSTREAM_UNAVAILABLE."""
     grace_seconds: float = 10.0
     """How long requests under way may take when the server is told to end."""
     drain_seconds: float = 0.0

@@ -72,6 +72,8 @@ class PostgresStore(Beside):
         self._shift_us = 0
         self._heard: tuple[int, int] | None = None  # the server's clock, and ours when it said so
         self._patience_seconds = patience_seconds
+        self.read_seconds = patience_seconds
+        """How long a look may wait for the database to come back; a server that is asked has less patience."""
         self._lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
         # Half-open: beyond its patience a server that does not answer is taken for dead.
         self._silence_seconds = patience_seconds + silence_seconds
@@ -147,7 +149,7 @@ class PostgresStore(Beside):
             raise TenureError("STORE_UNAVAILABLE", "the store is closed")
         link = await self._free_readers.get()
         try:
-            async with self._turn(link) as deadline:
+            async with self._turn(link, self.read_seconds) as deadline:
                 while True:
                     await link.ready(deadline)
                     try:
@@ -185,9 +187,9 @@ class PostgresStore(Beside):
         return link
 
     @asynccontextmanager
-    async def _turn(self, link: Link) -> AsyncIterator[float]:
+    async def _turn(self, link: Link, seconds: float | None = None) -> AsyncIterator[float]:
         """The link for ourselves, and until when. Whoever is interrupted leaves no half-done transaction."""
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + (self._patience_seconds if seconds is None else seconds)
         async with link.turn:
             if not self._open:
                 raise TenureError("STORE_UNAVAILABLE", "the store is closed")
