@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+import pytest
 
 from tenure.kernel import commands as c
+from tenure.orchestrator import listing
 from tests.server.stage import problem, site
 
 
@@ -100,3 +102,24 @@ async def test_a_list_refuses_what_it_does_not_understand(url: str) -> None:
             assert problem(answer) in ("INVALID_INPUT", "REQUEST_MALFORMED"), params
         answer = await viewer.get("/runs", params={"profile": "nobodys"})
         assert (answer.status_code, problem(answer)) == (404, "PROFILE_NOT_FOUND")
+
+
+async def test_a_rare_label_is_found_over_pages_that_look_at_few_runs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page looks at a bounded number of runs: some are empty, and say where to go on."""
+    monkeypatch.setattr(listing, "SCANNED_MAX", 4)
+    monkeypatch.setattr(listing, "_CHUNK", 2)
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        rare = [await engine.create("w", [{"name": "a"}], labels={"rare": "yes"}) for _ in range(2)]
+        for _ in range(20):
+            await engine.create("w", [{"name": "a"}])
+        first = (await viewer.get("/runs", params={"label": "rare=yes", "limit": 1})).json()
+        assert first["items"] == []
+        assert first["next_cursor"] is not None
+        found, count = await pages(viewer, "/runs", limit=1, label="rare=yes")
+        assert sorted(run["id"] for run in found) == sorted(rare)
+        assert count > 3
+        lines = await engine.views.list_runs("acme", labels={"rare": "yes"}, limit=5)
+        assert sorted(line.id for line in lines) == sorted(rare), "a list without pages looks at all of them"

@@ -87,8 +87,8 @@ async def test_a_hundred_looks_at_once_are_few_queries_and_each_sees_what_was_co
 
         class Counting:
             async def read(self, name: str, *scalars: object, rows: object = ()) -> object:
-                asked.append(len(rows))  # type: ignore[arg-type]  # a list here
-                return await read(name, *scalars, rows=rows)  # type: ignore[arg-type]  # handed on
+                asked.append(len(rows))  # type: ignore[arg-type]  # it is a list of rows
+                return await read(name, *scalars, rows=rows)  # type: ignore[arg-type]  # handed on as it came
 
         looks = Looks(Counting())  # type: ignore[arg-type]  # what is asked of it is all there
         found = await asyncio.gather(*(looks.at(number, "acme") for number in numbers * 10))
