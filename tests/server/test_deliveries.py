@@ -140,7 +140,7 @@ async def test_what_cannot_be_done_now_is_given_back_and_done_by_the_next_look(
     async with site(url, hook_answer_seconds=0.05) as s:
         github = await ours(s)
 
-        async def full(_command: Any) -> Any:
+        async def full(*_asked: Any) -> Any:
             raise TenureError("QUEUE_FULL")
 
         with monkeypatch.context() as busy:
