@@ -225,6 +225,32 @@ async def test_a_key_names_its_run_also_when_that_has_been_deleted(url: str) -> 
         assert answer.json()["error"]["details"] == [{"path": "run_id", "problem": run}]
 
 
+@pytest.mark.clause("GWI-12")
+async def test_a_replay_is_answered_also_when_it_could_not_be_asked_for_any_more(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        first = await post(operator, "k")
+        text = 'name: echo\nversion: "2"\ninputs:\n  loud: {type: boolean}\nsteps:\n  - id: say\n    run: [echo, hi]\n'
+        put = await operator.put(
+            "/workflows/echo", content=text, headers={"Content-Type": "application/yaml"}
+        )
+        assert put.status_code == 201, put.text
+        assert (await post(operator, "other")).status_code == 422, "the newest takes other inputs"
+        again = await post(operator, "k")
+        assert (again.status_code, again.content) == (201, first.content)
+        assert again.headers["idempotency-replayed"] == "true"
+        items = {"items": [{**ECHO, "idempotency_key": "k"}, {**ECHO, "idempotency_key": "new"}]}
+        results = (await operator.post("/runs/batch", json=items)).json()["results"]
+        assert [result["status"] for result in results] == [201, 422]
+        assert results[0]["run"] == first.json()
+        reused = await post(operator, "k", {**ECHO, "priority": 1})
+        assert (reused.status_code, problem(reused)) == (422, "IDEMPOTENCY_KEY_REUSED")
+        s.engine.store.shift(25 * HOUR)
+        late = await post(operator, "k")
+        assert (late.status_code, problem(late)) == (409, "IDEMPOTENCY_EXPIRED")
+
+
 @pytest.mark.clause("GWI-15")
 async def test_expired_records_are_cleaned_up(url: str) -> None:
     async with site(url) as s:

@@ -21,10 +21,11 @@ from tenure.embedded import Engine
 from tenure.errors import Detail, TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
-from tenure.kernel.model import Idempotency, Run
+from tenure.kernel.decide.keyed import expired
+from tenure.kernel.model import Idempotency, Run, RunSpec
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.step_views import moment
-from tenure.server.idempotency import Answer, Request
+from tenure.server.idempotency import Answer, Request, replayed
 from tenure.server.principals import Principal
 from tenure.server.starting import Prepared, Start, make, prepare
 
@@ -148,8 +149,33 @@ async def create(
     engine: Engine, new: NewRun, asking: Asking, wanted: Request | None, shown: Shown | None = None
 ) -> Answer:
     """Make a run, or repeat what was answered when it was made; 201 either way."""
-    ready = await prepare(engine, start_of(new, asking, wanted))
-    return await made(engine, ready, wanted, shown)
+    ready = await prepared(engine, new, asking, wanted)
+    return ready if isinstance(ready, Answer) else await made(engine, ready, wanted, shown)
+
+
+async def prepared(engine: Engine, new: NewRun, asking: Asking, wanted: Request | None) -> Prepared | Answer:
+    """A run that could be made. What was asked for before and could not be asked for now (its workflow takes other inputs
+    since) is answered as it was then."""
+    try:
+        return await prepare(engine, start_of(new, asking, wanted))
+    except TenureError:
+        again = None if wanted is None else await _answered(engine, wanted)
+        if again is None:
+            raise
+        return again
+
+
+async def _answered(engine: Engine, wanted: Request) -> Answer | None:
+    """What a key was used for, if it was."""
+    store = engine.store
+    now: int = (await store.read("now"))[0].now_us
+    records: list[Idempotency] = await store.read("key_record", *wanted.key)
+    if records and records[0].expires_at > now:
+        return replayed(records[0], wanted.hash)
+    specs: list[RunSpec] = await store.read("find_keys", rows=[wanted.key])
+    if specs:
+        raise expired(specs[0].run_id, "was made long ago")
+    return None
 
 
 async def made(engine: Engine, ready: Prepared, wanted: Request | None, shown: Shown | None = None) -> Answer:

@@ -23,9 +23,9 @@ from tenure.server.idempotency import (
     key_text,
     keyed,
 )
-from tenure.server.new_runs import Asking, NewRun, RunCreated, create, made, start_of
+from tenure.server.new_runs import Asking, NewRun, RunCreated, create, made, prepared
 from tenure.server.problems import Problem, named, problem_of
-from tenure.server.starting import Prepared, prepare
+from tenure.server.starting import Prepared
 
 BATCH_MAX = 500
 AGENTS = "agent-runs"
@@ -105,7 +105,7 @@ async def create_runs(request: Call, data: JSONBody[Batch]) -> Response[BatchRes
     return await idempotent(request, operation)
 
 
-_Ready = tuple[NewRun, Prepared, Request | None] | TenureError
+_Ready = tuple[NewRun, Prepared | Answer, Request | None] | TenureError
 
 
 async def _prepared(
@@ -124,7 +124,7 @@ async def _prepared(
             hashed = hash_of("POST", "/runs", "/runs", asked)
             wanted = Request(tenant=who.tenant, source="api", name=name, hash=hashed)
         engine = request.service.engine_of(who, new.workspace)
-        return new, await prepare(engine, start_of(new, asking, wanted)), wanted
+        return new, await prepared(engine, new, asking, wanted), wanted
     except TenureError as refused:
         return refused
 
@@ -133,8 +133,9 @@ async def _result(request: Call, ready: _Ready) -> BatchResult:
     try:
         if isinstance(ready, TenureError):
             raise ready
-        new, prepared, wanted = ready
-        answer = await made(request.service.engine_of(request.who, new.workspace), prepared, wanted)
+        new, answer, wanted = ready
+        if isinstance(answer, Prepared):
+            answer = await made(request.service.engine_of(request.who, new.workspace), answer, wanted)
     except TenureError as refused:
         error = named(refused)
         return BatchResult(status=error.spec.status, error=problem_of(error, request.request_id))
