@@ -5,7 +5,8 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel.service import AdminEvent
-from tenure.store.identity import Identity
+from tenure.store.identity import Identity, chained
+from tenure.store.port import Store
 from tests.server.stage import ACME, problem, site
 
 
@@ -141,15 +142,21 @@ async def test_the_chain_is_paged_and_a_line_changed_by_hand_is_found(url: str) 
         assert {line["about"].get("client") for line in (await other.get("/audit")).json()["items"]} == {None}
 
         lines: list[AdminEvent] = await s.engine.store.read("admin_events_after", ACME, 0, 100)
-        forged = msgspec.structs.replace(lines[3], actor="client:nobody")
         assert await s.identity.broken_chain(ACME) == []
+        old = lines[3]
+        careless = msgspec.structs.replace(old, actor="client:nobody")
+        careful = chained(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
+        for forged, at in ((careless, old.seq), (careful, old.seq + 1)):
+            [told] = await Identity(_Shelf(s.engine.store, old, forged)).broken_chains()  # type: ignore[arg-type]  # it only reads
+            assert told.endswith(f"line {at}")
 
-        class Shelf:
-            """The store, with one line changed."""
 
-            async def read(self, name: str, *values: object) -> list[object]:
-                found = await s.engine.store.read(name, *values)
-                return [forged if row == lines[3] else row for row in found]
+class _Shelf:
+    """A store in which somebody has changed a line by hand."""
 
-        [told] = await Identity(Shelf()).broken_chains()  # type: ignore[arg-type]  # reading is all it is asked for
-        assert f"line {forged.seq}" in told
+    def __init__(self, store: Store, old: AdminEvent, forged: AdminEvent) -> None:
+        self._store, self._old, self._forged = store, old, forged
+
+    async def read(self, name: str, *values: object) -> list[object]:
+        found = await self._store.read(name, *values)
+        return [self._forged if row == self._old else row for row in found]
