@@ -98,4 +98,13 @@ def pids(folder: str) -> list[int]:
     ]
 
 
-app = [remote_whole, remote_child, remote_heavy, remote_gated, nothing, add]
+@tenure.workflow(lease="3s")
+async def remote_restarting(left: int) -> str:
+    """Go on as a new run, a few times."""
+    await doubled(left)
+    if left:
+        tenure.restart(left - 1)
+    return "at last"
+
+
+app = [remote_whole, remote_child, remote_heavy, remote_gated, remote_restarting, nothing, add]

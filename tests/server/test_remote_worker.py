@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tenure.declared import load
 from tenure.embedded import Engine
 from tenure.ids import run_int
 from tenure.worker import Worker
@@ -83,6 +84,49 @@ async def test_steps_of_a_plan_are_done_by_tools(url: str) -> None:
         await acme(s).result(run, wait=30)
         seen = {step.name: step.output for step in await acme(s).steps(run)}
         assert seen == {"first": 3, "second": None, "third": 5}
+
+
+async def test_a_run_that_goes_on_as_another_one(url: str) -> None:
+    async with site(url) as s, remote_worker(s, flows.remote_restarting):
+        run = await acme(s).start(flows.remote_restarting, 2)
+        assert await run.result(wait=30) == "at last"
+
+
+FILE = """
+name: sums
+version: "1"
+inputs:
+  start: {type: integer}
+steps:
+  - id: first
+    uses: tests.add
+    with: {left: "${{ inputs.start }}", right: 1}
+  - id: told
+    run: [sh, -c, 'echo sum $SUM']
+    env: {SUM: "${{ steps.first.output }}"}
+  - id: second
+    uses: tests.add
+    with: {left: "${{ steps.first.output }}", right: 10}
+"""
+
+
+async def test_the_steps_of_a_workflow_file_get_what_those_before_them_came_to(url: str) -> None:
+    async with site(url) as s, remote_worker(s, flows.add, commands=True):
+        run = await acme(s).submit(load(FILE), {"start": 4})
+        await run.result(wait=30)
+        seen = {step.name: step.output for step in await acme(s).steps(run.id)}
+        assert (seen["first"], seen["second"]) == (5, 15)
+        assert "sum 5" in str(seen["told"])
+
+
+async def test_a_workers_cancel_is_heard_of_and_acknowledged(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with site(url) as s, remote_worker(s, flows.remote_gated) as worker:
+        run = await acme(s).start(flows.remote_gated, folder)
+        await until(lambda: flows.pids(folder), "the gate")
+        await acme(s).cancel(run.id)
+        await until(lambda: worker.counts["canceled"] == 1, "the acknowledgement")
+        assert (await acme(s).get(run.id)).status == "canceled"
 
 
 # --------------------------------------------------------------------------------------- processes of their own

@@ -1,6 +1,8 @@
 """Claims, leases and their tokens over HTTP: who may speak for what, and what a repeat is answered."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,21 +13,21 @@ CAPABILITIES = ["default|tool:build"]
 PLAN = [{"name": "build", "tool": "build", "input": {"what": "all"}}]
 
 
-async def start(s: Site, tenant: str = "acme", **how: object) -> str:
+async def start(s: Site, tenant: str = "acme", **how: Any) -> str:
     """A run of one step."""
-    return await s.engine.scoped(tenant=tenant).create("ci", PLAN, **how)  # type: ignore[arg-type]  # options
+    return await s.engine.scoped(tenant=tenant).create("ci", PLAN, **how)
 
 
-async def claim(runner: httpx.AsyncClient, claim_id: str = "c1", **how: object) -> list[dict]:  # type: ignore[type-arg]  # JSON
+async def claim(runner: httpx.AsyncClient, claim_id: str = "c1", **how: Any) -> list[dict[str, Any]]:
     """What a claim is granted."""
     asked = {"claim_id": claim_id, "capabilities": CAPABILITIES, "max": 10, **how}
     answer = await runner.post("/runner/claim", json=asked)
     assert answer.status_code == 200, answer.text
-    found: list[dict] = answer.json()["leases"]  # type: ignore[type-arg]  # JSON
+    found: list[dict[str, Any]] = answer.json()["leases"]
     return found
 
 
-async def say(s: Site, lease: dict, verb: str, seq: int = 0, **what: object) -> httpx.Response:  # type: ignore[type-arg]  # JSON
+async def say(s: Site, lease: dict[str, Any], verb: str, seq: int = 0, **what: Any) -> httpx.Response:
     """A message of a lease."""
     caller = await s.as_("runner")  # whose key does not matter here: the lease's token goes in its place
     headers = {"Authorization": f"Bearer {lease['token']}"}
@@ -111,3 +113,49 @@ async def test_an_operators_key_claims_nothing(url: str) -> None:
         operator = await s.as_("operator")
         answer = await operator.post("/runner/claim", json={"claim_id": "c", "capabilities": CAPABILITIES})
         assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
+
+
+async def test_a_claim_is_answered_alike_by_a_server_that_was_started_anew(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        key = await s.key("runner")
+        (lease,) = await claim(await s.caller(key))
+    async with site(url) as s:
+        await start(s)
+        assert await claim(await s.caller(key)) == [lease]
+        for seq, verb in enumerate(("ack", "running", "complete"), start=1):
+            assert (await say(s, lease, verb, seq)).status_code == 200
+        assert (await s.engine.scoped(tenant="acme").get(run)).status == "succeeded"
+        assert await claim(await s.caller(key)) == []
+
+
+def contents(folder: Path) -> list[bytes]:
+    """All that is in the files of a database."""
+    return [path.read_bytes() for path in folder.glob("site.db*") if path.is_file()]
+
+
+async def test_neither_a_token_nor_a_key_is_kept(tmp_path: Path) -> None:
+    async with site(f"sqlite:{tmp_path / 'site.db'}") as s:
+        await start(s)
+        key = await s.key("runner")
+        (lease,) = await claim(await s.caller(key))
+        await say(s, lease, "ack", 1)
+        kept = b"".join(contents(tmp_path))
+        for secret in (lease["token"], lease["token"][3:], key.split("_", 2)[2]):
+            assert secret.encode() not in kept
+
+
+@pytest.mark.parametrize("progress", ["a\0b", "x" * 2000])
+async def test_a_heartbeat_that_cannot_be_kept_harms_nobody_else(url: str, progress: str) -> None:
+    async with site(url) as s:
+        await start(s)
+        await start(s)
+        one, two = await claim(await s.as_("runner"), ack=True)
+        wrong, right, number = await asyncio.gather(
+            say(s, one, "heartbeat", 1, progress=progress),
+            say(s, two, "heartbeat", 1, progress="fine"),
+            say(s, one, "heartbeat", 2**40),
+        )
+        assert (wrong.status_code, problem(wrong)) == (422, "INVALID_INPUT")
+        assert (number.status_code, problem(number)) == (422, "INVALID_INPUT")
+        assert (right.status_code, right.json()["state"]) == (200, "ok")

@@ -7,33 +7,34 @@ Laws:
 3. Messages of one lease are carried out in the order in which they stand in a batch; one that fails in a way that may go
    better holds up those behind it, so that they can be repeated together.
 4. What a lease's holder uploads or logs shortly after its end (`LATE_SECONDS`) is kept and marked late; nothing changes by it.
-5. Nobody gets at another tenant's runs by a name they make up: references to artifacts are those of the tenant's own runs,
-   and a child's id is nobody's yet.
+5. Nobody gets at another tenant's runs by a name they make up; see `tenure.server.doubts`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from tenure import ids
-from tenure.artifacts import Reference, is_reference
+from tenure.artifacts import Reference
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine
+from tenure.kernel.decide.checks import check_command
 from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.model import Inbox, Run
+from tenure.kernel.model import Inbox
 from tenure.kernel.service import Artifact
 from tenure.limits import NAME_CHARS_MAX
-from tenure.orchestrator.claims import Claim, RemoteClaim
+from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.sdk import codec
+from tenure.server.doubts import Doubts, is_doubtful
 from tenure.server.lease_tokens import Tickets
 from tenure.server.lease_views import granted_of, info_of, lease_of, recorded_of, waited_of
 from tenure.server.principals import Principal
@@ -58,6 +59,7 @@ class Runners:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.tickets = Tickets(engine.store)
+        self._doubts = Doubts(engine.store)
         self._ended: dict[str, None] = {}
         """Claims that were told to end: whoever waits under their names stops."""
 
@@ -90,9 +92,9 @@ class Runners:
         found = []
         for lease in claimed.leases:
             key = (lease.run_id, lease.idx, lease.n)
-            row = remote.row(lease)
-            self.tickets.keep(Ticket(*key, lease.tenant, row.token_hash, worker, lease.name))
-            found.append(granted_of(lease, remote.token(*key)))
+            token = remote.token(*key)
+            self.tickets.keep(Ticket(*key, lease.tenant, token_hash(token), worker, lease.name))
+            found.append(granted_of(lease, token))
         return found
 
     async def _before(self, rows: list[Any], remote: RemoteClaim) -> list[p.GrantedLease]:
@@ -129,7 +131,7 @@ class Runners:
         command = self._command(ticket, message)
         if isinstance(command, c.Heartbeat) and not isinstance(message, p.Running):
             return answered(await self._engine.orchestrator.heartbeat(command))
-        await self._check(ticket, command)
+        await self._doubts.check(ticket, command)
         reply: Reply = await self._engine.orchestrator.send(command)
         return answered(reply)
 
@@ -142,7 +144,10 @@ class Runners:
             "tenant": ticket.tenant,
             "context": c.Context(f"worker:{ticket.owner}", "system", lease_text(*key)),
         }
-        return command_of(message, head, self._engine.orchestrator.new_id)
+        command = command_of(message, head, self._engine.orchestrator.new_id)
+        if isinstance(command, c.Heartbeat):
+            check_command(command)  # the kernel looks at the others; heartbeats are written without it
+        return command
 
     async def say_all(self, who: Principal, messages: list[Any]) -> list[p.Answer]:
         """Carry out a batch: one answer each, in order; see law 3."""
@@ -187,7 +192,7 @@ class Runners:
         try:
             ticket = self._ticket(who, key, message.token)
             command = self._command(ticket, message)
-            if _is_doubtful(command):
+            if is_doubtful(command):
                 return False
             orchestrator = self._engine.orchestrator
             if isinstance(command, c.Heartbeat):
@@ -225,52 +230,6 @@ class Runners:
             raise TenureError("UNAUTHENTICATED")
         return ticket
 
-    # -------------------------------------------------------------------------------- what is believed
-
-    async def _check(self, ticket: Ticket, command: c.LeaseMessage) -> None:
-        """Refuse what names others' things; see law 5."""
-        if not _is_doubtful(command):
-            return
-        child = _child_of(command)
-        if child is not None:
-            found: list[Run] = await self._engine.store.read("get_run", child.run_id)
-            if found and (found[0].tenant != ticket.tenant or not await self._is_ours(ticket, found[0])):
-                raise TenureError("INVALID_INPUT", "a child's id is its own: this one is in use")
-        for body in _payloads(command):
-            if not body.startswith(codec.RESERVED):
-                continue
-            if is_reference(body):
-                await self.check_reference(ticket.tenant, body)
-            elif not (isinstance(command, c.Complete) and command.restart and body == command.output):
-                raise TenureError(
-                    "INVALID_INPUT", "a payload that begins with `{\"$tenure` is none of a runner's"
-                )
-
-    async def _is_ours(self, ticket: Ticket, run: Run) -> bool:
-        """Whether a run was started by this lease's run, so that this is a repeat."""
-        specs = await self._engine.store.read("get_spec", run.id)
-        if not specs:
-            return False
-        if specs[0].parent_id == ticket.run_id:
-            return True
-        ours: list[Run] = await self._engine.store.read("get_run", ticket.run_id)
-        output = await self._payload(ticket.run_id, ours[0].output_ref if ours else None)
-        return output == codec.restarted(ids.run_text(run.id))
-
-    async def check_reference(self, tenant: str, body: bytes) -> Reference:
-        """A reference to an artifact of one of a tenant's own runs."""
-        try:
-            named_by = msgspec.json.decode(body, type=Reference)
-            run_id = ids.run_int(named_by.run)
-        except (msgspec.DecodeError, TenureError) as wrong:
-            raise TenureError("INVALID_INPUT", "this is no reference to an artifact") from wrong
-        found: list[Run] = await self._engine.store.read("get_run", run_id)
-        if not found or found[0].tenant != tenant:
-            raise TenureError(
-                "ARTIFACT_NOT_FOUND", f"{named_by.digest[:80]} is not an artifact of {named_by.run}"
-            )
-        return named_by
-
     # ------------------------------------------------------------------------------------------- logs
 
     async def _log(self, ticket: Ticket, message: p.Log) -> p.Answer:
@@ -290,6 +249,7 @@ class Runners:
             return p.Answer(state="ok", cancel=held.state == "canceling")
         key = (ticket.run_id, ticket.idx, ticket.n)
         beating = c.Heartbeat(run_id=key[0], idx=key[1], n=key[2], seq=message.seq, tenant=ticket.tenant)
+        check_command(beating)
 
         def work() -> Transaction[Reply | None]:
             replies: dict[LeaseKey, Reply] = yield from beat([beating])
@@ -426,7 +386,7 @@ class Runners:
                 raise TenureError("ARTIFACT_NOT_FOUND", f"{text} has no artifact {name[:80]!r}")
             name = rows[0].digest
         reference = msgspec.json.encode(Reference(digest=name, size=0, run=text))
-        await self.check_reference(ticket.tenant, reference)
+        await self._doubts.check_reference(ticket.tenant, reference)
         return await self._engine.artifacts.get(reference)
 
 
@@ -449,36 +409,6 @@ def _refused(fault: Exception) -> p.Answer:
     error = named(fault)
     told = p.Fault(code=error.code, message=error.message, retryable=error.retryable)
     return p.Answer(state="error", cancel=error.code == "RUN_CANCELING", error=told)
-
-
-def _child_of(command: c.LeaseMessage) -> c.StartChild | None:
-    if isinstance(command, c.OpenWait):
-        return command.child
-    return command.restart if isinstance(command, c.Complete) else None
-
-
-def _payloads(command: c.LeaseMessage) -> Iterator[bytes]:
-    """Every payload that a message brings."""
-    found: list[bytes | None] = []
-    if isinstance(command, c.Complete):
-        found.append(command.output)
-        if command.last is not None:
-            found += (command.last.output, command.last.input)
-    elif isinstance(command, c.RecordCheckpoint):
-        found += (command.output, command.input)
-    elif isinstance(command, c.OpenWait):
-        found.append(command.question)
-    child = _child_of(command)
-    if child is not None:
-        found += (child.input, *(step.input for step in child.plan))
-    return (body for body in found if body is not None)
-
-
-def _is_doubtful(command: c.LeaseMessage) -> bool:
-    """Whether a message names something that has to be looked at."""
-    if _child_of(command) is not None:
-        return True
-    return any(body.startswith(codec.RESERVED) for body in _payloads(command))
 
 
 def _lines(ticket: Ticket, message: p.Log, now: int, *, late: bool = False) -> list[LogLine]:
