@@ -17,7 +17,7 @@ import uvicorn
 
 from tenure.clock import us
 from tenure.embedded import Engine
-from tenure.kernel.commands import Complete
+from tenure.kernel.commands import Complete, CreateRun
 from tenure.kernel.service import Notice
 from tenure.publish import Reach, check_url, dispatcher
 from tenure.publish.dispatcher import DELAYS_SECONDS, TOTAL_SECONDS, due_again
@@ -50,6 +50,7 @@ class Receiver:
         self.tried: list[tuple[str, dict[str, Any]]] = []
         """(webhook-id, event) of all of them."""
         self.answer: Callable[[dict[str, Any], int], int] = lambda _event, _tries: 204
+        self.traces: list[str | None] = []
         self._heard = asyncio.Condition()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -65,6 +66,7 @@ class Receiver:
         expected = base64.b64encode(hmac.digest(SECRET, signed, "sha256")).decode()
         assert headers["webhook-signature"] == f"v1,{expected}"
         assert headers["content-type"] == "application/cloudevents+json"
+        self.traces.append(headers.get("traceparent"))
         event = msgspec.json.decode(body)
         self.tried.append((headers["webhook-id"], event))
         status = self.answer(event, sum(id_ == headers["webhook-id"] for id_, _ in self.tried))
@@ -244,6 +246,15 @@ async def test_a_receiver_that_is_gone_switches_its_webhook_off(url: str) -> Non
         await work(s)
         events = await receiver.heard(2)
         assert {event["type"] for event in events} >= {"run.step.completed"}
+
+
+async def test_a_webhook_goes_on_with_the_trace_of_its_run(url: str) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with told(url) as (s, receiver, _admin, _id):
+        ask = s.engine.orchestrator
+        await ask.create(CreateRun(run_id=ask.new_id(), tenant="acme", workflow="w", trace=trace))
+        await receiver.heard(1)
+        assert receiver.traces == [trace]
 
 
 async def test_redirects_are_not_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

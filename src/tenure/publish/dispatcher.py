@@ -242,7 +242,7 @@ class Publisher:
         row = await self._feeding.subscription(notice.tenant, notice.subscription)
         if row is None or row.disabled:
             return
-        status, problem, wait = await self._try(row, notice)
+        status, problem, wait = await self._try(row, notice, await self._feeding.trace_of(notice))
         if status is not None and 200 <= status < 300:
             await self._feeding.done(notice)
             return
@@ -263,12 +263,14 @@ class Publisher:
             dead=due is None,
         )
 
-    async def _try(self, row: Subscription, notice: Notice) -> tuple[int | None, str, float]:
+    async def _try(
+        self, row: Subscription, notice: Notice, trace: str | None
+    ) -> tuple[int | None, str, float]:
         """Send it: the answer's status, if there was one; what is wrong; and how long we are asked to wait."""
         assert self._client is not None
         try:
             check_url(row.url, self.reach)
-            headers = headers_of(notice, secrets.resolve(row.secret), self._clock.now_us())
+            headers = headers_of(notice, secrets.resolve(row.secret), self._clock.now_us(), trace)
             async with (
                 asyncio.timeout(TRY_SECONDS_MAX),
                 self._client.stream("POST", row.url, content=notice.body, headers=headers) as answer,

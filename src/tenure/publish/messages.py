@@ -97,11 +97,13 @@ def key_of(secret: bytes) -> bytes:
         raise TenureError("SECRET_UNAVAILABLE", "what follows whsec_ is not base64") from bad
 
 
-def headers_of(notice: Notice, secret: bytes, at_us: int) -> dict[str, str]:
-    """What a try is sent with."""
+def headers_of(notice: Notice, secret: bytes, at_us: int, trace: str | None = None) -> dict[str, str]:
+    """What a try is sent with; `trace` is the run's."""
     id_, at = message_id(notice), str(at_us // 1_000_000)
     signed = hmac.digest(key_of(secret), b"%b.%b.%b" % (id_.encode(), at.encode(), notice.body), "sha256")
+    traced = {} if trace is None else {"traceparent": trace}
     return {
+        **traced,
         "content-type": CONTENT_TYPE,
         "user-agent": "tenure-webhooks",
         "webhook-id": id_,

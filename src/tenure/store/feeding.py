@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure.kernel.model import Run
 from tenure.kernel.service import Feed, Notice, Subscription
 from tenure.store.beside import settled
 from tenure.store.identity import Change, told
@@ -193,6 +194,11 @@ class Feeding:
             return taken
 
         return await settled(self._store, work)
+
+    async def trace_of(self, notice: Notice) -> str | None:
+        """The trace context that its run was asked for in."""
+        found: list[Run] = await self._store.read("get_run", notice.run_id)
+        return found[0].trace if found else None
 
     async def done(self, notice: Notice) -> None:
         """It was told."""
