@@ -134,6 +134,23 @@ async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_record_of_another_request_or_another_run_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    async with opened(SqliteStore(path)) as store:
+        await put(store, healthy.retried(), healthy.failed(run_id=RUN_ID + 1))
+    damage(path, "update run_spec set idempotency_key = 'k' || run_id, source = 'api'")
+    for run_id, about, request in ((RUN_ID, RUN_ID, "x'00'"), (RUN_ID + 1, RUN_ID, "request_hash")):
+        damage(
+            path,
+            f"insert into idempotency select tenant, 'api', idempotency_key, {about}, 'completed', {request}, x'00',"
+            f" null, 1, 1, 2, null, 1 from run_spec where run_id = {run_id}",
+        )
+    async with opened(SqliteStore(path)) as store:
+        report = await examine(store)
+    found = [(v.number, v.run_id) for v in report.violations if v.number in ("I32", "I33")]
+    assert found == [("I32", RUN_ID), ("I33", RUN_ID + 1)]
+
+
 async def test_leases_and_starts_over_a_cap_are_found(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         caps = (Cap("acme", "", 1, None, 1),)

@@ -1026,6 +1026,8 @@ def test_all_runs_together_are_clean() -> None:
 
 WHOLE: list[tuple[str, WholeView, str]] = [
     ("I31", WholeView(same_key=[(7, "push-1")]), "run 7"),
+    ("I32", WholeView(other_request=[(7, "api:cli_1:k")]), "run 7"),
+    ("I33", WholeView(other_answer=[(7, "api:cli_1:k")]), "run 7"),
     (
         "I46",
         WholeView(caps=[Cap("acme", "", 1, 1)], usage=[Leases("acme", "a", 1), Leases("acme", "b", 1)]),

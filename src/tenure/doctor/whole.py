@@ -37,6 +37,10 @@ class WholeView(msgspec.Struct, kw_only=True):
     starts: Sequence[Start] = ()
     same_key: Sequence[tuple[int, str]] = ()
     """Runs whose idempotency key another run has too, with the key."""
+    other_request: Sequence[tuple[int, str]] = ()
+    """Runs whose key is on record for another request, with the key."""
+    other_answer: Sequence[tuple[int, str]] = ()
+    """Runs whose key is answered with another run, with the key."""
     same_slot: Sequence[tuple[int, str]] = ()
     """Runs of a schedule's slot that another run was started for too, with the slot."""
     key_holders_twice: Sequence[int] = ()
@@ -69,6 +73,18 @@ def one_run_per_key(view: WholeView) -> Iterator[Finding]:
     """I31: no two runs of a tenant have the same idempotency key from the same source."""
     for run_id, key in view.same_key:
         yield f"run {run_id}", f"shares the idempotency key {key!r} with another run"
+
+
+def one_request_per_key(view: WholeView) -> Iterator[Finding]:
+    """I32: a run and the record of its key are of the same request."""
+    for run_id, key in view.other_request:
+        yield f"run {run_id}", f"was made by another request than is on record for its key {key!r}"
+
+
+def one_answer_per_key(view: WholeView) -> Iterator[Finding]:
+    """I33: who repeats a request is answered with the run that it made."""
+    for run_id, key in view.other_answer:
+        yield f"run {run_id}", f"is not the run that its key {key!r} is answered with"
 
 
 def one_run_per_slot(view: WholeView) -> Iterator[Finding]:
@@ -144,6 +160,8 @@ def feed_is_committed(view: WholeView) -> Iterator[Finding]:
 
 WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
     ("I31", one_run_per_key),
+    ("I32", one_request_per_key),
+    ("I33", one_answer_per_key),
     ("I35", one_run_per_slot),
     ("I39", feed_is_committed),
     ("I46", leases_within_caps),

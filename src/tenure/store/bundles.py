@@ -152,12 +152,15 @@ async def examine(
 async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedCheck) -> WholeView:
     caps = await store.read("all_caps")
     usage = await store.read("live_usage")
+    amiss = await store.read("records_amiss")
     untold, unfounded = await feed.finish(store)
     return WholeView(
         caps=caps,
         usage=[Leases(row.tenant, row.workflow, row.leases) for row in usage],
         starts=starts,
         same_key=keys.twice,
+        other_request=[(row.run_id, row.name) for row in amiss if row.other_request],
+        other_answer=[(row.run_id, row.name) for row in amiss if row.other_answer],
         same_slot=keys.same_slot,
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],

@@ -23,9 +23,20 @@ from tenure.limits import (
 from tenure.store.beside import settled
 from tenure.store.port import Answer, Query, Store, Transaction
 
+
+class Amiss(msgspec.Struct, gc=False):
+    """A record that is not of the request that made the run with its key."""
+
+    run_id: int
+    name: str
+    other_request: int
+    other_answer: int
+
+
 READS: dict[str, Answer] = {
     "key_record": Idempotency,  # () ; tenant, source, name
     "key_records": Idempotency,  # (tenant, source, name)
+    "records_amiss": Amiss,  # () -> over all of them, for the doctor
 }
 """Queries used on their own; `keys.sql` has their texts."""
 

@@ -9,6 +9,12 @@ cross join lateral (
     select {idempotency} from idempotency t
     where t.tenant = n.tenant and t.source = n.source and t.name = n.name offset 0) i
 
+-- name: records_amiss
+-- Records of API calls beside the runs with their keys. (Of a hook, record and run know a request by different hashes.)
+select s.run_id, i.name, (i.request_hash <> s.request_hash)::int, (i.run_id is distinct from s.run_id)::int
+from idempotency i join run_spec s on s.tenant = i.tenant and s.source = i.source and s.idempotency_key = i.name
+where i.source = 'api' and i.status = 'completed' and (i.request_hash <> s.request_hash or i.run_id is distinct from s.run_id)
+
 -- name: begin_key
 insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 on conflict (tenant, source, name) do nothing

@@ -6,6 +6,12 @@ select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
 -- name: key_records
 select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
 
+-- name: records_amiss
+-- Records of API calls beside the runs with their keys. (Of a hook, record and run know a request by different hashes.)
+select s.run_id, i.name, i.request_hash <> s.request_hash, i.run_id is not s.run_id
+from idempotency as i join run_spec as s on s.tenant = i.tenant and s.source = i.source and s.idempotency_key = i.name
+where i.source = 'api' and i.status = 'completed' and (i.request_hash <> s.request_hash or i.run_id is not s.run_id)
+
 -- name: begin_key
 insert into idempotency values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 on conflict (tenant, source, name) do nothing
