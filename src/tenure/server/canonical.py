@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.errors import TenureError
+
 _EXACT_MAX = 2**53
 _DIGITS_MAX = 21
 """ECMAScript writes this many digits before it takes to an exponent."""
@@ -53,7 +55,10 @@ def _text(value: Any) -> str:
 
 def number(value: float) -> str:
     """A number as ECMAScript's Number.prototype.toString writes it."""
-    double = float(value)
+    try:
+        double = float(value)
+    except OverflowError as large:
+        raise TenureError("REQUEST_MALFORMED", "a number in the body is beyond all doubles") from large
     if double != double or double in (float("inf"), float("-inf")):
         raise ValueError("JSON has no such number")
     if double == 0:

@@ -86,6 +86,7 @@ class Front:
 async def _refuse(scope: Any, send: Send, fault: Exception) -> None:
     request_id = scope["state"]["request_id"]
     error = noted(fault, request_id, scope["path"])
+    scope["state"]["code"] = error.code
     await _send(send, error.spec.status, _encoded(headers_of(error)), body_of(error, request_id))
 
 

@@ -1,0 +1,132 @@
+"""What a server logs: the events of git-with-intent's section 7.2, letter for letter, and no secret."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from tenure.kernel.commands import Heartbeat
+from tenure.server.logs import configure
+from tests.embedded.stage import head
+from tests.server.playing import claim, complete, failed, recorded
+from tests.server.stage import site
+from tests.server.workflows import register
+
+PLAN = [{"name": "build"}]
+EVERY_LINE = {"event", "level", "timestamp"}
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What is logged during a test, as a server does it."""
+    before, stream = structlog.get_config(), io.StringIO()
+    configure(stream)
+    yield stream
+    structlog.configure(**before)
+
+
+def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
+    """The lines of an event, without what every line has."""
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert all(set(line) >= EVERY_LINE for line in lines)
+    return [
+        {name: value for name, value in line.items() if name not in EVERY_LINE}
+        for line in lines
+        if line["event"] == event
+    ]
+
+
+@pytest.mark.clause("GWI-23")
+async def test_a_runs_life_is_told_in_the_fields_of_the_document(url: str, log: io.StringIO) -> None:
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        run = await engine.create(
+            "autopilot", PLAN, profile="git-with-intent", key="github:77", source="github_webhook"
+        )
+        lease = await claim(s, run)
+        assert lease is not None
+        await recorded(s, lease, "analysed", 1)
+        await complete(s, lease)
+    about = {"runId": run, "tenant": "acme"}
+    assert told(log, "run_created") == [{**about, "type": "autopilot", "idempotencyKey": "github:77"}]
+    assert told(log, "run_transition") == [
+        {**about, "from": "pending", "to": "running", "initiator": "system"},
+        {**about, "from": "running", "to": "completed", "initiator": "system"},
+    ]
+    assert told(log, "run_checkpoint") == [{**about, "stepId": "analysed", "resumable": True}]
+    [ended] = told(log, "run_completed")
+    assert ended.pop("durationMs") >= 0
+    assert ended == {**about, "status": "completed"}
+
+
+@pytest.mark.clause("GWI-23")
+async def test_an_orphan_is_told_with_its_last_heartbeat(url: str, log: io.StringIO) -> None:
+    plan = [{"name": "build", "lease_seconds": 1.0}]
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        run = await engine.create("autopilot", plan, profile="git-with-intent")
+        lease = await claim(s, run)
+        assert lease is not None
+        await s.engine.orchestrator.heartbeat(Heartbeat(**head(lease, 1)))
+        with pytest.raises(Exception, match=r"RUN_ORPHANED|failed"):
+            await engine.result(run, wait=30)
+    [line] = told(log, "orphan_detected")
+    assert line.pop("lastHeartbeat").endswith("Z")
+    assert line == {"runId": run, "tenant": "acme"}
+    assert [line["status"] for line in told(log, "run_completed")] == ["failed"]
+
+
+@pytest.mark.clause("GWI-23")
+async def test_a_request_that_is_recognised_by_its_key_is_told_with_its_run(
+    url: str, log: io.StringIO
+) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        caller = await s.as_("operator")
+        body = {"workflow": "echo", "input": {"word": "a"}}
+        run = (await caller.post("/runs", json=body, headers={"Idempotency-Key": "once"})).json()["id"]
+        await caller.post("/runs", json=body, headers={"Idempotency-Key": "once"})
+    [line] = told(log, "idempotency_hit")
+    assert line.pop("key").endswith(":once")
+    assert line == {"cachedRunId": run, "tenant": "acme"}
+
+
+async def test_who_does_not_want_these_lines_has_none(url: str, log: io.StringIO) -> None:
+    async with site(url, log_runs=False) as s:
+        run = await s.engine.scoped(tenant="acme").create("w", PLAN)
+        await failed(s, run, "BROKEN")
+    assert not any(told(log, event) for event in ("run_created", "run_transition", "run_completed"))
+
+
+async def test_a_line_of_a_request_has_its_route_and_no_secret(url: str, log: io.StringIO) -> None:
+    async with site(url, log_requests=True) as s:
+        key = await s.key("viewer")
+        caller = await s.caller(key)
+        await caller.get("/runs/run_secretly?profile=tenure", headers={"X-Request-ID": "mine-1"})
+        await (await s.caller("tn_garbage")).get("/runs")
+    first, second = told(log, "request")
+    assert (first["request_id"], first["route"], first["status"]) == ("mine-1", "/runs/{run_id}", 404)
+    assert (first["tenant"], first["key_id"]) == ("acme", key.split("_")[1])
+    assert (second["route"], second["status"], second["tenant"]) == ("/runs", 401, None)
+    everything = log.getvalue()
+    assert key.split("_", 2)[2] not in everything
+    assert "garbage" not in everything
+
+
+async def test_a_defect_is_in_the_log_under_the_requests_id_and_nowhere_else(
+    url: str, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(url) as s:
+        caller = await s.as_("viewer")
+        monkeypatch.setattr(s.service, "engine_of", lambda *_: 1 / 0)
+        answer = await caller.get("/runs")
+        assert answer.status_code == 500
+        error = answer.json()["error"]
+        assert error["code"] == "INTERNAL_ERROR"
+        assert "ZeroDivision" not in answer.text
+    [line] = told(log, "request_failed")
+    assert line["request_id"] == error["request_id"]
+    assert "ZeroDivisionError" in line["traceback"]
