@@ -201,6 +201,22 @@ async def test_what_another_process_commits_is_heard_without_a_hint(url: str) ->
         assert (await ear.frame())["runId"] == run
 
 
+async def test_a_burst_is_no_reason_to_let_a_quick_reader_go(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "QUEUE_BYTES_MAX", 8 * 1024)
+    monkeypatch.setattr(tail, "BREATH_BYTES", 1024)
+    monkeypatch.setattr(tail, "MISSED_ROWS", 7)
+    monkeypatch.setattr(tail, "PACE_SECONDS", 1.0)  # so that many commits are read at once
+    async with site(url) as s, listening(await s.as_("viewer")) as ear:
+        runs = [await acme(s).create("w", [{"name": "a"}]) for _ in range(100)]
+        assert [(await ear.frame())["runId"] for _ in runs] == runs
+        async with listening(await s.as_("viewer"), after="1-0" if "sqlite" in url else ear.last_id) as late:
+            new = await acme(s).create("w", [{"name": "a"}])
+            wanted = [*runs, new] if "sqlite" in url else [new]
+            assert [(await late.frame())["runId"] for _ in wanted] == wanted
+
+
 async def test_nobody_hears_of_another_tenant(url: str) -> None:
     async with site(url) as s:
         theirs = await s.as_("viewer", tenant="globex")

@@ -36,6 +36,10 @@ HOUSE_SECONDS = 1.0
 CREDENTIAL_SECONDS = 2.0
 KEEP_ALIVE_SECONDS = 15.0
 PAGE_ROWS = 200
+MISSED_ROWS = 50
+"""Of what one listener has missed, at a time."""
+BREATH_BYTES = 32 * 1024
+"""After so much was handed out the listeners get a turn to send it: what piles up then is their own slowness."""
 RING_ROWS_MAX = 2_000
 RING_BYTES_MAX = 8 * 1024 * 1024
 QUEUE_FRAMES_MAX = 1_000
@@ -249,9 +253,9 @@ class Tail:
         heard = pos if part == ALL else pos - 1
         """The last commit of which it has heard everything."""
         if heard < ring_from:
-            rows = await self._feeding.after(heard, PAGE_ROWS)
+            rows = await self._feeding.after(heard, MISSED_ROWS)
             # A page that is not full reaches beyond what had been read before it was asked for.
-            reached = rows[-1].pos if len(rows) == PAGE_ROWS else max(heard, ring_from)
+            reached = rows[-1].pos if len(rows) == MISSED_ROWS else max(heard, ring_from)
             listener.place = (max(reached, rows[-1].pos if rows else 0), ALL)
             return b"".join(self._frames(rows, listener, (pos, part))), False
         found = b"".join(self._frames([row for row in self._ring if row.pos > heard], listener, (pos, part)))
@@ -316,11 +320,16 @@ class Tail:
         """Read what is new and hand it out; whether there may be more."""
         self._wake.clear()
         rows = await self._feeding.after(self._pos, PAGE_ROWS)
+        handed = 0
         for row in rows:
             self._pos = row.pos
             self._ring.append(row)
             self._ring_bytes += len(row.body)
             self._hand_out(row)
+            handed += len(row.body)
+            if handed > BREATH_BYTES:
+                handed = 0
+                await asyncio.sleep(0)
         while len(self._ring) > RING_ROWS_MAX or self._ring_bytes > RING_BYTES_MAX:
             gone = self._ring.popleft()
             self._ring_bytes -= len(gone.body)
