@@ -61,7 +61,8 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Received(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a delivery so far."""
 
-    delivery: str
+    delivery: str = ""
+    """Its id; empty where only another request knows it, which is in process under the same key."""
     status: str
     """received (the work is under way), done, ignored (no rule fits), duplicate or failed."""
     run_id: str | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, delete, get, post, put
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from tenure.errors import Detail, TenureError
@@ -288,7 +289,13 @@ async def get_delivery(request: Call, hook_id: FromPath[str], delivery_id: FromP
 
 
 @post(
-    "/hooks/{hook_id:str}/deliveries/{delivery_id:str}/replay", summary="Do a delivery again", status_code=201
+    "/hooks/{hook_id:str}/deliveries/{delivery_id:str}/replay",
+    summary="Do a delivery again",
+    status_code=201,
+    responses={
+        200: ResponseSpec(Received, description="No rule fits, or it failed"),
+        202: ResponseSpec(Received, description="It is under way"),
+    },
 )
 async def replay_delivery(
     request: Call, hook_id: FromPath[str], delivery_id: FromPath[str]

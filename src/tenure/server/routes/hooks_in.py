@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 from litestar import Response, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 
 from tenure.errors import TenureError
@@ -31,6 +32,12 @@ from tenure.store.keys import Held
 
 log = structlog.get_logger(__name__)
 
+_ANSWERS = {
+    200: ResponseSpec(
+        Received, description="A repeat, with its run; or nothing was to be done, or it failed"
+    ),
+    202: ResponseSpec(Received, description="It is taken down, and its run is being made"),
+}
 _DECISIONS = {"tenure.approve": "approve", "tenure.reject": "reject"}
 
 
@@ -72,7 +79,7 @@ def _secrets(hook: Hook) -> list[bytes]:
     return found
 
 
-@post("/hooks/github/{hook_id:str}", summary="GitHub tells of an event", status_code=202)
+@post("/hooks/github/{hook_id:str}", summary="GitHub tells of an event", status_code=201, responses=_ANSWERS)
 async def from_github(request: Call, hook_id: FromPath[str]) -> Response[Received]:
     """201 with the run; 202 while it is being made; 200 for a ping, a repeat, and what no rule fits."""
     hook, headers, body = await _verified(request, "github", hook_id)
@@ -83,7 +90,12 @@ async def from_github(request: Call, hook_id: FromPath[str]) -> Response[Receive
     return answered(await request.service.intake.receive(hook, read)).response()
 
 
-@post("/hooks/generic/{hook_id:str}", summary="A Standard Webhook or a CloudEvent", status_code=202)
+@post(
+    "/hooks/generic/{hook_id:str}",
+    summary="A Standard Webhook or a CloudEvent",
+    status_code=201,
+    responses=_ANSWERS,
+)
 async def from_anyone(request: Call, hook_id: FromPath[str]) -> Response[Received]:
     """Signed as Standard Webhooks are; a CloudEvent may come as JSON or in `ce-` headers. Answers as for GitHub."""
     hook, headers, body = await _verified(request, "generic", hook_id)
