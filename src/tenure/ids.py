@@ -43,6 +43,7 @@ def _made(second: int) -> str:
     return f"run_{datetime.fromtimestamp(second, UTC):%Y-%m-%d_%H%M%S}_"
 
 
+@lru_cache(maxsize=1024)
 def run_text(run_id: int) -> str:
     """The id as people see it."""
     suffix = run_id & _SUFFIX_MASK

@@ -243,26 +243,39 @@ async def _taken(engine: Engine, worker: Worker, command: c.CreateRun) -> Create
 class Ending:
     """What is known in this process of a run that somebody here waits for."""
 
-    __slots__ = ("_news", "output", "succeeded", "waiting")
+    __slots__ = ("_asking", "_told", "output", "succeeded", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
         self.succeeded = False
         self.output: bytes | None = None
-        self._news = asyncio.Event()
+        self._told = False
+        self._asking: list[asyncio.Future[None]] = []
 
     def tell(self) -> None:
         """There may be something to see."""
-        self._news.set()
+        self._told = True
+        for asking in self._asking:
+            _wake(asking)
 
     async def news(self, seconds: float) -> None:
         """Wait for news, or for so long."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return
-        self._news.clear()
+        if not self._told:
+            loop = asyncio.get_running_loop()
+            asking: asyncio.Future[None] = loop.create_future()
+            self._asking.append(asking)
+            timer = loop.call_later(seconds, _wake, asking)
+            try:
+                await asking
+            finally:
+                timer.cancel()
+                self._asking.remove(asking)
+        self._told = False
+
+
+def _wake(asking: asyncio.Future[None]) -> None:
+    if not asking.done():
+        asking.set_result(None)
 
 
 class Ends:

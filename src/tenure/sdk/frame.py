@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,17 +24,26 @@ class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
     currency: str = "USD"
 
 
+class Beside(Protocol):
+    """What a try says beside its outcome, and is told: the line of its lease, or of its process."""
+
+    stop: threading.Event
+    progress: str
+
+    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
+        """Keep a line beside the run's history."""
+        ...
+
+
 class Frame:
     """The step that runs now. `tenure.current()` answers it."""
 
     scope = None
 
     __slots__ = (
-        "_line_stop",
-        "_log",
+        "_line",
         "_loop",
         "_moved",
-        "_tell",
         "attempt",
         "costs",
         "given_up",
@@ -54,9 +62,7 @@ class Frame:
         step: str,
         attempt: int,
         key: str,
-        log: Callable[[str, str, dict[str, Any]], None],
-        stop: threading.Event,
-        tell: Callable[[str], None] | None = None,
+        line: Beside,
         trace: str | None = None,
     ) -> None:
         self.run_id = run_id
@@ -70,9 +76,7 @@ class Frame:
         self.progress_text = ""
         self.given_up = False
         """Whether this try is over, though its code goes on; its lease may be another try's."""
-        self._log = log
-        self._line_stop = stop
-        self._tell = tell
+        self._line = line
         self._loop: asyncio.AbstractEventLoop | None = None
         self._moved: asyncio.Event | None = None
 
@@ -90,13 +94,12 @@ class Frame:
     @property
     def canceled(self) -> bool:
         """Whether the step should stop: for code in threads, which nobody can interrupt."""
-        return self.given_up or self._line_stop.is_set()
+        return self.given_up or self._line.stop.is_set()
 
     def progress(self, text: str) -> None:
         """Say how far it is; told with the next heartbeat, and counted as progress where that is asked for."""
         self.progress_text = text
-        if self._tell is not None:
-            self._tell(text)
+        self._line.progress = text
         loop, moved = self._loop, self._moved
         if loop is not None and moved is not None and not moved.is_set():
             with suppress(RuntimeError):  # a thread that has outlived its loop
@@ -111,4 +114,4 @@ class Frame:
 
     def log(self, level: str, text: str, fields: dict[str, Any]) -> None:
         """A line beside the run's history."""
-        self._log(level, text, fields)
+        self._line.log(self.step, level, text, fields)

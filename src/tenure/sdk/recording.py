@@ -87,15 +87,12 @@ class Recording:
         while self._pending:
             pending, self._pending = self._pending, []
             for recorded in pending:
-                await self._heard(recorded)
-
-    async def _heard(self, recorded: asyncio.Future[Reply]) -> None:
-        try:
-            reply = await recorded
-        except TenureError as refused:
-            raise self._trouble(refused) from refused
-        if reply.cancel:
-            self.line.hurry()
+                try:
+                    reply = await recorded
+                except TenureError as refused:
+                    raise self._trouble(refused) from refused
+                if reply.cancel:
+                    self.line.hurry()
 
     def _trouble(self, refused: TenureError) -> BaseException:
         """What a refusal of something durable means: the body is over, unless it is about the content alone."""

@@ -32,14 +32,7 @@ STALLED = "STEP_STALLED"
 
 def frame_of(line: Line, run_id: str, workflow: str, key: str, attempt: int) -> Frame:
     """What the code of a step sees of its try."""
-
-    def log(level: str, text: str, fields: dict[str, Any]) -> None:
-        line.log(key, level, text, fields)
-
-    def tell(text: str) -> None:
-        line.progress = text
-
-    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", log, line.stop, tell, line.lease.trace)
+    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", line, line.lease.trace)
 
 
 class Left(Failure):

@@ -177,11 +177,9 @@ class Waiting(Recording):
         try:
             # Recorded before it in the same conversation, so committed before it or together with it.
             self.flush()
-            pending, self._pending = self._pending, []
             opening = asyncio.ensure_future(self.line.open_wait(label, **what))
             try:
-                for recorded in pending:
-                    await self._heard(recorded)
+                await super().barrier()
             except BaseException:
                 opening.cancel()
                 raise

@@ -123,21 +123,7 @@ class Declared:
 
     async def _call(self, tool: Tool, body: bytes | None, key: str) -> bytes | None:
         held, lease = self._held, self._held.lease
-
-        def tell(text: str) -> None:
-            held.progress = text
-
-        frame = Frame(
-            held.run_id,
-            lease.workflow,
-            lease.name,
-            lease.n,
-            key,
-            lambda level, text, fields: held.log(lease.name, level, text, fields),
-            held.stop,
-            tell,
-            lease.trace,
-        )
+        frame = Frame(held.run_id, lease.workflow, lease.name, lease.n, key, held, lease.trace)
         here.enter(frame)  # in this lease's own task
         work = asyncio.ensure_future(self._tried(tool, body))
         value = await within(

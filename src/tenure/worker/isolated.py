@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -170,6 +171,27 @@ def _has_fileno() -> bool:
 # ------------------------------------------------------------------------------------------ in the process
 
 
+class _Beside:
+    """What the function says beside its outcome is said to the worker, which keeps it."""
+
+    def __init__(self, say: Callable[[_Said], None]) -> None:
+        self.stop = threading.Event()
+        self._say = say
+
+    @property
+    def progress(self) -> str:
+        """See `sdk.frame.Beside`."""
+        return ""
+
+    @progress.setter
+    def progress(self, text: str) -> None:
+        self._say(_Said(progress=text))
+
+    def log(self, _step: str, level: str, text: str, fields: dict[str, Any]) -> None:
+        """See `sdk.frame.Beside`."""
+        self._say(_Said(log=(level, text, fields)))
+
+
 def main() -> None:
     """Read the call, make it, say what came of it."""
     from tenure.sdk.outcomes import failure_of
@@ -188,15 +210,7 @@ def main() -> None:
             while line:
                 line = line[os.write(saying, line) :]
 
-    here.enter(
-        Frame(
-            call.run_id, call.workflow, call.step, call.attempt, call.key,
-            lambda level, text, fields: say(_Said(log=(level, text, fields))),
-            threading.Event(),
-            lambda text: say(_Said(progress=text)),
-            call.trace,
-        )
-    )  # fmt: skip
+    here.enter(Frame(call.run_id, call.workflow, call.step, call.attempt, call.key, _Beside(say), call.trace))
     answer = _Said()
     try:
         target: Any = importlib.import_module(call.module)
