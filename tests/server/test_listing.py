@@ -8,6 +8,7 @@ import pytest
 
 from tenure.kernel import commands as c
 from tenure.orchestrator import listing
+from tenure.server.paging import cursor_of
 from tests.server.stage import problem, site
 
 
@@ -123,3 +124,46 @@ async def test_a_rare_label_is_found_over_pages_that_look_at_few_runs(
         assert count > 3
         lines = await engine.views.list_runs("acme", labels={"rare": "yes"}, limit=5)
         assert sorted(line.id for line in lines) == sorted(rare), "a list without pages looks at all of them"
+
+
+_PLACES: tuple[list[Any], ...] = (
+    [], [1], ["x", "y"], [-1, 5], [None, None, None], [{}, []], [1 << 70, 1 << 70, 1 << 70], [1, 2, 3, 4],
+)  # fmt: skip
+
+
+async def test_forged_cursors_and_odd_values_are_refused_or_find_nothing(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        run = await engine.create("w", [{"name": "a"}])
+        nothing: dict[str, Any] = {
+            "status": None,
+            "repo": None,
+            "workflow": None,
+            "labels": {},
+            "parked": False,
+        }
+        times = {"since_us": 0, "before_us": listing.FOREVER_US}
+        lists: dict[str, tuple[str, Any]] = {
+            "/runs": ("runs", {**nothing, **times}),
+            "/approvals": ("questions approval", None),
+            f"/runs/{run}/steps": (f"steps {run}", None),
+            f"/runs/{run}/events": (f"events {run}", None),
+            f"/runs/{run}/artifacts": (f"artifacts {run}", None),
+        }
+        for path, (listed, filters) in lists.items():
+            for place in _PLACES:
+                answer = await viewer.get(path, params={"cursor": cursor_of("acme", listed, filters, place)})
+                assert answer.status_code in (200, 400), (path, place, answer.text)
+        for params in (
+            {"repo": "\0"}, {"workflow": "\0"}, {"label": "\0=\0"}, {"repo": "x" * 5_000},
+            {"created_before": "9999-12-31T23:59:59-23:59"}, {"created_after": "0001-01-01T00:00:00+23:59"},
+            {"created_after": "2026-01-01T00:00:00"},
+        ):  # fmt: skip
+            answer = await viewer.get("/runs", params=params)
+            assert answer.status_code in (200, 422), (params, answer.text)
+        for query in ("repo=%ED%A0%80", "label=%FF=%FF", "wait=1", "limit=1e400", "limit=NaN"):
+            answer = await viewer.get(f"/runs?{query}")
+            assert answer.status_code in (200, 400, 422), (query, answer.text)
+        for wait in ("nan", "inf", "1e999", "-0.1"):
+            answer = await viewer.get(f"/runs/{run}/result", params={"wait": wait})
+            assert answer.status_code in (400, 422), wait

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tenure.errors import TenureError
 from tenure.server.paging import Page, cursor_of, place_of
 
 T = TypeVar("T")
@@ -20,10 +21,12 @@ def piece(
     """A page of a whole list; `at` is what its cursors are bound to: tenant, list and filters."""
     begin = 0
     if cursor is not None:
-        number, last = place_of(cursor, *at)
+        place = place_of(cursor, *at)
+        if len(place) != 2 or not isinstance(place[0], int) or place[0] < 0:
+            raise TenureError("CURSOR_INVALID")
         keys = [key(item) for item in items]
-        begin = keys.index(last) + 1 if last in keys else int(number)
+        begin = keys.index(place[1]) + 1 if place[1] in keys else place[0]
     page = items[begin : begin + limit]
     more = len(items) > begin + limit
-    place = [begin + limit, key(page[-1])] if page and more else []
-    return Page(items=page, next_cursor=cursor_of(*at, place) if place else None)
+    following = [begin + limit, key(page[-1])] if page and more else []
+    return Page(items=page, next_cursor=cursor_of(*at, following) if following else None)

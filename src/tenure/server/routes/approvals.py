@@ -36,7 +36,11 @@ async def open_page(call: Call, kind: str, limit: int, cursor: str | None) -> Pa
 
 
 def _place(found: list[Any]) -> list[Any]:
-    if len(found) != 3 or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found):
+    if (
+        len(found) != 3
+        or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found)
+        or found[2] >> 31
+    ):
         raise TenureError("CURSOR_INVALID")
     return found
 

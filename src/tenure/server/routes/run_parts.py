@@ -222,7 +222,9 @@ async def list_artifacts(
     number = (await request.engine.views.row(ids.run_int(run_id))).id
     at = (request.who.tenant, f"artifacts {run_id}", None)
     place = [""] if cursor is None else place_of(cursor, *at)
-    found: list[Artifact] = await request.engine.store.read("artifacts_of", number, str(place[0]), limit + 1)
+    if len(place) != 1 or not isinstance(place[0], str) or not place[0].isprintable():
+        raise TenureError("CURSOR_INVALID")
+    found: list[Artifact] = await request.engine.store.read("artifacts_of", number, place[0], limit + 1)
     items = found[:limit]
     return Page(
         items=[_artifact(row) for row in items],

@@ -109,7 +109,7 @@ def _labels(given: list[str]) -> dict[str, str]:
 def _us(moment: datetime) -> int:
     """A moment in microseconds; one without a zone is UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    whole = aware.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    whole = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
 
 
