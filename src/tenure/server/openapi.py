@@ -205,7 +205,7 @@ def _refusals(path: str, method: str, allowed: frozenset[str]) -> set[int]:
         found |= {403, 409}
     if method in _WITH_BODY:
         found |= {413, 415}
-    if "/result" in path:
+    if path.endswith("/result") or LEASE in allowed:
         found.add(409)
     if path == "/events/stream":
         found.add(410)
