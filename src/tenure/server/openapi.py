@@ -168,6 +168,10 @@ def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool)
     allowed = ALLOWED.get(f"{method.upper()} {path}", frozenset())
     operation["security"] = _security(allowed)
     operation["x-tenure-roles"] = sorted(allowed)
+    body = operation.get("requestBody", {})
+    for content in body.get("content", {}).values():
+        if {"type": "null"} in content.get("schema", {}).get("oneOf", ()):
+            body["required"] = False
     responses = operation["responses"]
     for bare in ("204", "304"):
         responses.get(bare, {}).pop("content", None)
