@@ -186,7 +186,7 @@ async def test_messages_permuted_and_duplicated_lead_to_the_same_end(url: str) -
     ahead = st.lists(st.sampled_from([2, 3]), max_size=4)
     stories: list[tuple[list[int], list[int], list[int]]] = []
 
-    @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(ahead, strays, st.permutations(range(len(MESSAGES))))
     def collect(before: list[int], between: list[int], after: list[int]) -> None:
         stories.append((before, between, after))
