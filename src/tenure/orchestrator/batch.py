@@ -24,7 +24,7 @@ from tenure.kernel import feed
 from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
 from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
-from tenure.kernel.model import CLOSED_RUN, Cap, Event, Idempotency, Outbox, Row, Run
+from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
 from tenure.kernel.snapshot import Key, Need, Snapshot
 from tenure.orchestrator.keyed import settle_keys
 from tenure.orchestrator.loading import load
@@ -76,7 +76,7 @@ class Item:
         self.record = record
         self.result: Any = None
         self.error: Exception | None = None
-        self.evidence: list[tuple[int, int, bytes, Any]] = []
+        self.evidence: tuple[tuple[int, int, bytes, Any], ...] = ()
         """(run, sequence, hash, result) of its event in each commit whose fate is unknown."""
 
     @property
@@ -116,14 +116,11 @@ class Work:
 
     __slots__ = (
         "base",
-        "befores",
         "decided",
         "deleted",
-        "events",
         "items",
         "light",
         "new",
-        "outbox",
         "rows",
         "snap",
         "told",
@@ -137,13 +134,10 @@ class Work:
         self.base = snap.run.version if snap.run is not None else 0
         self.new = snap.run is None
         self.light = not self.new
-        self.decided: list[tuple[Item, Decision]] = []
-        self.befores: list[Run | None] = []
-        """The run as each of them found it."""
+        self.decided: list[tuple[Item, Decision, Run | None]] = []
+        """Each with the run as it found it."""
         self.told: list[feed.Line] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
-        self.events: list[Event] = []
-        self.outbox: list[Outbox] = []
         self.touched = False
         self.valid_until: int | None = None
         self.deleted = False
@@ -163,8 +157,6 @@ class Work:
             for key, row in decision.rows.items():
                 snap.put(key, row)
         if decision.event is not None:
-            self.events.append(decision.event)
-            self.outbox += decision.outbox
             if (line := feed.line_of(snap, before, decision)) is not None:
                 self.told.append(line)
             if item.record is not None and decision.run is not None:
@@ -173,8 +165,7 @@ class Work:
         if decision.deleted:
             self.touched = self.deleted = True
             snap.run = None
-        self.decided.append((item, decision))
-        self.befores.append(before)
+        self.decided.append((item, decision, before))
 
 
 def group(items: list[Item]) -> dict[int, list[Item]]:
@@ -247,9 +238,9 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     outbox: list[Row] = []
     save = Save(estimate_us=estimate_us, rows=tables)
     for work in works:
-        save.delivered += [
-            item.delivery for item, made in work.decided if item.delivery and _is_over(item, made)
-        ]
+        for item, made, _ in work.decided:
+            if item.delivery and _is_over(item, made):
+                save.delivered.append(item.delivery)
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
             save.expect.append((work.snap.run_id, work.base, None))
@@ -264,8 +255,10 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
             save.runs.append(run)
             if work.light:
                 save.light.add(run.id)
-        events += work.events
-        outbox += work.outbox
+        for _, made, _ in work.decided:
+            if made.event is not None:
+                events.append(made.event)
+                outbox += made.outbox
         if work.told:
             save.feed.append((run.id, feed.encoded(work.told)))
         for key, row in work.rows.items():
@@ -287,14 +280,14 @@ def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
     """Sort what was decided into done and to be decided again."""
     for work in works:
         if work.touched and work.snap.run_id not in saved.ids:
-            outcome.again += [item for item, _ in work.decided]
+            outcome.again += [item for item, _, _ in work.decided]
             continue
-        for item, decision in work.decided:
+        for item, decision, _ in work.decided:
             item.result = decision.result
             item.error = decision.error
             outcome.done.append(item)
             outcome.ready = outcome.ready or decision.ready
-        outcome.outbox += work.outbox
+            outcome.outbox += decision.outbox
         outcome.works.append(work)
         outcome.told = outcome.told or bool(work.told)
         keep(work.snap, outcome)
@@ -315,12 +308,12 @@ def keep(snap: Snapshot, outcome: Outcome) -> None:
 def remember(works: list[Work]) -> None:
     """Note the proof by which a commit of unknown fate can be recognised later."""
     for work in works:
-        for item, decision in work.decided:
+        for item, decision, _ in work.decided:
             event = decision.event
             if event is not None:
-                item.evidence.append((event.run_id, event.seq, event.hash, decision.result))
+                item.evidence += ((event.run_id, event.seq, event.hash, decision.result),)
             elif decision.deleted:
-                item.evidence.append((work.snap.run_id, GONE, b"", decision.result))
+                item.evidence += ((work.snap.run_id, GONE, b"", decision.result),)
 
 
 # ------------------------------------------------------------------------------------ under the lock

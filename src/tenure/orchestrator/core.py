@@ -379,7 +379,7 @@ class Orchestrator:
         events = [
             event
             for work in works
-            for before, (_, decision) in zip(work.befores, work.decided, strict=True)
+            for _, decision, before in work.decided
             if (event := seen(work.snap, before, decision)) is not None
         ]
         if not events:
