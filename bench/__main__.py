@@ -33,6 +33,7 @@ from bench.peers.known import UnknownPeer
 from bench.places import Place, open_places
 from bench.plan import QUICK, Plan
 from bench.report import Result, print_line, print_table, result_of, versions, write_json
+from tenure.embedded.running import COLLECT_AFTER
 from tenure.limits import BATCH_COMMANDS_MAX
 from tenure.orchestrator import Orchestrator
 
@@ -127,7 +128,10 @@ async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict
         f" {plan.workers} workers with {plan.slots} slots each"
     )
     found["samples"] = f"median of {plan.repeat}, interleaved with what they are compared to"
-    found["gc"] = f"on; {frozen:,} objects of the start-up frozen (gc.freeze), collected before each sample"
+    found["gc"] = (
+        f"on, looks after {COLLECT_AFTER:,} new objects as in `tenure worker`; {frozen:,} objects of the start-up frozen"
+        " (gc.freeze), collected before each sample"
+    )
     found["loop"] = "uvloop, one process"
     found["measured"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return found
@@ -190,6 +194,7 @@ def main(
     load_before = os.getloadavg()[0]  # before we are part of it ourselves
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     frozen = gc.get_freeze_count()
     results: list[Result] = []
 

@@ -21,6 +21,7 @@ from bench.peers.protocol import Site, expect, serve
 from bench.plan import Plan
 from bench.workloads import STEPS, Expected
 from tenure import ids
+from tenure.embedded.running import COLLECT_AFTER
 
 PLAN = Plan()
 BATCH = 500
@@ -62,10 +63,12 @@ class Ours:
         self._open = False
 
     def prepare(self) -> None:
-        """Tables, connections; what start-up left is frozen, as an application may do."""
+        """Tables, connections; what start-up left is frozen, as an application may do, and the garbage collector looks as
+        often as in `tenure worker`."""
         self._do(self._prepare())
         gc.collect()
         gc.freeze()
+        gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
     async def _prepare(self) -> None:
         await self._engine.__aenter__()

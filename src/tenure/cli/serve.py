@@ -6,18 +6,13 @@ and ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from tenure.cli.options import Db
 from tenure.cli.session import seconds
 from tenure.errors import TenureError
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
 
 _EPILOG = """
 Examples:
@@ -106,6 +101,7 @@ def serve(
     need_server()
     from tenure.config import choose_database
     from tenure.embedded import Engine
+    from tenure.embedded.running import in_loop
     from tenure.server.logs import configure
     from tenure.server.serving import check_address
     from tenure.server.serving import serve as serve_engine
@@ -128,7 +124,7 @@ def serve(
     configure(level=log_level, form=log_format)
     database = choose_database(db)
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
-    quickly(serve_engine(Engine(address, actor="server", migrate=migrate), settings))
+    in_loop(serve_engine(Engine(address, actor="server", migrate=migrate), settings))
 
 
 def need_server() -> None:
@@ -142,11 +138,3 @@ def need_server() -> None:
         raise TenureError(
             "EXTRA_MISSING", f"the server needs {missing.name}: pip install 'tenure[server]'"
         ) from missing
-
-
-def quickly(work: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop, the faster loop."""
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work)

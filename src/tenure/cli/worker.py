@@ -70,6 +70,7 @@ def worker(
     from tenure.cli.servers import server_address
     from tenure.cli.targets import definitions_of
     from tenure.config import choose_database
+    from tenure.embedded.running import in_loop
     from tenure.embedded.serving import serve
 
     definitions = definitions_of(target) if target is not None else ()
@@ -89,7 +90,7 @@ def worker(
     address = f"sqlite:{database.address}" if sqlite else database.address
     lines = wait_for(_registered(address, definitions, sqlite))
     _tell(definitions, str(database), slots, commands, lines, as_json)
-    _end(wait_for(serve(address, definitions, **how)))
+    _end(in_loop(serve(address, definitions, **how)))
 
 
 def _end(stuck: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import uvloop
@@ -13,6 +15,9 @@ from tenure.sdk.definitions import Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+COLLECT_AFTER = 10_000
+"""New objects after which the garbage collector looks through them; Python's own setting is 700."""
 
 
 def run(workflow: Workflow[P, Any] | Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -33,5 +38,18 @@ async def _run(workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run something in a fresh, fast loop."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with seldom_collected(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let the garbage collector look less often. Runs under way are many objects that stay alive for a moment and leave
+    no cycles: looking through them every 700 is a seventh of what a step costs."""
+    before = gc.get_threshold()
+    if 0 < before[0] < COLLECT_AFTER:
+        gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
