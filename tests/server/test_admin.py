@@ -1,11 +1,14 @@
 """The installation's operator: tenants, whom they are handed to, their caps, and the chain of all that."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel.service import AdminEvent
-from tenure.store.identity import Identity, chained
+from tenure.store.bundles import examine
+from tenure.store.identity import broken_chains, chained
 from tenure.store.port import Store
 from tests.server.stage import ACME, problem, site
 
@@ -142,13 +145,15 @@ async def test_the_chain_is_paged_and_a_line_changed_by_hand_is_found(url: str) 
         assert {line["about"].get("client") for line in (await other.get("/audit")).json()["items"]} == {None}
 
         lines: list[AdminEvent] = await s.engine.store.read("admin_events_after", ACME, 0, 100)
-        assert await s.identity.broken_chain(ACME) == []
+        assert await broken_chains(s.engine.store) == []
         old = lines[3]
         careless = msgspec.structs.replace(old, actor="client:nobody")
         careful = chained(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
         for forged, at in ((careless, old.seq), (careful, old.seq + 1)):
-            [told] = await Identity(_Shelf(s.engine.store, old, forged)).broken_chains()  # type: ignore[arg-type]  # it only reads
-            assert told.endswith(f"line {at}")
+            shelf = _Shelf(s.engine.store, old, forged)
+            assert await broken_chains(shelf) == [(ACME, at)]
+            [found] = (await examine(shelf)).violations
+            assert (found.number, found.row) == ("I51", "tenant acme")
 
 
 class _Shelf:
@@ -157,6 +162,6 @@ class _Shelf:
     def __init__(self, store: Store, old: AdminEvent, forged: AdminEvent) -> None:
         self._store, self._old, self._forged = store, old, forged
 
-    async def read(self, name: str, *values: object) -> list[object]:
+    async def read(self, name: str, *values: Any) -> list[Any]:
         found = await self._store.read(name, *values)
         return [self._forged if row == self._old else row for row in found]

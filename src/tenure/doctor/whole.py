@@ -53,6 +53,8 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Events that have changed a run's status and are not in the feed: (run, sequence)."""
     unfounded: Sequence[tuple[int, int]] = ()
     """Lines of the feed without their event, likewise."""
+    broken_chains: Sequence[tuple[str, int]] = ()
+    """Admin chains that do not recompute: (tenant, line)."""
 
 
 def check_whole(view: WholeView) -> list[Violation]:
@@ -158,6 +160,12 @@ def feed_is_committed(view: WholeView) -> Iterator[Finding]:
         yield f"run {run_id}", f"the feed tells of its event {seq}, which is not there"
 
 
+def admin_chains_recompute(view: WholeView) -> Iterator[Finding]:
+    """I51: nobody has changed who changed what of people and keys."""
+    for tenant, seq in view.broken_chains:
+        yield f"tenant {tenant or 'of the installation'}", f"its admin chain does not recompute at line {seq}"
+
+
 WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
     ("I31", one_run_per_key),
     ("I32", one_request_per_key),
@@ -168,5 +176,6 @@ WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] =
     ("I46", starts_within_rates),
     ("I46", one_holder_per_key),
     ("I50", rows_have_their_run),
+    ("I51", admin_chains_recompute),
 )
-"""By the number of their invariant; I50 is also a check of each run."""
+"""By the number of their invariant; I50 and I51 are also checks of each run."""

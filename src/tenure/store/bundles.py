@@ -19,6 +19,7 @@ from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, c
 from tenure.doctor.whole import Leases, Start
 from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
+from tenure.store.identity import broken_chains
 
 T = TypeVar("T")
 
@@ -167,6 +168,7 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
         untold=untold,
         unfounded=unfounded,
+        broken_chains=await broken_chains(store),
     )
 
 

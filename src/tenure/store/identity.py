@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -214,29 +214,41 @@ class Identity:
 
         await settled(self._store, work)
 
-    # ------------------------------------------------------------------------------------------- chains
-
-    async def broken_chains(self) -> list[str]:
-        """What is wrong with the admin chains: nothing, unless somebody has written into the database by hand."""
-        found: list[str] = []
-        for chain in await self._store.read("admin_chains"):
-            found += await self.broken_chain(chain.tenant)
-        return found
-
     async def broken_chain(self, tenant: str) -> list[str]:
-        """Recompute a tenant's chain from its first line on."""
-        before: AdminEvent | None = None
-        while True:
-            after = 0 if before is None else before.seq
-            lines: list[AdminEvent] = await self._store.read(
-                "admin_events_after", tenant, after, LINES_AT_ONCE
-            )
-            for line in lines:
-                if line != chained(before, tenant, line.kind, line.at, line.actor, line.body):
-                    return [f"the admin chain of tenant {tenant!r} does not recompute at line {line.seq}"]
-                before = line
-            if not lines:
-                return []
+        """What is wrong with a tenant's chain, in words."""
+        found = await broken_chain(self._store, tenant)
+        return [f"the admin chain of tenant {tenant!r} does not recompute at line {seq}" for _, seq in found]
+
+
+class Reader(Protocol):
+    """The part of a store that chains are read by."""
+
+    async def read(self, name: str, *scalars: Any) -> list[Any]:
+        """Ask one named query."""
+        ...
+
+
+async def broken_chains(store: Reader) -> list[tuple[str, int]]:
+    """Where admin chains do not recompute (tenant, line): nowhere, unless somebody has written into the database by
+    hand."""
+    found: list[tuple[str, int]] = []
+    for chain in await store.read("admin_chains"):
+        found += await broken_chain(store, chain.tenant)
+    return found
+
+
+async def broken_chain(store: Reader, tenant: str) -> list[tuple[str, int]]:
+    """Recompute a tenant's chain from its first line on."""
+    before: AdminEvent | None = None
+    while True:
+        after = 0 if before is None else before.seq
+        lines: list[AdminEvent] = await store.read("admin_events_after", tenant, after, LINES_AT_ONCE)
+        for line in lines:
+            if line != chained(before, tenant, line.kind, line.at, line.actor, line.body):
+                return [(tenant, line.seq)]
+            before = line
+        if not lines:
+            return []
 
 
 def digest_of(secret: str) -> bytes:
