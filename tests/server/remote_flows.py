@@ -83,6 +83,15 @@ async def nothing() -> None:
     """Do nothing."""
 
 
+@tenure.tool("tests.deep")
+async def deep() -> Any:
+    """A result that no server takes: lists in lists in lists."""
+    value: Any = 1
+    for _ in range(400):
+        value = [value]
+    return value
+
+
 @tenure.tool("tests.add")
 async def add(left: int, right: int = 0) -> int:
     """Add two numbers."""

@@ -159,3 +159,29 @@ async def test_a_heartbeat_that_cannot_be_kept_harms_nobody_else(url: str, progr
         assert (wrong.status_code, problem(wrong)) == (422, "INVALID_INPUT")
         assert (number.status_code, problem(number)) == (422, "INVALID_INPUT")
         assert (right.status_code, right.json()["state"]) == (200, "ok")
+
+
+async def test_workers_that_claim_or_register_are_seen(url: str) -> None:
+    async with site(url) as s:
+        runner = await s.as_("runner")
+        await claim(runner, "c1", worker="mac-1", slots=3)
+        said = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
+        assert (await runner.post("/runner/register", json=said)).json() == {"refused": []}
+        seen = await s.engine.store.read("workers_seen_since", 0)
+        assert [(one.name, one.slots) for one in seen] == [("acme/mac-1", 3), ("acme/mac-2", 2)]
+        await runner.post("/runner/register", json={**said, "leaves": True})
+        assert [one.name for one in await s.engine.store.read("workers_seen_since", 0)] == ["acme/mac-1"]
+
+
+async def test_a_runners_workflows_are_registered_in_its_tenant(url: str) -> None:
+    async with site(url) as s:
+        runner = await s.as_("runner")
+        entry = {"name": "ship", "version": "1", "kind": "code", "definition": {"doc": "ships"}}
+        answer = await runner.post("/runner/workflows", json={"workflows": [entry]})
+        assert answer.json() == {"refused": []}
+        (found,) = await s.engine.store.read("workflow_named", "acme", "ship")
+        assert (found.version, found.kind) == ("1", "code")
+        other = {**entry, "kind": "declared"}
+        answer = await runner.post("/runner/workflows", json={"workflows": [other]})
+        assert "WORKFLOW_CHANGED" in answer.json()["refused"][0]
+        assert await s.engine.store.read("workflow_named", "globex", "ship") == []

@@ -13,7 +13,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -26,11 +27,11 @@ from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine
-from tenure.kernel.decide.checks import check_command
+from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Inbox
 from tenure.kernel.service import Artifact
-from tenure.limits import NAME_CHARS_MAX
+from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.sdk import codec
@@ -48,6 +49,7 @@ from tenure.worker.wording import answered, command_of
 
 LATE_SECONDS = 600.0
 CLAIMS_ENDED_MAX = 10_000
+SLOTS_MAX = 100_000
 RESTARTED = codec.restarted("").partition(b":")[0]
 CONTENT_TYPE = "application/octet-stream"
 _DIGEST = "sha256:"
@@ -62,6 +64,7 @@ class Runners:
         self._doubts = Doubts(engine.store)
         self._ended: dict[str, None] = {}
         """Claims that were told to end: whoever waits under their names stops."""
+        self._seen_until: dict[str, float] = {}
 
     # ----------------------------------------------------------------------------------------- claims
 
@@ -74,6 +77,8 @@ class Runners:
         remote = RemoteClaim(f"{who.key_id}/{request.claim_id}", secret.encode())
         if request.max == 0:
             self._end(remote.name)
+        if request.slots is not None:
+            await self._seen_again(who, request)
         wanted = Claim(
             c.ClaimBy(worker, request.ack),
             tuple(dict.fromkeys(request.capabilities)),
@@ -102,6 +107,30 @@ class Runners:
         held = await self._held([(row.run_id, row.idx, row.n) for row in rows])
         live = (one for one in held if one.over_since is None)
         return [granted_of(lease_of(one), remote.token(one.run_id, one.idx, one.n)) for one in live]
+
+    async def seen(
+        self, who: Principal, worker: str, capabilities: Sequence[str], slots: int, version: str = ""
+    ) -> None:
+        """A worker is here."""
+        if not all(is_name(name) for name in (worker, *capabilities)) or len(capabilities) > CLAIM_STEPS_MAX:
+            raise TenureError(
+                "INVALID_INPUT", "names of workers and capabilities have 1 to 200 printable characters"
+            )
+        name = f"{who.tenant}/{worker}"[:NAME_CHARS_MAX]
+        await self._engine.store.put_worker(name, capabilities, min(max(slots, 1), SLOTS_MAX), version)
+
+    async def _seen_again(self, who: Principal, request: p.ClaimRequest) -> None:
+        """Whoever claims with its slots is here; written down now and then."""
+        name, now = f"{who.tenant}/{request.worker or who.id}", time.monotonic()
+        if self._seen_until.get(name, 0.0) < now:
+            if len(self._seen_until) >= CLAIMS_ENDED_MAX:
+                self._seen_until.clear()
+            self._seen_until[name] = now + WORKER_BEAT_SECONDS
+            await self.seen(who, request.worker or who.id, request.capabilities, request.slots or 1)
+
+    async def left(self, who: Principal, worker: str) -> None:
+        """A worker stops in peace."""
+        await self._engine.store.drop_worker(f"{who.tenant}/{worker}"[:NAME_CHARS_MAX])
 
     def _end(self, name: str) -> None:
         while len(self._ended) >= CLAIMS_ENDED_MAX:

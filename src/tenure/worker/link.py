@@ -28,6 +28,8 @@ GIVE_UP_SECONDS = 30.0
 PAUSE_SECONDS_MIN = 0.05
 PAUSE_SECONDS_MAX = 2.0
 CONNECTIONS = 8
+KEPT_SECONDS = 3.0
+"""How long an idle connection is used again: for less than servers keep one, so that none is found closed."""
 
 
 class _Problem(msgspec.Struct):
@@ -52,7 +54,11 @@ class Link:
         self._json = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            limits=httpx.Limits(
+                max_connections=connections,
+                max_keepalive_connections=connections,
+                keepalive_expiry=KEPT_SECONDS,
+            ),
         )
 
     async def close(self) -> None:

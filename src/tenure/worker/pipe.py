@@ -3,7 +3,8 @@
 Laws:
 1. Messages of one lease go in the order in which they were said. One that has an answer of its own (`alone`) is in a batch
    with no other such of its lease: the server keeps the answer to a lease's last one, so each can be repeated.
-2. Every message is answered once: by the server, or with the error its batch ended with.
+2. Every message is answered once: by the server, or with the error its batch ended with. A batch that is refused as it is
+   is divided until the guilty message is alone: the others have nothing to do with it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ BATCH_BYTES_MAX = 768 * 1024
 """Below what a server takes as one body."""
 BATCH_MESSAGES_MAX = 500
 CLOSE_SECONDS = 5.0
+ABOUT_THE_BODY = frozenset({"INVALID_INPUT", "REQUEST_MALFORMED", "PAYLOAD_TOO_LARGE"})
+"""Refusals of a whole request that one message in it may have caused."""
 
 
 class Spoken(msgspec.Struct, frozen=True):
@@ -64,17 +67,25 @@ class Pipe:
     async def _pump(self) -> None:
         await asyncio.sleep(0)  # what is said in the same breath goes along
         while self._waiting:
-            batch = self._take()
-            try:
-                answers = await self._send([spoken.content for spoken, _ in batch])
-            except asyncio.CancelledError:
-                _fail(batch, TenureError("UPSTREAM_UNAVAILABLE", "the worker stops"))
-                raise
-            except Exception as fault:
+            await self._say(self._take())
+
+    async def _say(self, batch: list[tuple[Spoken, asyncio.Future[Reply]]]) -> None:
+        try:
+            answers = await self._send([spoken.content for spoken, _ in batch])
+        except asyncio.CancelledError:
+            _fail(batch, TenureError("UPSTREAM_UNAVAILABLE", "the worker stops"))
+            raise
+        except Exception as fault:
+            about_it = isinstance(fault, TenureError) and fault.code in ABOUT_THE_BODY
+            if not about_it or len(batch) == 1:
                 _fail(batch, fault)
-                continue
-            for (_, future), answer in zip(batch, answers, strict=True):
-                _settle(future, answer)
+                return
+            half = len(batch) // 2
+            await self._say(batch[:half])
+            await self._say(batch[half:])
+            return
+        for (_, future), answer in zip(batch, answers, strict=True):
+            _settle(future, answer)
 
     def _take(self) -> list[tuple[Spoken, asyncio.Future[Reply]]]:
         """The next batch; see law 1."""

@@ -15,8 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.errors import TenureError
-from tenure.kernel.decide.checks import is_name
-from tenure.limits import ARTIFACT_BYTES_MAX, CLAIM_STEPS_MAX
+from tenure.limits import ARTIFACT_BYTES_MAX
 from tenure.server.call import Call
 from tenure.server.runners import CONTENT_TYPE
 from tenure.worker import protocol as p
@@ -142,17 +141,11 @@ async def download(
 @post("/runner/register", status_code=200, summary="Say that a worker is here")
 async def register(request: Call, data: JSONBody[p.RegisterRequest]) -> p.Done:
     """A worker says what it can do, when it starts and every ten seconds, so that `why` can tell who could take a step."""
-    names = (data.worker, *data.capabilities)
-    if not all(is_name(name) for name in names) or len(names) > CLAIM_STEPS_MAX + 1:
-        raise TenureError(
-            "INVALID_INPUT", "names of workers and capabilities have 1 to 200 printable characters"
-        )
-    store = request.service.engine.store
-    name = f"{request.who.tenant}/{data.worker}"[:200]
+    runners = request.service.runners
     if data.leaves:
-        await store.drop_worker(name)
+        await runners.left(request.who, data.worker)
     else:
-        await store.put_worker(name, data.capabilities, min(max(data.slots, 1), 100_000), data.version)
+        await runners.seen(request.who, data.worker, data.capabilities, data.slots, data.version)
     return p.Done(refused=[])
 
 
