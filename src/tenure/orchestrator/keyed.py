@@ -63,7 +63,7 @@ def _answer_key(
         if item.record is None and spec is not None:
             item.result = same_key(command, spec, run, now)
         else:
-            item.result = recorded(command, spec, run, record, now)
+            item.result = recorded(command, spec, run, record)
     except TenureError as refused:
         item.error = refused
 

@@ -34,15 +34,10 @@ def same_key(c: CreateRun, spec: RunSpec, run: Run | None, now: int) -> Created:
     raise TenureError("IDEMPOTENCY_CONFLICT", f"the key is in use by {name} for another request", run_id=name)
 
 
-def recorded(
-    c: CreateRun, spec: RunSpec | None, run: Run | None, record: Idempotency | None, now: int
-) -> Created | None:
-    """What a creation with a record of its own is answered; None: nothing stands in its way."""
-    if record is not None and record.expires_at <= now:
-        record = None
+def recorded(c: CreateRun, spec: RunSpec | None, run: Run | None, record: Idempotency | None) -> Created:
+    """What a creation with a record of its own is answered where the key has a run, a record that is still kept, or both."""
     if record is None:
-        if spec is None:
-            return None
+        assert spec is not None, "a key without a run and without a record has not been used"
         raise expired(spec.run_id, "was made long ago" if run is not None else "has been deleted since")
     if spec is None or record.status == "processing" or record.request_hash != c.request_hash:
         raise refused(record)
