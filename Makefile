@@ -24,7 +24,7 @@ demo: $(STAMP) ## Watch a release survive the death of its worker (15 seconds)
 	$(BIN)/tenure demo
 
 test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to install)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile
 
 check: $(STAMP) ## Check format, lint, strict types, layers and the tidy rules
 	$(BIN)/ruff format --check $(CODE)

@@ -3,8 +3,8 @@
 - `async def test_…` runs under `asyncio.Runner`, with a limit of 60 seconds unless
   `@pytest.mark.guard_seconds(n)` gives another. Set up what it needs with async context managers.
 - `@pytest.mark.clause("GWI-12")` names a clause the test proves; an unknown id stops the run.
-- Every move, path and approval edge the kernel takes in this process is noted; when the whole suite runs,
-  `test_edges.py` comes last and fails for those nobody walked.
+- Every move, path and approval edge the kernel takes is noted; when the whole suite runs, also divided over several
+  processes, it fails in the end for those nobody walked (`test_edges.py`).
 - `postgres_dsn` is the address of an empty database, made for this test and dropped after it.
 """
 
@@ -20,10 +20,7 @@ import hypothesis
 import pytest
 
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
-from tenure.kernel import draft
-from tenure.kernel.decide import closing, ticks, waits
-from tenure.kernel.machine import Edge, Machine
-from tenure.kernel.machines import APPROVAL
+from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
 GUARD_SECONDS = 60.0
@@ -39,34 +36,47 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("\n".join(dict.fromkeys(unknown)))
     last = [item for item in items if item.path.name == "test_edges.py"]
     if last:
-        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
-            config.getoption(name, None)
-            for name in ("keyword", "markexpr", "deselect", "lf", "ignore", "ignore_glob")
-        )
+        whole = _is_whole(config) and not hasattr(config, "workeroutput")
         items[:] = [item for item in items if item not in last] + (last if whole else [])
         if not whole:
             config.hook.pytest_deselected(items=last)
 
 
-class NotingMachine(Machine):
-    """A machine that notes the rows it is asked for."""
-
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(machine.name, machine.first, machine.terminal, machine.edges)
-        self.walked: set[Edge] = set()
-
-    def take(self, state: str, given: str) -> Edge:
-        edge = super().take(state, given)
-        self.walked.add(edge)
-        return edge
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether nothing of the suite is left out."""
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
+        config.getoption(name, None)
+        for name in ("keyword", "markexpr", "deselect", "lf", "ignore", "ignore_glob")
+    )
 
 
 def pytest_sessionstart() -> None:
     """Have the kernel note what it walks."""
-    draft.walked_moves, draft.walked_paths = set(), set()
-    noting = NotingMachine(APPROVAL)
-    for module in (waits, ticks, closing):
-        vars(module)["APPROVAL"] = noting
+    note_walks()
+
+
+# Where the suite is divided over several processes (`pytest -n`), each sends what it has walked to the one that waits.
+
+_walked: Walked = {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of the suite has ended."""
+    for kind, found in getattr(node, "workeroutput", {}).get("walked", {}).items():
+        _walked[kind] = sorted({*_walked.get(kind, ()), *found})
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send it; or, where everything has come together, be the gate of test_edges.py."""
+    sent: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if sent is not None:
+        sent["walked"] = walked_here()
+    elif _walked and _is_whole(session.config) and not session.testsfailed:
+        left = missing(_walked)
+        if left:
+            session.config.get_terminal_writer().line("\n" + "\n".join(left), red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
