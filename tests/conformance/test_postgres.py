@@ -16,6 +16,7 @@ from tenure.clock import SECOND_US
 from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tenure.errors import TenureError
 from tenure.kernel.model import ROWS, Row, Run, Stale
+from tenure.kernel.service import RemoteLease
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import PostgresStore
 from tenure.store.postgres.running import TABLES, compose, pack
@@ -559,12 +560,13 @@ def _rows_of(run_id: int) -> dict[str, Row]:
         an_outbox_row(run_id, 1),
         Stale(run_id, 0, 1, "complete", 3, "worker-1", 1000),
         an_idempotency_record(f"key-{run_id}", run_id=run_id),
+        RemoteLease(run_id, 0, 1, "acme", "key/claim", bytes(32)),
     ]
     return {row.table: row for row in rows}
 
 
 def test_the_samples_cover_every_table() -> None:
-    assert set(_rows_of(1)) == set(TABLES) == set(ROWS) - {"run", "cap"}
+    assert set(_rows_of(1)) == set(TABLES) == (set(ROWS) - {"run", "cap"}) | {"remote_lease"}
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -590,7 +592,11 @@ async def test_a_save_may_have_any_parts(postgres_dsn: str, single: bool) -> Non
                 ]  # of nothing yet: a row written by the same save is not deleted
             saved = await save(store, batch, single=single)
             assert saved.ids == {run_id}, sorted(tables)
-            for table in ("run", "run_spec", *tables):
+            for table in (
+                "run",
+                "run_spec",
+                *(t for t in tables if t != "remote_lease"),
+            ):  # which is no run's own
                 count[table] = count.get(table, 0) + (table != "run_spec" or "run_spec" not in tables)
             count["run_spec"] = count["run"]
             assert await sizes(store) == count, sorted(tables)
