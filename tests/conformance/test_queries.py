@@ -105,9 +105,9 @@ OWED_LATER = an_outbox_row(101, 3, 1, created_at=1700)
 OWED_TOO = an_outbox_row(101, 3, 0, created_at=1700)
 PAYLOADS = [a_payload(101, 1), a_payload(101, 2)]
 
-SOON = an_idempotency_record("soon", expires_at=2000)
-LATE = an_idempotency_record("late", expires_at=3000)
-FAILED = an_idempotency_record("failed", expires_at=1000, status="failed")
+SOON = an_idempotency_record("soon", expires_at=2000, run_id=101)
+LATE = an_idempotency_record("late", expires_at=3000, run_id=101)
+FAILED = an_idempotency_record("failed", expires_at=1000, run_id=101, status="failed")
 CAPS = [Cap("acme", "", 2, 50, 100), Cap("acme", "wf:build", 1, 5), Cap("beta", "ws:gpu", 3)]
 
 BENEATH: list[Row] = [

@@ -111,6 +111,7 @@ ARGUMENTS: dict[str, str] = {
     "schedule_named": "'t1', 'a'",
     "workers_seen_since": "500",
     "workflows_of": "'t1', 'a', 20",
+    "workflows_page": "'t1', '*', 'a', '1', 20",
     "workflow_named": "'t1', 'a'",
     "log_lines_of": "5, 1, 20",
 }
