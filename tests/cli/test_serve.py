@@ -58,9 +58,7 @@ def held(address: str) -> socket.socket:
     """A request that is under way: the server waits for the last byte of its body."""
     host, port = address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
-    head = (
-        f"POST /enrolments HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
-    )
+    head = f"POST /enrolments HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
     connection.sendall(f"{head}expect: 100-continue\r\n\r\n".encode())
     assert b"100 Continue" in connection.recv(100)  # so it is read by now
     return connection
@@ -215,7 +213,7 @@ def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
             for key in keys:
                 answer = httpx.get(f"{address}/session", headers={"Authorization": f"Bearer {key}"})
                 assert answer.status_code == 200, answer.text
-            running.send_signal(signal.SIGINT)
+            running.send_signal(signal.SIGTERM)  # the process that watches passes it on
             lines += running.stderr
             told.append(lines)
     assert len(keys) == 2

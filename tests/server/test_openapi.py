@@ -1,0 +1,173 @@
+"""The OpenAPI document is true: schemathesis finds no answer that is not in it, and the page of it needs nobody else."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tenure.server.openapi import document, encoded
+from tenure.server.page import POLICY
+from tenure.server.roles import ALLOWED
+from tests.server.stage import problem, site
+from tests.server.test_runner import claim, start
+from tests.server.workflows import begin, patient, register
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
+    "response_headers_conformance,unsupported_method"
+)
+STATUSES = {
+    200,
+    201,
+    202,
+    204,
+    304,
+    400,
+    401,
+    403,
+    404,
+    405,
+    409,
+    410,
+    413,
+    415,
+    422,
+    429,
+    500,
+    502,
+    503,
+    504,
+}
+EVERY = ("viewer", "operator", "approver", "admin", "runner")
+
+
+def operations() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method.upper()} {path}", operation)
+        for path, item in document()["paths"].items()
+        for method, operation in item.items()
+    ]
+
+
+def test_the_document_has_every_route_and_all_that_a_client_must_know() -> None:
+    assert {name for name, _ in operations()} == set(ALLOWED)
+    for name, operation in operations():
+        answers = operation["responses"]
+        assert {int(status) for status in answers} <= STATUSES, name
+        for status, answer in answers.items():
+            if int(status) >= 400:
+                assert answer == {"$ref": f"#/components/responses/Error{status}"}, name
+        assert operation["summary"], name
+        assert operation["x-tenure-roles"] == sorted(ALLOWED[name]), name
+        assert bool(operation["security"]) is ("anyone" not in ALLOWED[name]), name
+    made = document()["components"]
+    for answer in made["responses"].values():
+        assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
+    assert set(made["securitySchemes"]) == {"key", "session", "lease"}
+    assert made["schemas"]["NewRun"]["additionalProperties"] is False
+    keyed = {name for name, operation in operations() if _has(operation, "Idempotency-Key")}
+    assert {"POST /runs", "POST /runs/batch", "POST /runs/{run_id}/signals/{name}"} <= keyed
+    assert "POST /runs/{run_id}/cancel" not in keyed
+
+
+def _has(operation: dict[str, Any], header: str) -> bool:
+    return any(given["name"] == header for given in operation.get("parameters", ()))
+
+
+async def test_the_page_needs_no_other_server_and_says_so_to_the_browser(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.caller()
+        page = await caller.get("/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.headers["content-security-policy"] == POLICY
+        assert "default-src 'none'" in POLICY
+        assert not re.search(r"<script|<link|<img|src=|url\(", page.text)
+        assert "POST" in page.text
+        assert "/runs/{run_id}/approve" in page.text
+        assert (await caller.get("/openapi.json")).json() == json.loads(encoded())
+
+
+async def test_beyond_this_machine_document_page_and_metrics_need_a_credential(url: str) -> None:
+    async with site(url, behind_proxy=True) as s:
+        stranger, known = await s.caller(), await s.as_("runner")
+        for path in ("/docs", "/openapi.json", "/metrics"):
+            refused = await stranger.get(path)
+            assert (refused.status_code, problem(refused)) == (401, "UNAUTHENTICATED")
+            assert (await known.get(path)).status_code == 200
+
+
+@contextmanager
+def served(url: str, folder: Path) -> Iterator[str]:
+    """A server in a process of its own, as it is in use; its address."""
+    words = [sys.executable, "-m", "tenure.cli", "serve", "--port", "0", "--db", url, "--no-log-runs"]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        address: str = json.loads(running.stdout.readline())["address"]
+        told: list[str] = []
+        reading = threading.Thread(target=lambda: told.extend(running.stdout or ()))
+        reading.start()
+        try:
+            yield address
+        finally:
+            running.send_signal(signal.SIGTERM)
+            reading.join()
+    assert not [line for line in told if "request_failed" in line], "nothing failed inside"
+
+
+def explore(address: str, bearer: str, folder: Path, *words: str, **parameters: Any) -> None:
+    """Have schemathesis look for an answer that is not in the document."""
+    settings = folder / "schemathesis.toml"
+    given = "".join(f'"{name}" = "{value}"\n' for name, value in parameters.items())
+    settings.write_text(f"[parameters]\n{given}")
+    ran = subprocess.run(
+        [
+            sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
+            "--config-file", str(settings), "run", f"{address}/openapi.json", "--seed", "1", "--mode", "all",
+            "--header", f"Authorization: Bearer {bearer}", "--checks", CHECKS, "--warnings", "off",
+            "--exclude-path", "/events/stream", "--request-timeout", "60", "--no-color", "--no-shrink", *words,
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-12_000:] + ran.stderr[-2_000:]
+
+
+class Made(NamedTuple):
+    """What is there to be asked about."""
+
+    everything: str
+    """The key of a person with every role."""
+    operator: str
+    run: str
+    lease: str
+    token: str
+
+
+async def furnished(url: str) -> Made:
+    async with site(url) as s:
+        await register(s.engine, patient)
+        caller = await s.as_("operator")
+        run = await begin(caller, workflow="patient", input={})
+        await start(s)
+        (lease,) = await claim(await s.as_("runner"))
+        key = await s.key(*EVERY, person="anna")
+        return Made(key, await s.operator_key(), run, lease["id"], lease["token"])
+
+
+def test_schemathesis_finds_no_answer_that_is_not_documented(url: str, tmp_path: Path) -> None:
+    with asyncio.Runner() as runner:
+        made = runner.run(furnished(url))
+    with served(url, tmp_path) as address:
+        words = ("--phases", "fuzzing", "--max-examples", "3")
+        explore(address, made.everything, tmp_path, *words)
+        known = ("--phases", "fuzzing", "--max-examples", "5", "--include-path-regex")
+        about = {"run_id": made.run, "name": "news", "key": "main", "wait": "0"}
+        explore(address, made.everything, tmp_path, *known, "^/runs/.run_id", **about)
+        explore(address, made.token, tmp_path, *known, "^/runner/leases/", lease_id=made.lease)
+        explore(address, made.operator, tmp_path, *known, "^/admin/", tenant_id="acme")
