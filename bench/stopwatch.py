@@ -158,7 +158,7 @@ _LONG: list[tuple[str, Any, str]] = [
     ("batch: make the save", claims, "save_of"),
     ("batch: conclude", batch, "conclude"),
     ("batch: conclude", claims, "conclude"),
-    ("lane: cache and answer", core.Orchestrator, "_finish"),
+    ("lane: cache and answer", core.Orchestrator, "finish"),
     ("rows: to tuples and parameters", postgres_store, "pack"),
     ("database: statements", sqlite_running.Running, "answer"),
     ("database: statements", sqlite_running.Running, "finish"),
