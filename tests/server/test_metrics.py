@@ -1,5 +1,6 @@
 """What a server counts: the names and labels of git-with-intent, and our own; labels are bounded."""
 
+import asyncio
 import re
 from collections.abc import Iterable
 
@@ -134,6 +135,18 @@ async def test_requests_are_counted_by_the_template_of_their_route(url: str) -> 
         assert at(found, count, route="/runs/{run_id}", method="GET", status="404") == 3
         assert at(found, count, route=OTHER, method="GET", status="404") == 2
         assert at(found, "tenure_http_request_seconds_count", route="/runs/{run_id}", method="GET") == 3
+
+
+async def test_whoever_listens_is_counted_while_it_does(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.as_("viewer")
+        async with caller.stream("GET", "/events/stream") as stream:
+            assert stream.status_code == 200
+            while at(await scraped(s), "tenure_stream_listeners") != 1:  # noqa: ASYNC110 - as a scraper does
+                await asyncio.sleep(0.01)
+        while at(found := await scraped(s), "tenure_stream_listeners") != 0:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.01)
+        assert at(found, "tenure_http_request_seconds_count", route="/events/stream", method="GET") is None
 
 
 async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:

@@ -36,6 +36,7 @@ TENANTS_MAX = 200
 TYPES_MAX = 200
 OTHER = "_other"
 GWI = "git-with-intent"
+STREAM = "/events/stream"
 FRESH_SECONDS = 5.0
 READ_SECONDS = 3.0
 """How long the database may take for a scrape's gauges; without them the rest is still told."""
@@ -188,7 +189,8 @@ class Metrics:
         place = route or OTHER
         verb = method if method in METHODS else OTHER
         self._requests.add((place, verb, str(status)))
-        self._latencies.add(seconds, (place, verb))
+        if place != STREAM:  # which is as long as somebody listens
+            self._latencies.add(seconds, (place, verb))
 
     # ----------------------------------------------------------------------------------------- scraping
 

@@ -50,6 +50,10 @@ class Service:
         self.feeding = Feeding(engine.store)
         self.runners = Runners(engine)
         self.tail = Tail(self.feeding, self.stopping)
+        self.metrics.gauges["tenure_stream_listeners"] = (
+            "Who listens to live status here",
+            self.tail.__len__,
+        )
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach)
         self._scoped: dict[tuple[str, str, str], Engine] = {}
