@@ -74,7 +74,8 @@ async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> floa
         row = await connection.fetchrow(
             "select count(*) n, min(granted_at) a, max(ended_at) b from tenure.attempt where ended_at is not null"
         )
-        return float(row["n"]) / max((row["b"] - row["a"]) / 1e6, 1e-6)
+        seconds: float = max((row["b"] - row["a"]) / 1e6, 1e-6)
+        return int(row["n"]) / seconds
     finally:
         await connection.close()
 
@@ -103,10 +104,8 @@ def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
         serve = [sys.executable, "-m", "tenure.cli", "serve", "--db", dsn, "--port", str(port)]
         work = [sys.executable, "-m", "tenure.cli", "worker", "bench.remote"]
         work += ["--server", address, "--key-file", str(key_file), "--slots", str(slots)]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        if os.environ.get("BENCH_LOUD"):
-            quiet = {}
-        processes = [subprocess.Popen(command, **quiet) for command in (serve, work)]
+        where = None if os.environ.get("BENCH_LOUD") else subprocess.DEVNULL
+        processes = [subprocess.Popen(command, stdout=where, stderr=where) for command in (serve, work)]
         try:
             figure = asyncio.run(measured(dsn, steps))
             server_ms, worker_ms = (1000 * _cpu_seconds(process.pid) / steps for process in processes)

@@ -83,6 +83,22 @@ async def test_the_same_claim_at_the_same_time_is_one_claim(url: str) -> None:
         assert len(ids.pop()) == 2
 
 
+async def test_the_same_claim_at_two_servers_is_one_claim(url: str) -> None:
+    async with site(url) as one, site(url) as two:
+        for _ in range(6):
+            await start(one)
+        key = await one.key("runner")
+        callers = [await s.caller(key) for s in (one, two, one, two)]
+        found = await asyncio.gather(*(claim(caller, "c1", max=3) for caller in callers))
+        ids = {tuple(sorted(lease["id"] for lease in leases)) for leases in found}
+        assert len(ids) == 1
+        assert len(ids.pop()) == 3
+        lease = found[0][0]
+        for s, verb, seq in ((one, "ack", 1), (two, "running", 2), (one, "running", 2), (two, "complete", 3)):
+            assert (await say(s, lease, verb, seq)).status_code == 200
+        assert (await say(one, lease, "complete", 3)).status_code == 200
+
+
 async def test_a_runner_sees_nothing_of_another_tenants_work(url: str) -> None:
     async with site(url) as s:
         await start(s, "globex")
