@@ -17,6 +17,8 @@ from tenure.orchestrator.spans import NAME
 
 _READ = TraceContextTextMapPropagator()
 _NONE: dict[str, str] = {}
+_TRACER = trace.get_tracer(NAME)
+"""It finds its provider when there is one."""
 
 
 class Tracing:
@@ -32,7 +34,7 @@ class Tracing:
             if b"tracestate" in headers:
                 carrier["tracestate"] = headers[b"tracestate"].decode("latin-1")
         above = _READ.extract(carrier, context=contexts.Context())
-        self._span = trace.get_tracer(NAME).start_span(method, context=above, kind=trace.SpanKind.SERVER)
+        self._span = _TRACER.start_span(method, context=above, kind=trace.SpanKind.SERVER)
         if self._span.is_recording():
             self._span.set_attribute("http.request.method", method)
             self._span.set_attribute("tenure.request_id", request_id)

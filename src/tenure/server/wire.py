@@ -35,6 +35,8 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
     class Wire(HttpToolsProtocol):
         """See the laws above."""
 
+        _begun = False
+        """Whether a request has begun whose headers are not complete: nearly all come whole, and need no timer."""
         _left = most
         _fed = 0
         """Bytes that came while the headers were not complete: a header without end shows in nothing else."""
@@ -51,7 +53,9 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._hurry is not None and not self.transport.is_closing():
+            if self._begun and not self.transport.is_closing():  # its headers are not complete
+                if self._hurry is None:
+                    self._expect()
                 self._fed += len(data)
                 if self._fed > 2 * most:
                     self.send_400_response(_LARGE)
@@ -59,8 +63,7 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self._left = most
-            if self._hurry is None:
-                self._expect()
+            self._begun = True
 
         def on_url(self, url: bytes) -> None:
             self._spend(len(url))
@@ -71,6 +74,7 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
             super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
+            self._begun = False
             self._have()
             super().on_headers_complete()
 
