@@ -184,9 +184,13 @@ async def test_workers_that_claim_or_register_are_seen(url: str) -> None:
         said = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
         assert (await runner.post("/runner/register", json=said)).json() == {"refused": []}
         seen = await s.engine.store.read("workers_seen_since", 0)
-        assert [(one.name, one.slots) for one in seen] == [("acme/mac-1", 3), ("acme/mac-2", 2)]
+        assert [(one.name, one.slots) for one in seen] == [("@acme/mac-1", 3), ("@acme/mac-2", 2)]
+        for tenant, reason in (("acme", "turn"), ("globex", "worker")):
+            told = await s.engine.scoped(tenant=tenant).why(await start(s, tenant))
+            assert told.reason == reason, told
+            assert "globex" not in told.text
         await runner.post("/runner/register", json={**said, "leaves": True})
-        assert [one.name for one in await s.engine.store.read("workers_seen_since", 0)] == ["acme/mac-1"]
+        assert [one.name for one in await s.engine.store.read("workers_seen_since", 0)] == ["@acme/mac-1"]
 
 
 async def test_a_runners_workflows_are_registered_in_its_tenant(url: str) -> None:

@@ -59,12 +59,20 @@ class SeenWorker(Row, gc=False):
     key: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str
+    """Of a remote one `@TENANT/NAME`: it serves that tenant only; see `for_tenant`."""
     queues: str
     """The queue texts it serves, as a JSON list."""
     slots: int
     version: str
     started_at: int
     seen_at: int
+
+    def for_tenant(self, tenant: str) -> str | None:
+        """Its own name, if it serves this tenant."""
+        if not self.name.startswith("@"):
+            return self.name
+        mine = f"@{tenant}/"
+        return self.name.removeprefix(mine) if self.name.startswith(mine) else None
 
 
 class RegisteredWorkflow(Row, gc=False):

@@ -147,9 +147,14 @@ async def _unclaimed(store: Store, step: Step, what: str) -> Why:
     """Ready, allowed, and not taken: is nobody there for it, or is it not its turn yet?"""
     now = (await store.read("now"))[0].now_us
     seen: list[SeenWorker] = await store.read("workers_seen_since", now - us(WORKER_SILENT_SECONDS))
-    able = [worker for worker in seen if step.queue in msgspec.json.decode(worker.queues, type=list[str])]
+    able = [
+        name
+        for worker in seen
+        if step.queue in msgspec.json.decode(worker.queues, type=list[str])
+        and (name := worker.for_tenant(step.tenant)) is not None
+    ]
     if able:
-        who = f"worker {able[0].name} serves" if len(able) == 1 else f"{len(able)} workers serve"
+        who = f"worker {able[0]} serves" if len(able) == 1 else f"{len(able)} workers serve"
         text = f"{what} is ready and waits for its turn: {who} the queue {step.queue!r}."
         return Why(reason="turn", text=text, step=step.name)
     text = f"{what} is ready and waits for a worker that serves the queue {step.queue!r}: {_start(step)}"

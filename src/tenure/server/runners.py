@@ -116,7 +116,7 @@ class Runners:
             raise TenureError(
                 "INVALID_INPUT", "names of workers and capabilities have 1 to 200 printable characters"
             )
-        name = f"{who.tenant}/{worker}"[:NAME_CHARS_MAX]
+        name = f"@{who.tenant}/{worker}"[:NAME_CHARS_MAX]
         await self._engine.store.put_worker(name, capabilities, min(max(slots, 1), SLOTS_MAX), version)
 
     async def _seen_again(self, who: Principal, request: p.ClaimRequest) -> None:
@@ -130,7 +130,7 @@ class Runners:
 
     async def left(self, who: Principal, worker: str) -> None:
         """A worker stops in peace."""
-        await self._engine.store.drop_worker(f"{who.tenant}/{worker}"[:NAME_CHARS_MAX])
+        await self._engine.store.drop_worker(f"@{who.tenant}/{worker}"[:NAME_CHARS_MAX])
 
     def _end(self, name: str) -> None:
         while len(self._ended) >= CLAIMS_ENDED_MAX:
