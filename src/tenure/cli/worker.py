@@ -105,6 +105,7 @@ def _remotely(
 ) -> int:
     """Be a worker of a server."""
     from tenure.cli.servers import server_key
+    from tenure.embedded.running import in_loop
     from tenure.embedded.serving import serve_remote
 
     key = server_key() or os.environ.get("TENURE_KEY", "")
@@ -114,7 +115,7 @@ def _remotely(
         )
     lines = wait_for(_registered_at(server, key, definitions))
     _tell(definitions, server, slots, commands, lines, as_json)
-    return wait_for(serve_remote(server, key, definitions, **how))
+    return in_loop(serve_remote(server, key, definitions, **how))
 
 
 async def _registered_at(server: str, key: str, definitions: tuple[Any, ...]) -> list[str]:
