@@ -103,6 +103,17 @@ async def test_beyond_this_machine_document_page_and_metrics_need_a_credential(u
             assert (await known.get(path)).status_code == 200
 
 
+async def test_a_page_from_elsewhere_whose_name_leads_here_sees_nothing(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.caller()
+        port = s.address.rpartition(":")[2]
+        for host in (f"localhost:{port}", f"127.0.0.1:{port}", "localhost", f"[::1]:{port}"):
+            assert (await caller.get("/openapi.json", headers={"Host": host})).status_code == 200, host
+        for host in (f"evil.example:{port}", "evil.example", "", "localhost.evil.example"):
+            refused = await caller.get("/metrics", headers={"Host": host})
+            assert (refused.status_code, problem(refused)) == (401, "UNAUTHENTICATED"), host
+
+
 @contextmanager
 def served(url: str, folder: Path) -> Iterator[str]:
     """A server in a process of its own, as it is in use; its address."""

@@ -29,7 +29,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.server.principals import NewKey, Principal, new_id, new_key
 from tenure.server.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
-from tenure.server.settings import Settings
+from tenure.server.settings import LOOPBACK, Settings
 from tenure.store.identity import Identity, Owner
 
 __all__ = ["COOKIE", "Gate", "NewKey", "check_origin", "new_id", "new_key"]
@@ -92,7 +92,9 @@ class Gate:
         allowed = ALLOWED.get(route)
         if allowed is None:
             raise TenureError("FORBIDDEN", "nobody may do that")
-        if ANYONE in allowed or LEASE in allowed or (HERE in allowed and self._settings.on_loopback):
+        if ANYONE in allowed or LEASE in allowed:
+            return
+        if HERE in allowed and self._settings.on_loopback and _asked_here(connection.headers):
             return
         who = await self.caller(connection)
         self.permit(who, route)
@@ -295,6 +297,13 @@ def _principal(owner: Owner) -> Principal | None:
         key_id=owner.id,
         owner=owner.owner,
     )
+
+
+def _asked_here(headers: Mapping[str, str]) -> bool:
+    """Whether a request names this machine: a page from elsewhere, whose name was made to lead here, does not."""
+    host = headers.get("host", "")
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    return name.strip("[]") in LOOPBACK
 
 
 def check_origin(headers: Mapping[str, str], settings: Settings) -> None:
