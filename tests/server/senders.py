@@ -17,10 +17,10 @@ import httpx
 from tests.server.stage import Site
 
 SECRET = "It's a Secret to Everybody"
-SECRET_NAME = "TENURE_TEST_HOOK_SECRET"
+SECRET_NAME = "TENURE_SECRET_acme_HOOK"
 REFERENCE = f"env:{SECRET_NAME}"
 OTHER_SECRET = "the next one"
-OTHER_NAME = "TENURE_TEST_HOOK_SECRET_NEW"
+OTHER_NAME = "TENURE_SECRET_acme_HOOK_NEW"
 
 PR_RULE: dict[str, Any] = {
     "when": "event == 'pull_request' && action in ['opened', 'synchronize']",
@@ -61,7 +61,13 @@ async def make_hook(
     **more: Any,
 ) -> dict[str, Any]:
     """A hook made by an admin of the tenant."""
-    body = {"kind": kind, "name": f"our {kind}", "secrets": [REFERENCE], "rules": list(rules), **more}
+    body = {
+        "kind": kind,
+        "name": f"our {kind}",
+        "secrets": [REFERENCE.replace("acme", tenant)],
+        "rules": list(rules),
+        **more,
+    }
     made = await (await site.as_("admin", tenant=tenant)).post("/hooks", json=body)
     assert made.status_code == 201, made.text
     hook: dict[str, Any] = made.json()

@@ -23,6 +23,7 @@ DIGEST = "ab" * 32
 @pytest.fixture(autouse=True)
 def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
+    monkeypatch.setenv(SECRET_NAME.replace("acme", "globex"), SECRET)
 
 
 async def ours(s: Site, *rules: dict[str, Any], user: str = "U1", **more: Any) -> Slack:

@@ -31,12 +31,12 @@ PRIVATE_NETWORKS = [
     IPv4Network((number, bits)) for number, bits in ((10 << 24, 8), (0xAC100000, 12), (0xC0A80000, 16))
 ]
 PRIVATE = str(PRIVATE_NETWORKS[0].network_address + 1)
-REFERENCE = "env:TENURE_TEST_WEBHOOK_SECRET"
+REFERENCE = "env:TENURE_SECRET_acme_WEBHOOK"
 
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENURE_TEST_WEBHOOK_SECRET", SECRET.decode())
+    monkeypatch.setenv("TENURE_SECRET_acme_WEBHOOK", SECRET.decode())
     monkeypatch.setattr(dispatcher, "POLL_SECONDS", 0.05)
 
 

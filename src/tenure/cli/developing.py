@@ -97,6 +97,7 @@ async def _serve(engine: Any, wanted: Wanted, told: Any) -> None:
         port=wanted.port,
         grace_seconds=max(wanted.grace, 1.0),
         webhooks_to_loopback=True,
+        secrets_folder=os.environ.get("TENURE_SECRETS"),
     )
     async with serving(engine, settings) as (_service, address):
         keys = await first_keys(engine)

@@ -41,6 +41,24 @@ Port = Annotated[
     ),
 ]
 
+Secrets = Annotated[
+    str | None,
+    typer.Option(
+        "--secrets",
+        envvar="TENURE_SECRETS",
+        metavar="FOLDER",
+        help="Where the files with secrets of hooks and webhooks are, in a folder for each tenant.",
+    ),
+]
+SharedSecrets = Annotated[
+    bool,
+    typer.Option(
+        "--shared-secrets",
+        envvar="TENURE_SHARED_SECRETS",
+        help="Let every tenant name all secrets; else its own only: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
+    ),
+]
+
 
 def serve(
     host: Host = "127.0.0.1",
@@ -89,6 +107,8 @@ def serve(
         bool,
         typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
     ] = False,
+    secrets: Secrets = None,
+    shared_secrets: SharedSecrets = False,
     migrate: Annotated[
         bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
     ] = True,
@@ -119,6 +139,8 @@ def serve(
         log_runs=log_runs,
         log_requests=log_requests,
         webhooks_to_private=webhooks_to_private,
+        secrets_folder=secrets,
+        secrets_shared=shared_secrets,
     )
     check_address(settings)
     configure(level=log_level, form=log_format)

@@ -20,7 +20,6 @@ import httpx
 import msgspec
 import structlog
 
-from tenure import secrets
 from tenure.clock import Clock, HostClock, us
 from tenure.errors import TenureError
 from tenure.kernel.feed import decoded
@@ -28,6 +27,7 @@ from tenure.kernel.news import News, news_of
 from tenure.kernel.service import Feed, Notice, Subscription
 from tenure.publish.messages import body_of, headers_of
 from tenure.publish.targets import Reach, check_url, make_client
+from tenure.secrets import Secrets
 from tenure.store.feeding import Feeding
 
 log = structlog.get_logger(__name__)
@@ -88,9 +88,12 @@ class _Wanted:
 class Publisher:
     """See the laws above."""
 
-    def __init__(self, feeding: Feeding, reach: Reach, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, feeding: Feeding, reach: Reach, secrets: Secrets, *, clock: Clock | None = None
+    ) -> None:
         self._feeding = feeding
         self.reach = reach
+        self._secrets = secrets
         self._clock = clock or HostClock()
         self._followed: dict[_Key, _Wanted] = {}
         self._looked_at = float("-inf")
@@ -270,7 +273,9 @@ class Publisher:
         assert self._client is not None
         try:
             check_url(row.url, self.reach)
-            headers = headers_of(notice, secrets.resolve(row.secret), self._clock.now_us(), trace)
+            headers = headers_of(
+                notice, self._secrets.resolve(row.secret, row.tenant), self._clock.now_us(), trace
+            )
             async with (
                 asyncio.timeout(TRY_SECONDS_MAX),
                 self._client.stream("POST", row.url, content=notice.body, headers=headers) as answer,

@@ -7,6 +7,7 @@ import asyncio
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish import Publisher, Reach
+from tenure.secrets import Secrets
 from tenure.server.gate import Gate
 from tenure.server.intake import Intake
 from tenure.server.logs import Chronicle
@@ -54,8 +55,9 @@ class Service:
             "Who listens to live status here",
             self.tail.__len__,
         )
+        self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
-        self.publisher = Publisher(self.feeding, reach)
+        self.publisher = Publisher(self.feeding, reach, self.secrets)
         self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 

@@ -47,6 +47,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key_cache_seconds: float = 1.0
     """How long a key that was looked up is believed: a revoked one works so much longer at most."""
 
+    secrets_folder: str | None = None
+    """Where files with the tenants' secrets are, in a folder for each."""
+    secrets_shared: bool = False
+    """Whether every tenant may name all of them, and every variable TENURE_SECRET_...; else its own only."""
+
     webhooks_to_loopback: bool = False
     """Whether outgoing webhooks may go to this machine, also without TLS: for development."""
     webhooks_to_private: bool = False

@@ -16,7 +16,6 @@ from tenure.ids import run_text
 from tenure.kernel.service import Delivery, Hook
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.views import moment
-from tenure.secrets import FORM, is_reference
 from tenure.server.call import Call
 from tenure.server.idempotency import Answer, Held, idempotent
 from tenure.server.intake import HookSettings, Received
@@ -143,7 +142,8 @@ async def _checked(request: Call, text: HookText) -> dict[str, Any]:
     found = problems(text.rules)
     if not 1 <= len(text.secrets) <= SECRETS_MAX:
         found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
-    found += [Detail(f"secrets[{i}]", FORM) for i, one in enumerate(text.secrets) if not is_reference(one)]
+    tenant, problem = request.who.tenant, request.service.secrets.problem
+    found += [Detail(f"secrets[{i}]", p) for i, one in enumerate(text.secrets) if (p := problem(one, tenant))]
     found += [
         Detail(word, "is printable")
         for word in ("name", "workspace")

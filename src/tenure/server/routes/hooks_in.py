@@ -20,7 +20,6 @@ from litestar.params import FromPath
 
 from tenure.errors import TenureError
 from tenure.kernel.service import Hook, Person
-from tenure.secrets import resolve
 from tenure.server import signatures, told
 from tenure.server.call import Call
 from tenure.server.deciding import Decision, decide, question
@@ -56,7 +55,7 @@ async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[
         raise TenureError("HOOK_NOT_FOUND")
     body = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
-    secrets = _secrets(hook)
+    secrets = _secrets(request, hook)
     if kind == "github":
         signatures.github(headers, body, secrets)
     else:
@@ -66,12 +65,12 @@ async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[
     return hook, headers, body
 
 
-def _secrets(hook: Hook) -> list[bytes]:
+def _secrets(request: Call, hook: Hook) -> list[bytes]:
     """The hook's secrets that can be read here; a sender is not told which cannot, the log is."""
     found = []
     for reference in msgspec.json.decode(hook.secrets, type=list[str]):
         try:
-            found.append(resolve(reference))
+            found.append(request.service.secrets.resolve(reference, hook.tenant))
         except TenureError as lost:
             log.error("hook_secret_unavailable", hook=hook.id, tenant=hook.tenant, message=lost.message)
     if not found:

@@ -17,7 +17,6 @@ from tenure.orchestrator.views import moment
 from tenure.publish import check_url
 from tenure.publish.messages import message_id
 from tenure.publish.targets import URL_CHARS_MAX
-from tenure.secrets import FORM, is_reference
 from tenure.server.call import Call
 from tenure.server.gate import new_id
 from tenure.server.idempotency import Answer, Held, idempotent
@@ -134,7 +133,8 @@ def _columns(request: Call, text: WebhookText) -> dict[str, Any]:
     """A webhook's columns, or what is wrong with it. (A text that is no reference may be the secret itself: it is not
     repeated.)"""
     check_url(text.url, request.service.publisher.reach)
-    found = [] if is_reference(text.secret) else [Detail("secret", FORM)]
+    problem = request.service.secrets.problem(text.secret, request.who.tenant)
+    found = [] if problem is None else [Detail("secret", problem)]
     if text.workflow is not None and not text.workflow.isprintable():
         found.append(Detail("workflow", "is printable"))
     if found:
