@@ -44,6 +44,6 @@ async def test_eight_workers_on_one_file_end_every_run_once(tmp_path: Path, fold
         assert set(counts.values()) == {1}, "a step ran twice although nothing was lost"
         owners = set()
         for run in runs:
-            (attempt,) = await engine.tries(run.id)
+            (attempt,) = await engine.leases(run.id)
             owners.add(attempt.owner)
         assert len(owners) > 1, "the work was not shared"

@@ -80,7 +80,7 @@ async def test_an_orphaned_run_goes_on_from_its_checkpoint(url: str, folder: str
             owner.heal(disaster)
             flows.open_gate(folder, "gate")
             await engine.see_end(run.id)
-        assert [(row.owner, row.state) for row in await engine.tries(run.id)] == [
+        assert [(row.owner, row.state) for row in await engine.leases(run.id)] == [
             ("island", "stale"),
             ("mainland", "succeeded"),
         ]

@@ -58,12 +58,16 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
     assert first.stdout.splitlines() == [
         "applied 0001_kernel.sql",
         "applied 0002_beside.sql",
+        "applied 0003_service.sql",
         "tenure.db is up to date now.",
     ]
     again = tenure("migrate", cwd=tmp_path)
     assert again.stdout.splitlines() == ["tenure.db is up to date already."]
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)
-    assert as_json == {"database": "other.db", "applied": ["0001_kernel.sql", "0002_beside.sql"]}
+    assert as_json == {
+        "database": "other.db",
+        "applied": ["0001_kernel.sql", "0002_beside.sql", "0003_service.sql"],
+    }
 
 
 def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_the_report_for_programs(tmp_path: Path) -> None:
     assert report["runs"] == 1
     assert {violation["row"] for violation in report["violations"]} == {"run"}
     assert {violation["run"] for violation in report["violations"]} == {ids.run_text(RUN_ID)}
-    assert "I32" in report["not_yet"]
+    assert "I36" in report["not_yet"]
 
 
 def test_what_holds_in_the_end_is_checked_when_asked(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def test_stale_heartbeats_are_found_through_the_timers_of_leased_steps(connectio
 
 
 WHOLE_TABLES = {"all_caps", "live_usage", "key_holders_twice", "orphan_rows", "lost_specs", "sizes"}
+CLAIMABLE = {"oldest_waiting"}
+"""May look through the index of what can be claimed, up to a bound: nothing of it is finished."""
 """What looks at everything, because that is what it is asked."""
 
 
@@ -75,7 +77,10 @@ def test_no_query_scans_a_table_that_grows(connection: apsw.Connection, name: st
     }
     growing |= {"event", "outbox", "stale", "idempotency", "cap"}
     aliases = {alias: table for table, alias in re.findall(r"\b(?:from|join) (\w+) as (\w+)", SQL[name])}
-    scanned = [found[1] for line in plan(connection, SQL[name]) if (found := re.match(r"SCAN (\w+)", line))]
+    lines = plan(connection, SQL[name])
+    if name in CLAIMABLE:
+        lines = [line for line in lines if not line.endswith("USING COVERING INDEX step_claim")]
+    scanned = [found[1] for line in lines if (found := re.match(r"SCAN (\w+)", line))]
     assert [table for table in scanned if aliases.get(table, table) in growing] == []
 
 

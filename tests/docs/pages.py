@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-LANGUAGES = {"python", "sh", "yaml", "text", "json", "mermaid", "toml"}
+LANGUAGES = {"python", "sh", "yaml", "text", "json", "mermaid", "toml", "http"}
 BLOCK_SECONDS = 60
 _FENCE = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",

@@ -144,7 +144,7 @@ async def test_a_cancel_interrupts_an_async_tool(url: str) -> None:
         assert await engine.cancel(run) == "canceling"
         assert await ended(engine, run) == ("canceled", "RUN_CANCELED")
         assert stopped.is_set()
-        (attempt,) = await engine.tries(run)
+        (attempt,) = await engine.leases(run)
         assert (attempt.state, attempt.lease) == ("canceled", "canceled"), "acknowledged, not given up"
 
 

@@ -92,7 +92,7 @@ async def test_people_decide_and_events_arrive_over_a_server(url: str) -> None:
         run = await client.submit("release", {"ref": "main", "ask": True})
         async with Client(s.address, await s.key("approver", "viewer", person="grace")) as grace:
             while not (asked := await grace.approvals(run)):
-                await asyncio.sleep(0.01)
+                pass  # each look is a request of its own
             assert asked[0].title == "Deploy app:main?"
             assert [one.id for one in await grace.approvals()] == [asked[0].id]
             assert await grace.approve(run) == "approved"
@@ -123,12 +123,13 @@ async def test_what_happens_is_streamed(url: str) -> None:
 
 
 async def test_a_wrong_key_and_a_server_out_of_reach_are_told(url: str) -> None:
-    async with site(url) as s:
-        async with Client(s.address, "tn_aaaaaaaaaaaa_" + "x" * 43) as stranger:
-            with pytest.raises(TenureError, match="UNAUTHENTICATED"):
-                await stranger.list_runs()
+    async with site(url) as s, Client(s.address, "tn_aaaaaaaaaaaa_" + "x" * 43) as stranger:
+        with pytest.raises(TenureError, match="UNAUTHENTICATED"):
+            await stranger.list_runs()
     async with Client("http://127.0.0.1:9", "tn_x", patience_seconds=0.3) as nobody:
-        with pytest.raises(TenureError, match="UPSTREAM_UNAVAILABLE: http://127.0.0.1:9 cannot be reached"):
+        with pytest.raises(
+            TenureError, match=r"UPSTREAM_UNAVAILABLE: http://127\.0\.0\.1:9 cannot be reached"
+        ):
             await nobody.list_runs()
     with pytest.raises(TenureError, match="begins with http"):
         Client("tenure.example.org")

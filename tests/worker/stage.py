@@ -34,9 +34,9 @@ class Watched(Engine):
 
     async def attempts(self, run_id: str) -> list[str]:
         """The states of all tries of a run's only step."""
-        return [row.state for row in await self.tries(run_id)]
+        return [row.state for row in await self.leases(run_id)]
 
-    async def tries(self, run_id: str) -> list[Attempt]:
+    async def leases(self, run_id: str) -> list[Attempt]:
         """All tries of a run's only step."""
         rows: list[Attempt] = await self.store.read("attempts_of", ids.run_int(run_id))
         return rows

@@ -69,7 +69,7 @@ async def test_a_worker_cut_off_stops_its_work_before_the_lease_expires_and_goes
             await until(lambda: "at gate" in flows.notes(folder), "the step")
             line.down()
             await until(lambda: "stopped at gate" in flows.notes(folder), "the worker to fence itself")
-            (attempt,) = await other.tries(run.id)
+            (attempt,) = await other.leases(run.id)
             assert flows.noted_at(folder, "stopped at gate") < attempt.expires_at
             await asyncio.sleep(OUTAGE_SECONDS)
             line.up()
@@ -78,7 +78,7 @@ async def test_a_worker_cut_off_stops_its_work_before_the_lease_expires_and_goes
             flows.open_gate(folder, "gate")
             await other.see_end(run.id)
         assert await other.attempts(run.id) == ["stale", "succeeded"]
-        assert {row.owner for row in await other.tries(run.id)} == {"island"}
+        assert {row.owner for row in await other.leases(run.id)} == {"island"}
         assert flows.notes(folder).count("first") == 1
         assert flows.notes(folder)[-2:] == ["past gate", "last"]
 
@@ -91,10 +91,10 @@ async def test_a_short_outage_costs_no_try(url: str, folder: str) -> None:
             line.down()
             await asyncio.sleep(0.8)  # a heartbeat is lost, and tried again
             line.up()
-            (before,) = await other.tries(run.id)
+            (before,) = await other.leases(run.id)
 
             async def renewed() -> bool:
-                return (await other.tries(run.id))[0].expires_at > before.expires_at
+                return (await other.leases(run.id))[0].expires_at > before.expires_at
 
             await until(renewed, "the next heartbeat")
             flows.open_gate(folder, "gate")
@@ -131,7 +131,7 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
                 flows.open_gate(folder, "gate")
                 await engine.see_end(run.id)
             await until(lambda: numb.counts["lost"] == 1, "its refusal")
-        assert [(row.owner, row.state) for row in await engine.tries(run.id)] == [
+        assert [(row.owner, row.state) for row in await engine.leases(run.id)] == [
             ("numb", "stale"),
             ("heir", "succeeded"),
         ]

@@ -63,10 +63,10 @@ async def test_handlers_that_hold_every_connection_do_not_hold_up_heartbeats(url
     async with watching(url) as other, Watched(url, sweep=False) as engine, engine.worker(flows.gated):
         run = await engine.start(flows.gated, folder)
         await until(lambda: "at gate" in flows.notes(folder), "the step")
-        (first,) = await other.tries(run.id)
+        (first,) = await other.leases(run.id)
 
         async def renewed_beyond_the_first_lease() -> bool:
-            (now,) = await other.tries(run.id)
+            (now,) = await other.leases(run.id)
             return now.expires_at > first.expires_at + 4_000_000
 
         async with every_connection_in_use(engine.store):
@@ -84,7 +84,7 @@ async def test_words_of_progress_reach_whoever_asks_why(url: str, folder: str) -
             return "2 of 3 pages" in (await other.why(run.id)).text
 
         await until(said, "the word of progress")
-        assert [row.progress for row in await other.tries(run.id)] == ["2 of 3 pages"]
+        assert [row.progress for row in await other.leases(run.id)] == ["2 of 3 pages"]
         flows.open_gate(folder, "gate")
         assert await run.result(wait=30) == "told"
 

@@ -99,12 +99,12 @@ async def test_a_killed_workers_run_is_another_workers_after_the_lease(url: str,
         run = await engine.start(flows.gated, folder)
         with WorkerProcess(url) as worker, WorkerProcess(url, name="heir") as heir:
             await until(lambda: at_the_gate(folder), "the step")
-            owner = (await engine.tries(run.id))[0].owner
+            owner = (await engine.leases(run.id))[0].owner
             (heir if owner == "heir" else worker).signal(signal.SIGKILL)
             await until(lambda: at_the_gate(folder, 2), "the second try")
             flows.open_gate(folder, "gate")
             await engine.see_end(run.id)
-        first, second = await engine.tries(run.id)
+        first, second = await engine.leases(run.id)
         assert (first.state, second.state) == ("stale", "succeeded")
         assert first.owner != second.owner
         assert flows.notes(folder).count("first") == 1

@@ -32,7 +32,7 @@ async def test_old_and_new_workers_side_by_side_each_take_their_own(url: str, fo
         async with one.worker(old, name="old"), two.worker(new, name="new"):
             runs = [await engine.start(old if n % 2 else new, folder) for n in range(20)]
             results = [await run.result(wait=30) for run in runs]
-            owners = [(await engine.tries(run.id))[0].owner for run in runs]
+            owners = [(await engine.leases(run.id))[0].owner for run in runs]
         assert results == ["ended by 1" if n % 2 else "ended by 2" for n in range(20)]
         assert owners == ["old" if n % 2 else "new" for n in range(20)]
 
@@ -51,7 +51,7 @@ async def test_a_new_worker_goes_on_with_the_runs_of_an_old_one_that_it_accepts(
         flows.open_gate(folder, "gate")
         async with engine.worker(new, name="new"):
             await engine.see_end(run.id)
-        assert [row.owner for row in await engine.tries(run.id)] == ["old", "new"]
+        assert [row.owner for row in await engine.leases(run.id)] == ["old", "new"]
         assert await engine.result(run.id) == "ended by 2"
         assert flows.notes(folder).count("begun") == 1
 

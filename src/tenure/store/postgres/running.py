@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tenure.kernel.model import ROWS, Run, RunSpec
+from tenure.kernel.model import ROWS, Row, Run, RunSpec
 from tenure.kernel.rows import LIGHT
 from tenure.kernel.service import RemoteLease
 from tenure.store import families, port
@@ -145,7 +145,8 @@ def _types(row: type[msgspec.Struct]) -> dict[str, str]:
     }
 
 
-_WIRE = {table: _types(row) for table, row in (*ROWS.items(), ("remote_lease", RemoteLease))}
+_SENT: dict[str, type[Row]] = {**ROWS, RemoteLease.table: RemoteLease}
+_WIRE = {table: _types(row) for table, row in _SENT.items()}
 _EXPECTED = {"id": "bigint", "expected": "bigint", "valid_until": "bigint"}
 _WIRE["run_change"] = _EXPECTED | dict(list(_WIRE["run"].items())[_FIRST_CHANGING:])
 _WIRE[FEED] = {"run_id": "bigint", "body": "bytea"}
