@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from tests.server.stage import Site, problem, site
@@ -201,7 +202,60 @@ async def test_a_runners_workflows_are_registered_in_its_tenant(url: str) -> Non
         assert answer.json() == {"refused": []}
         (found,) = await s.engine.store.read("workflow_named", "acme", "ship")
         assert (found.version, found.kind) == ("1", "code")
-        other = {**entry, "kind": "declared"}
+        steps = {"name": "ship", "steps": [{"id": "a", "run": "true"}]}
+        other = {**entry, "kind": "declared", "definition": steps}
         answer = await runner.post("/runner/workflows", json={"workflows": [other]})
         assert "WORKFLOW_CHANGED" in answer.json()["refused"][0]
         assert await s.engine.store.read("workflow_named", "globex", "ship") == []
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"inputs": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
+        {"inputs": {"$ref": 5}},
+        {"inputs": {"$ref": "#/a", "$defs": []}},
+        {"inputs": {"properties": [{}]}},
+        {"inputs": {"properties": {}, "required": [{}]}},
+        {"queue": 5},
+        {"timeout_seconds": "long"},
+        {"lease_seconds": "long"},
+    ],
+    ids=str,
+)
+async def test_what_a_runner_says_of_its_code_is_doubted(url: str, definition: dict[str, Any]) -> None:
+    """A schema whose references led in a circle held up a whole server, by the key of any tenant's runner."""
+    async with site(url) as s:
+        runner, operator = await s.as_("runner"), await s.as_("operator")
+        entry = {"name": "odd", "version": "1", "definition": definition}
+        answer = await runner.post("/runner/workflows", json={"workflows": [entry]})
+        assert answer.status_code == 200, answer.text
+        assert "WORKFLOW_INVALID" in answer.json()["refused"][0]
+        # Nor does one that came another way harm anybody.
+        text = msgspec.json.encode(definition).decode()
+        await s.engine.store.put_workflow("acme", "odd", "1", "code", text, "d")
+        started = await operator.post("/runs", json={"workflow": "odd"})
+        assert (started.status_code, problem(started)) == (422, "WORKFLOW_INVALID")
+
+
+async def test_a_runner_that_is_shut_out_does_not_go_on_with_what_it_holds(url: str) -> None:
+    async with site(url, key_cache_seconds=0.0) as s:
+        admin = await s.as_("admin")
+        for end in ("key", "client"):
+            await start(s)
+            key = await s.key("runner")
+            runner = await s.caller(key)
+            (lease,) = await claim(runner, end, ack=True)
+            assert (await say(s, lease, "running", 1)).status_code == 200
+            who = (await runner.get("/session")).json()
+            where = f"/keys/{who['key_id']}" if end == "key" else f"/clients/{who['id']}"
+            assert (await admin.delete(where)).status_code == 204
+            token = {"Authorization": f"Bearer {lease['token']}"}
+            for answer in (
+                await say(s, lease, "heartbeat", 2),
+                await say(s, lease, "complete", 3, output=1),
+                await admin.get(f"/runner/leases/{lease['id']}", headers=token),
+                await admin.get(f"/runner/leases/{lease['id']}/artifacts/a", headers=token),
+                await admin.put(f"/runner/leases/{lease['id']}/artifacts/a", content=b"a", headers=token),
+            ):
+                assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")

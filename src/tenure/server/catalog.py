@@ -4,7 +4,9 @@ Laws:
 1. A tenant's own come first, then those for everybody (`*`: what workers with database access register). Without a version
    it is the newest that was registered.
 2. What a workflow takes is checked before there is a run: names it does not have, and names it must have.
-3. What was looked up is believed for a second: a version that is registered can be started so much later at the latest.
+3. What runners say of their code is doubted: what has not the form of a description is WORKFLOW_INVALID, when it is
+   registered and when it is started.
+4. What was looked up is believed for a second: a version that is registered can be started so much later at the latest.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from tenure.store.port import Store
 
 BELIEVED_SECONDS = 1.0
 KEPT_MAX = 2_000
+REFERENCES_MAX = 20
+"""In a schema, one behind another."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,16 +159,37 @@ def _declared(row: RegisteredWorkflow) -> Known:
     )
 
 
+class _Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be known of code to start it."""
+
+    queue: str | None = None
+    profile: str | None = None
+    timeout_seconds: float | None = None
+    lease_seconds: float | None = None
+    inputs: Any = None
+
+
+def check(row: RegisteredWorkflow) -> None:
+    """Refuse what could not be started (law 3)."""
+    if row.kind == "declared":
+        _declared(row)
+    else:
+        _code(row)
+
+
 def _code(row: RegisteredWorkflow) -> Known:
-    about = _about(row)
-    queue = capability.capability(about.get("queue") or "default", capability.flow(row.name, row.version))
-    names, required = _inputs(about.get("inputs"))
+    try:
+        about = msgspec.convert(_about(row), _Described)
+        names, required = _inputs(about.inputs)
+    except msgspec.ValidationError as fault:
+        raise TenureError("WORKFLOW_INVALID", f"{row.name}: its description is none: {fault}") from fault
+    queue = capability.capability(about.queue or "default", capability.flow(row.name, row.version))
     return Known(
         name=row.name,
         version=row.version,
-        profile=about.get("profile") or "agent-runs",
-        timeout_seconds=about.get("timeout_seconds"),
-        plan=(StepSpec(name="main", kind="body", queue=queue, lease_seconds=about.get("lease_seconds")),),
+        profile=about.profile or "agent-runs",
+        timeout_seconds=about.timeout_seconds,
+        plan=(StepSpec(name="main", kind="body", queue=queue, lease_seconds=about.lease_seconds),),
         names=names,
         required=required,
     )
@@ -174,9 +199,23 @@ def _inputs(schema: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
     """The names of the inputs in a JSON Schema, and of those that must be given."""
     if not isinstance(schema, dict):
         return None, frozenset()
-    defs = schema.get("$defs", {})
-    while "$ref" in schema:
-        schema = defs.get(schema["$ref"].rpartition("/")[2], {})
-    if "properties" not in schema:
+    found = msgspec.convert(schema, _Schema)
+    defs = found.defs
+    for _ in range(REFERENCES_MAX):  # they may lead in a circle
+        if found.ref is None:
+            break
+        found = msgspec.convert(defs.get(found.ref.rpartition("/")[2], {}), _Schema)
+    if found.ref is not None:
+        raise msgspec.ValidationError("the references in its inputs lead nowhere")
+    if found.properties is None:
         return None, frozenset()
-    return frozenset(schema["properties"]), frozenset(schema.get("required", ()))
+    return frozenset(found.properties), frozenset(found.required)
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    """As much of a JSON Schema."""
+
+    defs: dict[str, Any] = msgspec.field(default={}, name="$defs")
+    ref: str | None = msgspec.field(default=None, name="$ref")
+    properties: dict[str, Any] | None = None
+    required: list[str] = []

@@ -156,6 +156,11 @@ class Gate:
         known = await self._key(who.key_id, "")
         return None if known is None else known.who
 
+    async def allows(self, key_id: str, role: str) -> bool:
+        """Whether a key is still good for something that was begun with it."""
+        known = await self._key(key_id, "")
+        return known is not None and known.who is not None and role in known.who.roles
+
     def forget(self) -> None:
         """Somebody's rights have just changed here: look everything up anew."""
         self._known.clear()

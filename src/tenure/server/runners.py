@@ -26,7 +26,7 @@ from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.beside import LogLine
+from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Inbox
@@ -35,6 +35,7 @@ from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.sdk import codec
+from tenure.server.catalog import check
 from tenure.server.doubts import Doubts, is_doubtful
 from tenure.server.lease_tokens import Tickets
 from tenure.server.lease_views import granted_of, info_of, lease_of, recorded_of, waited_of
@@ -98,7 +99,7 @@ class Runners:
         for lease in claimed.leases:
             key = (lease.run_id, lease.idx, lease.n)
             token = remote.token(*key)
-            self.tickets.keep(Ticket(*key, lease.tenant, token_hash(token), worker, lease.name))
+            self.tickets.keep(Ticket(*key, lease.tenant, token_hash(token), worker, lease.name, remote.name))
             found.append(granted_of(lease, token))
         return found
 
@@ -361,10 +362,13 @@ class Runners:
             text = msgspec.json.encode(entry.definition, order="sorted")
             digest = entry.digest or sha256(text).hexdigest()
             about = (who.tenant, entry.name, entry.version, entry.kind)
+            if len(digest) > NAME_CHARS_MAX or not digest.isprintable():
+                raise TenureError("INVALID_INPUT", "a digest is printable and not long")
             try:
+                check(RegisteredWorkflow(*about, text.decode(), digest, 0))
                 await self._engine.store.put_workflow(*about, text.decode(), digest)
             except TenureError as error:
-                if error.code != "WORKFLOW_CHANGED":
+                if error.code not in ("WORKFLOW_CHANGED", "WORKFLOW_INVALID"):
                     raise
                 refused.append(f"{error.code}: {error.message}. {error.spec.remedy}")
         return refused

@@ -26,6 +26,13 @@ class Ticket(msgspec.Struct, gc=False, frozen=True):
     owner: str
     """The worker that it was granted to."""
     step: str
+    claim: str
+    """`<key id>/<claim id>`."""
+
+    @property
+    def key_id(self) -> str:
+        """By which key it was claimed."""
+        return self.claim.partition("/")[0]
 
 
 class HeldLease(msgspec.Struct, gc=False, frozen=True):

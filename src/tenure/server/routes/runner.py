@@ -1,6 +1,7 @@
 """The runner protocol over HTTP; `docs/runner-protocol.md` says how it is spoken.
 
-Law: claims need a runner's key in the Authorization header (tokens are made with it), messages of a lease its token.
+Law: claims need a runner's key in the Authorization header (tokens are made with it), messages of a lease its token. A token
+is good while the key is: whoever is shut out does not go on with what they hold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX
 from tenure.server.call import Call
 from tenure.server.runners import CONTENT_TYPE
+from tenure.store.remote import Ticket
 from tenure.worker import protocol as p
 from tenure.worker.values import moment
 
@@ -29,6 +31,15 @@ def _secret(request: Call) -> str:
     if not key.startswith("tn_") or not secret:
         raise TenureError("UNAUTHENTICATED", "a runner sends its key: Authorization: Bearer tn_...")
     return secret
+
+
+async def _holder(request: Call, lease_id: str) -> Ticket:
+    """Who speaks for a lease."""
+    service = request.service
+    ticket = await service.runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    if not await service.gate.allows(ticket.key_id, "runner"):
+        raise TenureError("UNAUTHENTICATED")
+    return ticket
 
 
 @contextmanager
@@ -78,14 +89,14 @@ async def lease(
 ) -> p.LeaseState:
     """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""
     runners = request.service.runners
-    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    ticket = await _holder(request, lease_id)
     return await runners.state(ticket, with_run=run)
 
 
 def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
     async def handle(request: Call, lease_id: FromPath[str], data: Any) -> p.Answer:
         runners = request.service.runners
-        ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+        ticket = await _holder(request, lease_id)
         return await runners.say(ticket, data)
 
     handle.__annotations__ = {
@@ -114,7 +125,7 @@ async def upload(request: Call, lease_id: FromPath[str], name: FromPath[str]) ->
     """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
     for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
     runners = request.service.runners
-    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    ticket = await _holder(request, lease_id)
     kind = request.headers.get("content-type", "")
     return await runners.upload(ticket, name, await request.body(), kind)
 
@@ -134,7 +145,7 @@ async def download(
 ) -> Response[bytes]:
     """A file of the run by its name, or a payload by its digest (`sha256:<hex>`)."""
     runners = request.service.runners
-    ticket = await runners.tickets.by_header(lease_id, request.headers.get("authorization"))
+    ticket = await _holder(request, lease_id)
     return Response(await runners.download(ticket, name, run), media_type=CONTENT_TYPE)
 
 

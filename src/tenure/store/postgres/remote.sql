@@ -4,7 +4,7 @@
 select {remote_lease} from remote_lease where claim = $1 order by run_id, idx, n
 
 -- name: remote_tickets
-select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name
+select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name, l.claim
 from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
 join remote_lease l on l.run_id = k.run_id and l.idx = k.idx and l.n = k.n
 join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n

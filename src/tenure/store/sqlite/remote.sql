@@ -4,7 +4,7 @@
 select * from remote_lease where claim = ?1 order by run_id, idx, n
 
 -- name: remote_tickets
-select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name
+select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name, l.claim
 from remote_lease as l
 join attempt as a on a.run_id = l.run_id and a.idx = l.idx and a.n = l.n
 join step as s on s.run_id = l.run_id and s.idx = l.idx
