@@ -169,10 +169,11 @@ class Schedules:
         return await self._change(old, paused=False) if old.paused else _view(old)
 
     async def trigger(
-        self, name: str, *, actor: str | None = None, mark: str | None = None, at_us: int | None = None
-    ) -> str:
-        """Start a run now, beside the slots and also while it is paused; its id. Who may have to ask twice says by which
-        `mark`, and since when: the same again is the same run."""
+        self, name: str, *, actor: str | None = None, mark: str | None = None, at_us: int | None = None,
+        requester: str | None = None,
+    ) -> str:  # fmt: skip
+        """Start a run now, beside the slots and also while it is paused; its id. It is asked for by `requester`, else by the
+        schedule's owner. Who may have to ask twice says by which `mark`, and since when: the same again is the same run."""
         engine = self._engine
         now: int = (await engine.store.read("now"))[0].now_us if at_us is None else at_us
         mark = mark or secrets.token_hex(6)
@@ -183,6 +184,8 @@ class Schedules:
             suffix=f":{mark}",
             context=Context(actor or engine.actor, "user", f"trigger:{mark}"),
         )
+        if requester is not None:
+            asked = msgspec.structs.replace(asked, requester=requester)
         return ids.run_text((await engine.orchestrator.create(asked)).run_id)
 
     async def delete(self, name: str) -> None:

@@ -78,17 +78,17 @@ class Directory:
     async def add_client(
         self, *, name: str, roles: Collection[str], owner: str | None = None, client: str | None = None
     ) -> ClientView:
-        """Make a client; `owner` is the person who answers for it."""
+        """Make a client; `owner` is the person who answers for it, else whoever makes it."""
         chosen = chosen_id(client, "cli_")
-        values = (checked_name(name), checked_roles(roles), owner)
+        values = (checked_name(name), checked_roles(roles))
 
         def make(now: int) -> Transaction[Told[Client]]:
             yield from self._open_tenant()
             yield from self._free(chosen)
-            yield from self._answerable(owner)
-            row = Client(self._tenant, chosen, *values, now)
+            answers = yield from self._answering(owner)
+            row = Client(self._tenant, chosen, *values, answers, now)
             yield from saved(row)
-            return row, [self._line("client.created", client=chosen, roles=listed(row.roles), owner=owner)]
+            return row, [self._line("client.created", client=chosen, roles=listed(row.roles), owner=answers)]
 
         return client_view(await self._change(make))
 
@@ -96,16 +96,17 @@ class Directory:
         self, client: str, *, name: str, roles: Collection[str], owner: str | None = None
     ) -> ClientView:
         """Change a client."""
-        values = (checked_name(name), checked_roles(roles), owner)
+        values = (checked_name(name), checked_roles(roles))
 
         def make(_now: int) -> Transaction[Told[Client]]:
             before = yield from self._client(client, is_open=True)
             self._not_oneself("client", client, before.roles != values[1])
-            if owner != before.owner:
-                yield from self._answerable(owner)
-            row = msgspec.structs.replace(before, name=values[0], roles=values[1], owner=owner)
+            answers = owner
+            if owner is None or owner != before.owner:
+                answers = yield from self._answering(owner)
+            row = msgspec.structs.replace(before, name=values[0], roles=values[1], owner=answers)
             yield from saved(row)
-            return row, [self._line("client.changed", client=client, roles=listed(row.roles), owner=owner)]
+            return row, [self._line("client.changed", client=client, roles=listed(row.roles), owner=answers)]
 
         return client_view(await self._change(make))
 
@@ -374,13 +375,19 @@ class Directory:
                 raise TenureError("FORBIDDEN", "that key may do more than the one you ask with")
         return found
 
-    def _answerable(self, owner: str | None) -> Transaction[None]:
-        """Whoever answers for a client is a person of its tenant."""
+    def _answering(self, owner: str | None) -> Transaction[str | None]:
+        """Who answers for a client: a person of its tenant. Where none is named, the person who asks: else they could
+        approve what a client of their own making has asked for."""
         if owner is None:
-            return
+            kind, _, asking = self._actor.partition(":")
+            if kind == "client":
+                makers = yield Query("client_named", scalars=(self._tenant, asking))
+                return makers[0].owner if makers else None
+            return asking if kind == "person" else None
         found = (yield Query("person_named", scalars=(self._tenant, owner))) if is_id(owner) else []
         if not found or found[0].closed_at is not None:
             raise invalid("owner", f"there is no person {owner[:64]!r}")
+        return owner
 
     def _room(self, kind: str, owner: str, now: int) -> Transaction[None]:
         """Refuse a key too many."""

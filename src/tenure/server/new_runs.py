@@ -94,7 +94,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requester(self) -> str | None:
         """See law 2; None: the caller."""
-        return None if self.who.owner is None else f"person:{self.who.owner}"
+        return None if self.who.owner is None else self.who.requester
 
 
 def start_of(new: NewRun, asking: Asking, wanted: Request | None) -> Start:

@@ -42,6 +42,16 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """How histories name it."""
         return f"{self.kind}:{self.id}"
 
+    @property
+    def person(self) -> str | None:
+        """The person who asks, or who answers for the client that does."""
+        return self.id if self.kind == "person" else self.owner
+
+    @property
+    def requester(self) -> str:
+        """Who has asked for what it asks, and does not approve it: that person, where there is one."""
+        return self.actor if self.person is None else f"person:{self.person}"
+
 
 class NewKey(msgspec.Struct, frozen=True):
     """A fresh credential: shown once, kept as a hash."""

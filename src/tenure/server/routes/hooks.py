@@ -20,6 +20,7 @@ from tenure.server.call import Call
 from tenure.server.idempotency import Answer, Held, idempotent
 from tenure.server.intake import HookSettings, Received
 from tenure.server.mapping import Rule, problems
+from tenure.server.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.told import scope_of
 from tenure.store.deliveries import DeliveryLine
@@ -149,13 +150,6 @@ async def _checked(request: Call, text: HookText) -> dict[str, Any]:
         for word in ("name", "workspace")
         if not getattr(text, word).isprintable()
     ]
-    who = request.who
-    owner = who.actor if who.owner is None else f"person:{who.owner}"
-    if text.owner is not None:
-        people = await request.service.engine.store.read("person_named", who.tenant, text.owner)
-        if not people or people[0].closed_at is not None:
-            found.append(Detail("owner", "there is no such person"))
-        owner = f"person:{text.owner}"
     if found:
         raise TenureError("INVALID_INPUT", f"{found[0].path}: {found[0].problem}", tuple(found[:50]))
     return {
@@ -163,7 +157,7 @@ async def _checked(request: Call, text: HookText) -> dict[str, Any]:
         "secrets": msgspec.json.encode(text.secrets).decode(),
         "rules": msgspec.json.encode(text.rules).decode(),
         "workspace": text.workspace,
-        "owner": owner,
+        "owner": await owner_of(request, text.owner),
         "settings": msgspec.json.encode(text.settings).decode(),
         "disabled": text.disabled,
     }

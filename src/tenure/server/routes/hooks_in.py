@@ -1,7 +1,7 @@
 """What others tell us: GitHub, Slack, and whoever speaks Standard Webhooks.
 
 Laws:
-1. A hook's id names the tenant; one that is unknown and one that is disabled are the same 404.
+1. A hook's id names the tenant; one that is unknown, disabled or of a closed tenant is the same 404.
 2. The bytes are verified before they are parsed, and nothing is written down of those that fail (I34).
 3. Slack is always answered with a message: only a signature that fails, and what cannot be read, is an error.
 4. What Slack has signed counts once: a command by the key of its delivery, a link and a click by the same key.
@@ -19,7 +19,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 
 from tenure.errors import TenureError
-from tenure.kernel.service import Hook, Person
+from tenure.kernel.service import Hook, Person, Tenant
 from tenure.server import signatures, told
 from tenure.server.call import Call
 from tenure.server.deciding import Decision, decide, question
@@ -52,6 +52,9 @@ async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[
     """The hook, the headers and the bytes of a request whose signature fits (laws 1 and 2)."""
     hook = await request.service.intake.deliveries.hook(hook_id)
     if hook is None or hook.disabled or hook.kind != kind:
+        raise TenureError("HOOK_NOT_FOUND")
+    tenants: list[Tenant] = await request.service.identity.read("tenant_named", hook.tenant)
+    if not tenants or tenants[0].closed_at is not None:
         raise TenureError("HOOK_NOT_FOUND")
     body = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}

@@ -17,6 +17,7 @@ from tenure.errors import TenureError
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
 from tenure.server.call import Call
 from tenure.server.idempotency import Answer, Held, idempotent
+from tenure.server.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.segments import segment
 from tenure.server.starting import catalog_of
@@ -86,7 +87,7 @@ async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
         "catch_up": text.catch_up,
         "catch_up_max": text.catch_up_max,
         "labels": text.labels,
-        "owner": await _owner(request, text.owner),
+        "owner": await owner_of(request, text.owner),
         "input": text.input,
         "profile": text.profile or known.profile,
         "pass_slot": text.pass_slot,
@@ -95,16 +96,6 @@ async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
         return {**said, "workflow": known.declared}
     known.begin({**text.input, "slot": ""} if text.pass_slot else text.input)
     return {**said, "workflow": known.name, "version": known.version, "plan": known.plan}
-
-
-async def _owner(request: Call, given: str | None) -> str:
-    who = request.who
-    if given is None:
-        return who.actor if who.owner is None else f"person:{who.owner}"
-    people = await request.service.engine.store.read("person_named", who.tenant, given)
-    if not people or people[0].closed_at is not None:
-        raise TenureError("INVALID_INPUT", "owner: there is no such person")
-    return f"person:{given}"
 
 
 def _schedules(request: Call, workspace: str = "default") -> Schedules:
@@ -165,7 +156,7 @@ async def change_schedule(
     of, schedules = _name(request), _schedules(request)
     old = await schedules.show(of)
     said = await _said(request, data)
-    if data.owner is None:  # whoever changes it does not become its owner
+    if data.owner is None and request.who.person is None:  # a person asks for what it does from now on
         said["owner"] = old.owner
     return await schedules.edit(of, revision=data.revision, **said)
 
@@ -193,7 +184,7 @@ async def unpause_schedule(request: Call, name: FromPath[str]) -> ScheduleView:
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
 async def trigger_schedule(request: Call, name: FromPath[str]) -> Response[RunView]:
-    """Beside the slots, and also while it is paused."""
+    """Beside the slots, and also while it is paused. A person who does has asked for the run; else its owner has."""
     del name
 
     async def operation(held: Held | None) -> Answer:
@@ -201,6 +192,8 @@ async def trigger_schedule(request: Call, name: FromPath[str]) -> Response[RunVi
         if held is not None:  # whoever takes over after a crash finds the same run
             mark = sha256(held.record.name.encode()).hexdigest()[:12]
             asked = {"mark": mark, "at_us": held.record.created_at}
+        if request.who.person is not None:
+            asked["requester"] = request.who.requester
         run_id = await _schedules(request).trigger(_name(request), actor=request.who.actor, **asked)
         run = await request.engine.get(run_id)
         return Answer.of(run, 201, location=f"/runs/{run_id}", run_id=ids.run_int(run_id))

@@ -1,0 +1,25 @@
+"""Whose hooks and schedules are: who has asked for their runs, and does not approve them.
+
+Law: a person, or a client that a person answers for, makes them in that person's name and nobody else's. Else whoever may
+steer and approve would need nobody for both: the hook or schedule of a colleague would ask. (A client that nobody answers for
+decides nothing, so it may name anybody.)
+"""
+
+from __future__ import annotations
+
+from tenure.errors import Detail, TenureError
+from tenure.server.call import Call
+
+
+async def owner_of(request: Call, given: str | None) -> str:
+    """The owner of what a request makes; `given` is the person it names."""
+    who = request.who
+    if given is None or given == who.person:
+        return who.requester
+    if who.person is not None:
+        raise TenureError("FORBIDDEN", "a person makes hooks and schedules in their own name only")
+    people = await request.service.engine.store.read("person_named", who.tenant, given)
+    if not people or people[0].closed_at is not None:
+        problem = "there is no such person"
+        raise TenureError("INVALID_INPUT", f"owner: {problem}", (Detail("owner", problem),))
+    return f"person:{given}"
