@@ -193,7 +193,7 @@ async def test_keys_belong_to_the_client_whatever_credential_it_uses(url: str) -
         assert abroad.json()["id"] != first.json()["id"]
 
 
-@pytest.mark.clause("GWI-15")
+@pytest.mark.clause("GWI-15", "GWI-24")
 async def test_after_its_time_a_key_names_its_run_and_makes_no_other(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
@@ -295,7 +295,7 @@ async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: 
     return held
 
 
-@pytest.mark.clause("GWI-11", "GWI-12")
+@pytest.mark.clause("GWI-11", "GWI-12", "GWI-24")
 async def test_in_process_the_same_request_is_told_202_and_another_409(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")

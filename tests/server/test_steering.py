@@ -165,6 +165,7 @@ async def test_a_paused_run_gives_out_no_step_until_it_is_unpaused(url: str) -> 
         assert len(await claim("somebody", queues=echo.serves)) == 1
 
 
+@pytest.mark.clause("GWI-24")
 async def test_a_canceled_run_goes_on_as_a_new_one(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)

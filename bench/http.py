@@ -1,0 +1,242 @@
+"""`python -m bench.http`: what one API process on PostgreSQL answers: runs started under keys, and statuses.
+
+    python -m bench.http [--seconds 10] [--connections 64]
+
+Laws:
+1. The server is a process of its own (`tenure serve`), the load comes from `wrk` (a Debian package) over loopback; at half the
+   rate, where the time of a single answer counts, from this process.
+2. None lost: every answer is a 201 and every one of them is a run in the database, with its record. Else it ends with 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import asyncpg
+import msgspec
+import typer
+import uvloop
+
+import tenure
+from bench.remote import free_port
+from tenure.cli.registering import put_all
+from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
+from tenure.embedded import Engine
+from tenure.kernel.service import ApiKey, Client, Tenant
+from tenure.server.gate import new_key
+from tenure.store.identity import Change, Identity
+
+TENANT = "acme"
+BODY = b'{"workflow": "nothing", "input": {"n": 1}}'
+POSTS = """
+local n = 0
+local id = tostring(math.random(1, 1000000000))
+wrk.method = "POST"
+wrk.headers["Authorization"] = "Bearer %(key)s"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = '%(body)s'
+request = function()
+  n = n + 1
+  wrk.headers["Idempotency-Key"] = id .. "-" .. n
+  return wrk.format()
+end
+local wrong = 0
+response = function(status) if status ~= 201 then wrong = wrong + 1; print("wrong " .. status) end end
+"""
+GETS = """
+wrk.headers["Authorization"] = "Bearer %(key)s"
+"""
+
+
+@tenure.workflow(name="nothing")
+async def nothing(n: int) -> int:
+    """Nobody runs it: only its start is measured."""
+    return n
+
+
+async def prepare(dsn: str) -> str:
+    """A tenant, a key, a workflow."""
+    async with Engine(dsn, sweep=False) as engine:
+        await put_all(engine, [nothing])
+        made, roles = new_key(), msgspec.json.encode(["operator", "viewer"]).decode()
+        key = ApiKey(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None)
+        rows: list[Any] = [
+            Tenant(TENANT, "Acme", "{}", 1),
+            Client(TENANT, "cli_bench", "bench", roles, None, 1),
+            key,
+        ]
+        await Identity(engine.store).put_all(rows, Change(tenant=TENANT, kind="bench", actor="bench"))
+        return made.text
+
+
+def wrk(address: str, path: str, script: str, seconds: int, connections: int) -> tuple[float, str]:
+    """Answers a second, and everything wrk said."""
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{connections}",
+            f"-d{seconds}s",
+            "--latency",
+            "-s",
+            file.name,
+            address + path,
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
+    assert found is not None, said
+    return float(found[1]), said
+
+
+async def paced(address: str, key: str, rate: float, seconds: float) -> tuple[float, list[float], int]:
+    """At a rate: what was reached, the seconds each answer took, and how many were wrong."""
+    host, port = address.removeprefix("http://").split(":")
+    free: asyncio.LifoQueue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.LifoQueue()
+    took: list[float] = []
+    wrong = 0
+    mark = os.urandom(4).hex()
+
+    async def one(n: int, due: float) -> None:
+        nonlocal wrong
+        try:
+            reader, writer = free.get_nowait()
+        except asyncio.QueueEmpty:
+            reader, writer = await asyncio.open_connection(host, int(port))
+        head = (
+            f"POST /runs HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+            f"idempotency-key: {mark}-{n}\r\ncontent-length: {len(BODY)}\r\n\r\n"
+        )
+        writer.write(head.encode() + BODY)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", answer)
+        await reader.readexactly(int(length[1]) if length else 0)
+        took.append(asyncio.get_running_loop().time() - due)
+        wrong += not answer.startswith(b"HTTP/1.1 201")
+        free.put_nowait((reader, writer))
+
+    loop = asyncio.get_running_loop()
+    begun, tasks = loop.time(), []
+    for n in range(int(rate * seconds)):
+        due = begun + n / rate
+        if (left := due - loop.time()) > 0:
+            await asyncio.sleep(left)
+        tasks.append(loop.create_task(one(n, due)))
+    await asyncio.gather(*tasks)
+    reached = len(took) / (loop.time() - begun)
+    while not free.empty():
+        free.get_nowait()[1].close()
+    return reached, sorted(took), wrong
+
+
+async def counted(dsn: str) -> tuple[int, int, str]:
+    """Runs, records, and the id of a run."""
+    from tenure import ids
+
+    connection = await asyncpg.connect(dsn)
+    try:
+        runs = await connection.fetchval("select count(*) from tenure.run")
+        records = await connection.fetchval(
+            "select count(*) from tenure.idempotency where status = 'completed'"
+        )
+        return runs, records, ids.run_text(await connection.fetchval("select max(id) from tenure.run"))
+    finally:
+        await connection.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_it_answers(port: int) -> None:
+    """Until the server listens."""
+    import socket
+
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+
+
+def main(
+    seconds: Annotated[int, typer.Option(help="How long each sample takes.")] = 10,
+    connections: Annotated[int, typer.Option(help="At the same time.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Samples of each; all are printed.")] = 3,
+) -> None:
+    """Measure, and say what came of it."""
+    if shutil.which("wrk") is None:
+        print("wrk is not here: apt-get install wrk", file=sys.stderr)
+        raise typer.Exit(2)
+    print(f"load before: {os.getloadavg()[0]:.1f}")
+    with open_server(DURABLE_SETTINGS) as database:
+        dsn = database.dsn()
+        key, port = uvloop.run(prepare(dsn)), free_port()
+        address = f"http://127.0.0.1:{port}"
+        command = [
+            sys.executable,
+            "-m",
+            "tenure.cli",
+            "serve",
+            "--db",
+            dsn,
+            "--port",
+            str(port),
+            "--no-log-runs",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+            try:
+                wait_until_it_answers(port)
+                _measure(address, dsn, key, server.pid, seconds, connections, rounds)
+            finally:
+                server.send_signal(signal.SIGTERM)
+                server.wait(30)
+
+
+def _measure(address: str, dsn: str, key: str, pid: int, seconds: int, connections: int, rounds: int) -> None:
+    posts, gets = (text % {"key": key, "body": BODY.decode()} for text in (POSTS, GETS))
+    made = 0
+    for _ in range(rounds):
+        used = cpu_seconds(pid)
+        rate, said = wrk(address, "/runs", posts, seconds, connections)
+        runs, records, run = uvloop.run(counted(dsn))
+        cpu = (cpu_seconds(pid) - used) / max(runs - made, 1)
+        p99 = re.search(r"99%\s+(\S+)", said)
+        print(
+            f"POST /runs: {rate:,.0f} a second, {runs - made} runs made, p99 {p99[1] if p99 else '?'}, {cpu * 1e6:.0f} us of the"
+            f" server's CPU each"
+        )
+        answered = int(rate * seconds * 0.98)
+        if runs != records or "wrong" in said or "Non-2xx" in said or runs - made < answered:
+            print(f"LOST: {runs} runs, {records} records\n{said[-800:]}", file=sys.stderr)
+            raise typer.Exit(2)
+        made = runs
+        reached, took, wrong = uvloop.run(paced(address, key, 1_000, seconds))
+        made = uvloop.run(counted(dsn))[0]
+        p50, p99_s = took[len(took) // 2], took[len(took) * 99 // 100]
+        print(
+            f"  at 1,000 a second: {reached:,.0f} reached, p50 {p50 * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, {wrong} wrong"
+        )
+        rate, said = wrk(address, f"/runs/{run}/status", gets, seconds, connections)
+        if "Non-2xx" in said:
+            print(said, file=sys.stderr)
+            raise typer.Exit(2)
+        print(f"GET /runs/ID/status: {rate:,.0f} a second")
+    print(f"load after: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
