@@ -173,3 +173,54 @@ async def test_a_body_that_is_no_json_is_refused(url: str) -> None:
             answer = await sender.send(body)
             assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED")
         assert await contents(url) == before
+
+
+BINARY = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/orders", "ce-type": "com.example.order"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**BINARY, "ce-id": "2"},
+        {**BINARY, "ce-source": "/returns"},
+        {**BINARY, "ce-type": "com.example.refund"},
+        {"Content-Type": "application/cloudevents+json"},
+        {},
+    ],
+    ids=str,
+)
+async def test_a_signed_message_is_one_event_whatever_its_headers_say(
+    url: str, other: dict[str, str]
+) -> None:
+    """Signed are the id, the time and the body: whoever has seen a message could send it again as another event."""
+    body = {"order": 7, "id": "9", "source": "/x", "type": "com.example.order", "specversion": "1.0"}
+    async with site(url) as s:
+        sender = await ours(s)
+        first = await sender.send(body, name="msg_1", headers=BINARY)
+        assert first.status_code == 201
+        again = await sender.send(body, name="msg_1", headers=BINARY)
+        assert (again.status_code, again.json()["run_id"]) == (200, first.json()["run_id"])
+        forged = await sender.send(body, name="msg_1", headers=other)
+        if other:
+            assert (forged.status_code, problem(forged)) == (401, "SIGNATURE_INVALID")
+        else:
+            assert forged.json()["duplicate"], "its own key is used"
+        assert len(await runs(s)) == 1
+
+
+async def test_a_webhook_does_not_become_an_event_later(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        assert (await sender.send({"order": 7}, name="msg_1")).status_code == 201
+        forged = await sender.send({"order": 7}, name="msg_1", headers=BINARY)
+        assert (forged.status_code, problem(forged)) == (401, "SIGNATURE_INVALID")
+        assert len(await runs(s)) == 1
+
+
+async def test_two_events_never_share_a_key_by_where_their_source_ends(url: str) -> None:
+    async with site(url) as s:
+        sender = await ours(s)
+        one = await sender.send({}, headers={**BINARY, "ce-source": "/a", "ce-id": "b c"})
+        assert one.status_code == 201
+        two = await sender.send({}, headers={**BINARY, "ce-source": "/a b", "ce-id": "c"})
+        assert (two.status_code, problem(two)) == (400, "REQUEST_MALFORMED")

@@ -317,6 +317,7 @@ async def test_a_webhook_is_looked_at_changed_and_deleted(url: str) -> None:
         ({"url": "https://[::ffff:127.0.0.1]/", "secret": REFERENCE}, "url"),
         ({"url": "https://localhost/", "secret": REFERENCE}, "url"),
         ({"url": "nonsense", "secret": REFERENCE}, "url"),
+        ({"url": "https://example.com:99999/", "secret": REFERENCE}, "url"),
         ({"url": "https://example.com/", "secret": REFERENCE, "types": ["run.exploded"]}, "types[0]"),
         ({"url": "https://example.com/", "secret": REFERENCE, "extra": 1}, "extra"),
     ],
@@ -343,7 +344,9 @@ def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
     ]
     near += [str(network.network_address + 1) for network in PRIVATE_NETWORKS]
     near.append(f"::ffff:{PRIVATE}")
+    near += ["2002:7f00:1::", "2001:0:7f00:1::1", "64:ff9b::a9fe:a9fe", "::127.0.0.1", "fec0::1"]
     assert not [address for address in near if is_allowed(address, Reach())]
+    assert not is_allowed("2002:a9fe:a9fe::", Reach(private=True)), "6to4 leads to an address of IPv4"
     assert is_allowed("93.184.216.34", Reach())
     assert is_allowed("2606:2800:220:1::1", Reach())
     assert is_allowed(PRIVATE, Reach(private=True))

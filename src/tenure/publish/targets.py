@@ -46,6 +46,11 @@ def is_allowed(address: str, reach: Reach) -> bool:
         return reach.loopback
     if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
         return False
+    if isinstance(ip, IPv6Address):
+        if ip.sixtofour is not None or ip.teredo is not None:  # they lead to an IPv4 address inside them
+            return False
+        if ip.is_site_local:
+            return reach.private
     return ip.is_global or (ip.is_private and reach.private)
 
 
@@ -61,11 +66,13 @@ def _problem(url: str, reach: Reach) -> str | None:
         return f"has at most {URL_CHARS_MAX} printable characters"
     try:
         parsed = httpx.URL(url)
-        host, _port = parsed.host, parsed.port
+        host, port = parsed.host, parsed.port
     except (httpx.InvalidURL, ValueError, UnicodeError):
         return "is no URL"
     if parsed.scheme not in ("http", "https") or not host:
         return "is an https URL with a host"
+    if port is not None and not 0 < port < 1 << 16:
+        return "is no URL"
     if parsed.userinfo or parsed.fragment:
         return "has neither a user nor a fragment: what proves that we are we is the signature"
     address = _literal(host)

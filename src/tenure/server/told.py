@@ -48,6 +48,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     alike: bool = False
     """Whether the same bytes under another id are the same delivery."""
+    signed: str | None = None
+    """Where the id is not what was signed: the key of the message that was."""
 
     def delivery(self, hook_id: str, tenant: str) -> Delivery:
         """As it is taken down."""
@@ -211,10 +213,13 @@ def _slack(
 def generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> Told:
     """A Standard Webhook; a CloudEvent is keyed by its source and id, any other by its webhook-id. (Ids are the senders'
     own, so the hook is part of the key.)"""
-    event = _envelope(headers, body)
+    event, signed = _envelope(headers, body), None
     if event is not None:
+        signed = _short("webhook", hook_id, headers.get("webhook-id", ""))
         source, name = _attribute(event, "source"), _attribute(event, "id")
-        given = f"{source} {name}"  # a URI has no space
+        if " " in source:  # else two events could have one key
+            raise malformed("a CloudEvent's 'source' is a URI: it has no space")
+        given = f"{source} {name}"
         delivery = f"ce_{sha256(given.encode()).hexdigest()[:40]}"
         key = _short("cloudevents", hook_id, given)
         kind = _attribute(event, "type")
@@ -230,6 +235,7 @@ def generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> Told:
         headers=_kept("generic", headers),
         body=body,
         digest=sha256(body).digest(),
+        signed=signed,
     )
 
 

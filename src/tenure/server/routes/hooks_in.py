@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -26,8 +27,8 @@ from tenure.server.deciding import Decision, decide, question
 from tenure.server.intake import HookSettings, Received
 from tenure.server.principals import Principal
 from tenure.server.routes.hooks import answered
-from tenure.store.deliveries import request_of
-from tenure.store.keys import Held
+from tenure.store.deliveries import SOURCES, request_of
+from tenure.store.keys import Held, Request
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,21 @@ async def from_anyone(request: Call, hook_id: FromPath[str]) -> Response[Receive
     """Signed as Standard Webhooks are; a CloudEvent may come as JSON or in `ce-` headers. Answers as for GitHub."""
     hook, headers, body = await _verified(request, "generic", hook_id)
     read = told.generic(hook.id, headers, body)
+    if read.signed is not None:
+        await _one_event(request, hook, read, read.signed)
     return answered(await request.service.intake.receive(hook, read)).response()
+
+
+async def _one_event(request: Call, hook: Hook, read: told.Told, signed: str) -> None:
+    """Refuse a second event for one signed message: the headers that say which event it is are not signed, so whoever has
+    seen a message could send it again as another (law 2)."""
+    keys, which = request.service.keys, sha256(f"{read.key} {read.event}".encode()).digest()
+    wanted = Request(tenant=hook.tenant, source=SOURCES[hook.kind], name=signed, hash=which)
+    held = await keys.begin(wanted)
+    if isinstance(held, Held):
+        await keys.complete(held, wanted, b"200\n{}", None)
+    elif held.request_hash != which:
+        raise TenureError("SIGNATURE_INVALID")
 
 
 # --------------------------------------------------------------------------------------------------- Slack
