@@ -171,3 +171,17 @@ async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:
 def test_names_are_bounded() -> None:
     bounded = Bounded(2)
     assert [bounded(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
+
+
+async def test_a_tenant_sees_nothing_of_others_in_the_metrics(url: str) -> None:
+    async with site(url, behind_proxy=True) as s:
+        for tenant in ("acme", "globex"):
+            await s.engine.scoped(tenant=tenant).create("autopilot", PLAN, profile="git-with-intent")
+        mine = (await (await s.as_("viewer")).get("/metrics")).text
+        assert 'tenant_id="acme"' in mine
+        assert "tenure_http_requests_total" in mine
+        assert "globex" not in mine
+        whole = (await (await s.caller(await s.operator_key())).get("/metrics")).text
+        assert 'tenant_id="acme"' in whole
+        assert 'tenant_id="globex"' in whole
+        assert (await (await s.caller()).get("/metrics")).status_code == 401

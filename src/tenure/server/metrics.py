@@ -7,6 +7,7 @@ Laws:
    everything, in the kernel's words.
 4. Every process counts what it has done itself: sum over processes. Gauges come from the database, are the same in every
    process, and are at most `FRESH_SECONDS` old: take the maximum over processes.
+5. A tenant's credential sees its own tenant's numbers and those that are nobody's; not which other tenants there are.
 """
 
 from __future__ import annotations
@@ -110,6 +111,22 @@ class Bounded:
         return name
 
 
+class _Own(CollectorRegistry):
+    """What one tenant sees of the metrics (law 5)."""
+
+    def __init__(self, whole: CollectorRegistry, tenant: str) -> None:
+        super().__init__()
+        self._whole, self._tenant = whole, tenant
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything but others' numbers."""
+        for metric in self._whole.collect():
+            metric.samples = [
+                one for one in metric.samples if one.labels.get("tenant_id", self._tenant) == self._tenant
+            ]
+            yield metric
+
+
 class Metrics:
     """See the laws above."""
 
@@ -194,14 +211,14 @@ class Metrics:
 
     # ----------------------------------------------------------------------------------------- scraping
 
-    async def text(self) -> bytes:
-        """What is scraped."""
+    async def text(self, tenant: str | None = None) -> bytes:
+        """What is scraped: all of it, or what is a tenant's to see."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._read_at > FRESH_SECONDS:
             if self._reading is None or self._reading.done():
                 self._reading = loop.create_task(self._read())
             await asyncio.wait((self._reading,), timeout=READ_SECONDS)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry if tenant is None else _Own(self.registry, tenant))
 
     def forget(self) -> None:
         """Ask the database anew at the next scrape."""

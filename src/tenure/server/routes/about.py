@@ -7,14 +7,19 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tenure.server import openapi, page
 from tenure.server.call import Call
+from tenure.server.principals import Principal
 
 _JSON = "application/json"
 
 
 @get("/metrics", summary="Metrics for Prometheus", media_type=MediaType.TEXT, operation_id="metrics")
 async def metrics(request: Call) -> Response[bytes]:
-    """What this process has counted, and how the database stands. See docs/observability.md."""
-    return Response(await request.service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+    """What this process has counted, and how the database stands; to a tenant's credential nothing of other tenants. See
+    docs/observability.md."""
+    who: Principal | None = request.scope["user"]
+    tenant = None if who is None or who.kind == "operator" else who.tenant
+    body = await request.service.metrics.text(tenant)
+    return Response(body, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get("/openapi.json", summary="This document", media_type=_JSON, operation_id="openapi", sync_to_thread=False)
