@@ -178,7 +178,8 @@ class Gate:
         now = time.monotonic()
         held = self._sessions.get(digest)
         if held is None or held[0] <= now:
-            self.refuse_guesses(address)
+            if held is None:
+                self.refuse_guesses(address)
             found = await self._identity.read("session_named", digest)
             if not found or found[0].expires_at <= await self._identity.now_us():
                 self._sessions.pop(digest, None)
