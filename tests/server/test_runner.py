@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from tenure.server import gate
 from tests.server.stage import Site, problem, site
 
 CAPABILITIES = ["default|tool:build"]
@@ -259,3 +260,20 @@ async def test_a_runner_that_is_shut_out_does_not_go_on_with_what_it_holds(url: 
                 await admin.put(f"/runner/leases/{lease['id']}/artifacts/a", content=b"a", headers=token),
             ):
                 assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
+
+
+async def test_an_address_that_guesses_leases_costs_the_database_no_more(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "REFUSALS_BURST", 5.0)
+    monkeypatch.setattr(gate, "REFUSALS_PER_SECOND", 0.001)
+    async with site(url) as s:
+        await start(s)
+        (lease,) = await claim(await s.as_("runner"), ack=True)
+        run, wrong = lease["run_id"], f"tl_{'a' * 43}"
+        guessed = [
+            {"id": f"{run}.{n}.99", "token": wrong} for n in (0, 1, 2, 99999999999, 9999999999999999, 5, 6, 7)
+        ]
+        answers = [await say(s, one, "heartbeat", 1) for one in guessed]
+        assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
+        assert (await say(s, lease, "running", 1)).status_code == 200, "who is known is heard"

@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw
 
 from tenure import ids
 from tenure.errors import TenureError
+from tenure.limits import INTEGER_MAX
 
 TEXT, BASE64 = "$tenure.text", "$tenure.base64"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,4 +90,6 @@ def lease_ints(text: str) -> tuple[int, int, int]:
         run_id = ids.run_int(run)
     except TenureError as wrong:
         raise TenureError("UNAUTHENTICATED") from wrong
+    if max(int(idx), int(n)) > INTEGER_MAX:
+        raise TenureError("UNAUTHENTICATED")
     return run_id, int(idx), int(n)

@@ -35,9 +35,18 @@ def _secret(request: Call) -> str:
 
 async def _holder(request: Call, lease_id: str) -> Ticket:
     """Who speaks for a lease."""
-    service = request.service
-    ticket = await service.runners.tickets.by_header(lease_id, request.headers.get("authorization"))
-    if not await service.gate.allows(ticket.key_id, "runner"):
+    service, gate = request.service, request.service.gate
+    address = request.client.host if request.client else ""
+    given = request.headers.get("authorization")
+    try:
+        ticket = await service.runners.tickets.by_header(
+            lease_id, given, lambda: gate.refuse_guesses(address)
+        )
+    except TenureError as refused:
+        if refused.code == "UNAUTHENTICATED":
+            gate.note_refusal(address)
+        raise
+    if not await gate.allows(ticket.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
     return ticket
 
