@@ -68,7 +68,7 @@ def run_int(text: str) -> int:
         second, suffix = _second(found[1]), int(found[2], 36)
         if second >= 0 and suffix <= _SUFFIX_MASK:
             return second << _SUFFIX_BITS | suffix
-    raise TenureError("RUN_NOT_FOUND", f"there is no run {text!r}")
+    raise TenureError("RUN_NOT_FOUND", f"there is no run {text[:64]!r}")
 
 
 def _base36(number: int) -> str:

@@ -101,6 +101,7 @@ async def test_another_content_type_is_refused(url: str) -> None:
                 "/runs", content=b'{"workflow": "echo"}', headers={"Content-Type": kind}
             )
             assert (answer.status_code, problem(answer)) == (415, "UNSUPPORTED_MEDIA_TYPE"), kind
+            assert "application/json" in answer.json()["error"]["message"]
 
 
 async def test_a_body_that_is_too_large_is_not_read_to_its_end(url: str) -> None:
@@ -229,6 +230,21 @@ async def test_a_query_that_is_not_right_is_refused(url: str) -> None:
         for query, status, code in QUERIES:
             answer = await caller.get(f"/runs?{query}")
             assert (answer.status_code, problem(answer)) == (status, code), (query, answer.text)
+
+
+async def test_a_parameter_is_called_by_its_name_in_the_query(url: str) -> None:
+    async with site(url) as s:
+        answer = await (await s.as_("viewer")).get("/events/stream?type=run.done")
+        assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
+        assert answer.json()["error"]["details"][0]["path"] == "type[0]"
+
+
+async def test_a_run_that_is_none_is_told_alike_whatever_its_id_looks_like(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.as_("viewer")
+        for none in ("run_2026-01-01_000000_aaaaaa", "run_2026-01-01_000000_zzzzzz", "run_nope"):
+            answer = await caller.get(f"/runs/{none}")
+            assert answer.json()["error"]["message"] == f"there is no run {none!r}"
 
 
 async def test_a_null_in_a_filter_finds_nothing_or_is_refused(url: str) -> None:

@@ -257,6 +257,11 @@ async def test_bad_rotations_and_odd_ids_are_refused(url: str) -> None:
         for odd in ("nothing", "%00", "%F0%9F%98%80", "a%20b", "x" * 300, "%27%20or%201=1"):
             answer = await admin.delete(f"/keys/{odd}")
             assert (answer.status_code, problem(answer)) == (404, "KEY_NOT_FOUND"), odd
+        whole = (await admin.post("/keys", json={"client": "ci"})).json()["key"]
+        for asked in (admin.get(f"/keys/{whole}"), admin.post(f"/keys/{whole}/rotate", json={})):
+            answer = await asked
+            assert (answer.status_code, problem(answer)) == (404, "KEY_NOT_FOUND")
+            assert whole.rpartition("_")[2] not in answer.text
         for listed in ({"client": "a/b"}, {"client": "a", "person": "b"}, {"limit": 0}, {"limit": 201}):
             answer = await admin.get("/keys", params=listed)
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), listed

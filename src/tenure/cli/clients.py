@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.identity import NewName, NewRoles, Of, Roles, ask, show_list, show_one
+from tenure.cli.identity import Name, NewName, NewRoles, Of, Roles, ask, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import By
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def create(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Its id: letters, digits, dots, dashes.")],
     roles: Roles,
-    name: NewName = None,
+    name: Name = None,
     owner: _Owner = None,
     tenant: Of = "default",
     db: Db = None,

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Name = Annotated[str, typer.Option("--name", help="For people to read. It is in no history.")]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--name", help="For people to read; it is in no history.  \\[default: the id]", show_default=False
+    ),
+]
 NewName = Annotated[str | None, typer.Option("--name", help="Another name.", show_default=False)]
 Roles = Annotated[
     list[str], typer.Option("--role", help="viewer, operator, approver, admin or runner; may be repeated.")

@@ -63,8 +63,8 @@ def create(
     person: Annotated[
         str, typer.Argument(metavar="PERSON", help="An opaque id; histories keep it for good.")
     ],
-    name: Name,
     roles: Roles,
+    name: Name = None,
     groups: _Groups = None,
     tenant: Of = "default",
     db: Db = None,
@@ -73,7 +73,10 @@ def create(
 ) -> None:
     """Make a person; prints the enrolment code to hand over."""
     made = ask(
-        db, tenant, by, lambda d: d.add_person(person=person, name=name, roles=roles, groups=groups or ())
+        db,
+        tenant,
+        by,
+        lambda d: d.add_person(person=person, name=name or person, roles=roles, groups=groups or ()),
     )
     code = ask(db, tenant, by, lambda d: d.invite(person))
     made = msgspec.structs.replace(made, enrolment_until=code.expires_at)

@@ -100,7 +100,7 @@ def server_address(db: str | None) -> str | None:
 def server_key() -> str | None:
     """The key to ask it with; see law 2."""
     file = _given.get("key_file") or os.environ.get(KEY_FILE_VARIABLE)
-    if file is None:
+    if not file:  # an empty variable is one that is not set
         return None
     try:
         return Path(file).read_text(encoding="utf-8").strip()

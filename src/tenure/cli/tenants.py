@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.cli.console import err, out, print_json, shown
-from tenure.cli.identity import NewName, ask_installation, show_list, show_one
+from tenure.cli.identity import Name, ask_installation, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table
 from tenure.cli.session import By, on_engine, wait_for, who
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 @_app.command()
 def create(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its id: letters, digits, dots, dashes.")],
-    name: NewName = None,
+    name: Name = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,

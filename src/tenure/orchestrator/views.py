@@ -187,14 +187,14 @@ class Views:
         """The run's row, or RUN_NOT_FOUND."""
         found: list[Run] = await self._store.read("get_run", run_id)
         if not found or (self._tenant is not None and found[0].tenant != self._tenant):
-            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)!r}")
         return found[0]
 
     async def spec(self, run_id: int) -> RunSpec:
         """What the run was asked to be."""
         found: list[RunSpec] = await self._store.read("get_spec", run_id)
         if not found:
-            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)!r}")
         return found[0]
 
     async def _payload(self, run_id: int, ref: int | None) -> Any:

@@ -31,6 +31,7 @@ from tenure.server.identity_checks import (
     chosen_id,
     invalid,
     is_id,
+    no_key,
     taken,
     until_of,
 )
@@ -367,7 +368,7 @@ class Directory:
     def _key(self, key_id: str, of: Principal | None) -> Transaction[ApiKey]:
         known = (yield Query("key_named", scalars=(self._tenant, key_id))) if is_id(key_id) else []
         if not known or (of is not None and (known[0].owner_kind, known[0].owner_id) != (of.kind, of.id)):
-            raise TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
+            raise no_key(key_id)
         found: ApiKey = known[0]
         if of is not None and of.kind != "operator":
             [owner] = yield Query(f"{of.kind}_named", scalars=(self._tenant, of.id))

@@ -137,7 +137,10 @@ class Entry:
         if body.json and scope["method"] in _WITH_BODY and (int(length) or b"transfer-encoding" in headers):
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
             if kind != b"application/json":
-                raise TenureError("UNSUPPORTED_MEDIA_TYPE")
+                sent = kind[:60].decode("latin-1") or "without a content type"
+                raise TenureError(
+                    "UNSUPPORTED_MEDIA_TYPE", f"the body is {sent}; send it as application/json"
+                )
         return body
 
     def _limited(self, receive: Receive, body: _Body) -> Receive:

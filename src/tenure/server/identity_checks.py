@@ -30,6 +30,15 @@ def taken(what: str, chosen: str) -> TenureError:
     return TenureError("ALREADY_EXISTS", f"there is a {what} {chosen!r} already")
 
 
+def no_key(key_id: str) -> TenureError:
+    """There is none with this id. Who took a whole key for its id is told so, and does not find the secret in a log."""
+    if key_id.startswith("tn_"):
+        return TenureError(
+            "KEY_NOT_FOUND", "this is no id of a key; of `tn_ID_SECRET` it is the part ID alone"
+        )
+    return TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
+
+
 def is_id(text: str) -> bool:
     """Whether a text can be the id of something here; what cannot is not even looked for."""
     return len(text) <= 64 and _ID.fullmatch(text) is not None

@@ -38,7 +38,7 @@ class Looks:
             self._asking = loop.create_task(self._ask())
         glance = await future
         if glance is None or glance.tenant != tenant:
-            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)}")
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)!r}")
         return glance
 
     async def _ask(self) -> None:

@@ -128,6 +128,8 @@ def invalid(fault: msgspec.ValidationError, within: str = "") -> TenureError:
     path = where.strip("`").removeprefix("$").removeprefix(".")
     if within and (path == within or path.startswith((f"{within}.", f"{within}["))):
         path = path.removeprefix(within).removeprefix(".")
+    if within:  # a parameter named like a word of Python's has an underscore there, and none in a query
+        path = re.sub(r"^(\w+)_(?=\[|$)", r"\1", path)
     unknown = _UNKNOWN.fullmatch(problem)
     if unknown is not None:
         path = f"{path}.{unknown[1]}" if path else unknown[1]

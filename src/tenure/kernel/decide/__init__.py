@@ -62,7 +62,7 @@ def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Deci
     if type(command) is not c.CreateRun:
         assert isinstance(command, c.RunCommand)
         if run is None or (command.tenant is not None and command.tenant != run.tenant):
-            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(command.run_id)}")
+            raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(command.run_id)!r}")
     check_command(command)
     draft = Draft(snap, command, now, chance)
     try:

@@ -19,7 +19,7 @@ from tenure.limits import NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.directory import ENROLMENT_SECONDS, ENROLMENT_SECONDS_MAX
 from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.identity_checks import GROUPS_MAX, ID_PATTERN, invalid, is_id
+from tenure.server.identity_checks import GROUPS_MAX, ID_PATTERN, invalid, is_id, no_key
 from tenure.server.identity_pages import audit_page, page_of
 from tenure.server.identity_views import (
     AuditLine,
@@ -234,7 +234,7 @@ async def key(request: Call, key_id: FromPath[str]) -> KeyView:
     """Without its secret."""
     found = await _named(request, "key_named", key_id)
     if found is None:
-        raise TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
+        raise no_key(key_id)
     return key_view(found)
 
 
