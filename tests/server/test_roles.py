@@ -160,7 +160,9 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     client = await _made(admin, "/clients", name="c", roles=["viewer"])
     person = await _made(admin, "/people", name="p", roles=["viewer"])
     key = await _made(admin, "/keys", client=client["id"])
-    webhook = await _made(admin, "/webhooks", url="https://example.com/in", secret=REFERENCE)
+    webhook = await _made(
+        admin, "/webhooks", url="https://example.com/in", secret=REFERENCE.replace("acme", tenant)
+    )
     await register(s, "greeting", tenant)
     await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
     hook = await make_hook(s, tenant=tenant)
@@ -194,7 +196,8 @@ def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
 async def test_another_tenants_things_look_exactly_like_none(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SECRET_NAME, SECRET)
+    for tenant in ("acme", "globex"):
+        monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
         walk, owner = await begun(s), await s.as_(*ROLES)
         theirs = await a_world(s, ACME)
@@ -235,7 +238,8 @@ async def test_another_tenants_things_look_exactly_like_none(
 
 
 async def test_a_lease_is_spoken_for_by_its_own_token_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECRET_NAME, SECRET)
+    for tenant in ("acme", "globex"):
+        monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
         walk = await begun(s)
         theirs, ours = await a_world(s, ACME), await a_world(s, "globex")
