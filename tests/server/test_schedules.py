@@ -156,6 +156,9 @@ async def test_a_schedule_of_a_registered_file_has_its_plan(url: str) -> None:
         )
         assert put.status_code in (200, 201), put.text
         body = {"name": "daily", "workflow": "report", "cron": "0 6 * * *", "input": {"day": "friday"}}
+        wrong = await operator.post("/schedules", json={**body, "input": {"dya": "friday"}})
+        assert (wrong.status_code, problem(wrong)) == (422, "INVALID_INPUT")
+        assert wrong.json()["error"]["details"][0]["path"] == "input.dya"
         schedule = await operator.post("/schedules", json=body)
         assert schedule.status_code == 201, schedule.text
         assert (schedule.json()["code_version"], schedule.json()["plan"][0]["name"]) == ("2", "make")

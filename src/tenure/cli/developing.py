@@ -105,7 +105,10 @@ async def _serve(engine: Any, wanted: Wanted, told: Any) -> None:
         console.print(shown(f"the API is at {address}; {address}/docs describes it"), soft_wrap=True)
         if keys is None:
             console.print(
-                shown(f"  another key: tenure keys create --tenant {TENANT} --client {PROGRAM}"),
+                shown(
+                    f"  another key: tenure keys create --tenant {TENANT} --client {PROGRAM}; another for you:"
+                    f" tenure people enrol {PERSON} --tenant {TENANT} | tenure people redeem"
+                ),
                 soft_wrap=True,
             )
         else:

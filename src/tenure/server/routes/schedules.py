@@ -93,6 +93,7 @@ async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
         "pass_slot": text.pass_slot,
     }
     if known.declared is not None:
+        known.begin(text.input)  # what is wrong with it is named by its place in the request
         return {**said, "workflow": known.declared}
     known.begin({**text.input, "slot": ""} if text.pass_slot else text.input)
     return {**said, "workflow": known.name, "version": known.version, "plan": known.plan}
