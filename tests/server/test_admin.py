@@ -57,6 +57,19 @@ async def test_a_closed_tenants_keys_do_not_work_until_it_is_opened_again(url: s
         assert kinds[:3] == ["tenant.opened", "tenant.renamed", "tenant.closed"]
 
 
+async def test_nothing_is_started_or_told_for_a_closed_tenant(url: str) -> None:
+    async with site(url) as s:
+        operator, store = await s.caller(await s.operator_key()), s.engine.store
+        acme = s.engine.scoped(tenant=ACME)
+        await acme.schedules.create("nightly", "w", "30 2 * * *", plan=[{"name": "a"}])
+        later = (1 << 62) - 1
+        assert len(await store.read("schedules_due", later, 10)) == 1
+        await operator.delete(f"/admin/tenants/{ACME}")
+        assert await store.read("schedules_due", later, 10) == []
+        await operator.put(f"/admin/tenants/{ACME}", json={"name": "Acme", "closed": False})
+        assert len(await store.read("schedules_due", later, 10)) == 1
+
+
 async def test_tenants_are_listed_and_bad_ones_refused(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())

@@ -95,7 +95,7 @@ def headers_of(error: TenureError) -> dict[str, str]:
 
 def named(fault: Exception) -> TenureError:
     """Any exception as an error of ours."""
-    if isinstance(fault, TenureError):
+    if isinstance(fault, TenureError) and fault.code != "INTERNAL_ERROR":
         other = _AT_THE_API.get(fault.code)
         if other is None:
             return fault

@@ -33,7 +33,10 @@ returning {schedule}
 delete from schedule where tenant = $1 and name = $2 returning {schedule}
 
 -- name: schedules_due
-select {schedule} from schedule where next_at <= $1 order by next_at limit $2
+-- Not those of a tenant that is closed.
+select {schedule} from schedule where next_at <= $1
+    and not exists (select from tenant t where t.id = schedule.tenant and t.closed_at is not null)
+order by next_at limit $2
 
 -- name: schedules_of
 select {schedule} from schedule where tenant = $1 and name > $2 order by name limit $3

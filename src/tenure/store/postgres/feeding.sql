@@ -87,13 +87,14 @@ on conflict do nothing
 
 -- name: take_notices
 -- Those whose moment ($1) has come and that no earlier notice of their run holds back, $3 at most; they are ours until $2.
--- A notice that is dead holds nothing back. Whoever others take at the same moment is left out; one they have just taken
+-- A notice that is dead holds nothing back; nothing is told for a tenant that is closed. Whoever others take at the same moment is left out; one they have just taken
 -- is looked at again, and is not due any more.
 update notice t set due_at = $2::bigint, tries = t.tries + 1
 from (
     select n.tenant, n.subscription, n.pos, n.part from notice n
     join subscription s on s.tenant = n.tenant and s.id = n.subscription and not s.disabled
-    where n.due_at <= $1::bigint and not exists (
+    where n.due_at <= $1::bigint
+        and not exists (select from tenant c where c.id = n.tenant and c.closed_at is not null) and not exists (
         select from notice e where e.tenant = n.tenant and e.subscription = n.subscription
             and e.run_id = n.run_id and (e.pos, e.part) < (n.pos, n.part) and e.due_at is not null)
     order by n.due_at limit $3::bigint for update of n skip locked) d
@@ -118,6 +119,7 @@ returning {notice}
 select min(n.due_at) from notice n
 where n.due_at is not null and exists (
     select from subscription s where s.tenant = n.tenant and s.id = n.subscription and not s.disabled)
+    and not exists (select from tenant c where c.id = n.tenant and c.closed_at is not null)
 
 -- name: dead_notices
 -- $1 the tenant, $2 the subscription, $3 and $4 the last one seen (position, part), $5 how many; newest first.

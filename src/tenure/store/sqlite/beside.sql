@@ -32,8 +32,10 @@ returning *
 delete from schedule where tenant = ?1 and name = ?2 returning *
 
 -- name: schedules_due
--- Slots that have come, earliest first.
-select * from schedule where next_at <= ?1 order by next_at limit ?2
+-- Slots that have come, earliest first; not those of a tenant that is closed.
+select * from schedule where next_at <= ?1
+    and not exists (select 1 from tenant t where t.id = schedule.tenant and t.closed_at is not null)
+order by next_at limit ?2
 
 -- name: schedules_of
 -- A tenant's schedules by name, page by page.

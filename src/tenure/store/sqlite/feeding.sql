@@ -76,12 +76,13 @@ insert into notice values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) on conf
 
 -- name: take_notices
 -- Those whose moment (?1) has come and that no earlier notice of their run holds back, ?3 at most; they are ours until ?2.
--- A notice that is dead holds nothing back.
+-- A notice that is dead holds nothing back; nothing is told for a tenant that is closed.
 update notice set due_at = ?2, tries = tries + 1
 where (tenant, subscription, pos, part) in (
     select n.tenant, n.subscription, n.pos, n.part from notice n
     join subscription s on s.tenant = n.tenant and s.id = n.subscription and s.disabled = 0
-    where n.due_at <= ?1 and not exists (
+    where n.due_at <= ?1
+        and not exists (select 1 from tenant t where t.id = n.tenant and t.closed_at is not null) and not exists (
         select 1 from notice e where e.tenant = n.tenant and e.subscription = n.subscription
             and e.run_id = n.run_id and (e.pos, e.part) < (n.pos, n.part) and e.due_at is not null)
     order by n.due_at limit ?3)
@@ -103,6 +104,7 @@ returning tenant, subscription, pos, part, run_id, type, x'', created_at, due_at
 select min(n.due_at) from notice n
 where n.due_at is not null and exists (
     select 1 from subscription s where s.tenant = n.tenant and s.id = n.subscription and s.disabled = 0)
+    and not exists (select 1 from tenant t where t.id = n.tenant and t.closed_at is not null)
 
 -- name: dead_notices
 -- ?1 the tenant, ?2 the subscription, ?3 and ?4 the last one seen (position, part), ?5 how many; newest first.
