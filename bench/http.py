@@ -34,7 +34,7 @@ from tenure.cli.registering import put_all
 from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
 from tenure.embedded import Engine
 from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.gate import new_key
+from tenure.server.identity.gate import new_key
 from tenure.store.identity import Change, Identity
 
 TENANT = "acme"

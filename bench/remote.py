@@ -25,7 +25,7 @@ import tenure
 from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
 from tenure.embedded import Engine
 from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.gate import new_key
+from tenure.server.identity.gate import new_key
 from tenure.store.identity import Change, Identity
 
 TENANT = "acme"

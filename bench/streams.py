@@ -22,7 +22,7 @@ import uvloop
 
 from tenure.embedded import Engine
 from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.gate import new_key
+from tenure.server.identity.gate import new_key
 from tenure.server.serving import serving
 from tenure.server.settings import Settings
 from tenure.store.identity import Change, Identity

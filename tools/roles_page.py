@@ -1,16 +1,16 @@
-"""Writes docs/roles.md: who may do what, from `tenure.server.roles`. `--check` writes nothing and fails when it is stale."""
+"""Writes docs/roles.md: who may do what, from `tenure.server.identity.roles`. `--check` writes nothing and fails when it is stale."""
 
 import sys
 from pathlib import Path
 
-from tenure.server.principals import ROLES
-from tenure.server.roles import ROUTES
+from tenure.server.identity.principals import ROLES
+from tenure.server.identity.roles import ROUTES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "roles.md"
 MARK = "yes"
 HEAD = """# Who may do what
 
-<!-- Made by tools/roles_page.py from src/tenure/server/roles.py. -->
+<!-- Made by tools/roles_page.py from src/tenure/server/identity/roles.py. -->
 
 Every route of the API, and the roles that may use it. What is not here is refused to everybody, and no role implies
 another: an admin who is to approve is given both roles. A test reads this page and walks every route with no key, with a

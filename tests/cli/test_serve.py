@@ -113,7 +113,7 @@ def test_several_servers_share_one_file(tmp_path: Path) -> None:
 FIRST = """
 import asyncio
 from tenure.embedded import Engine
-from tenure.server.first import first_keys
+from tenure.server.identity.first import first_keys
 async def main():
     async with Engine("sqlite:tenure.db") as engine:
         print((await first_keys(engine)).person)

@@ -20,7 +20,7 @@ import msgspec
 
 from tenure.embedded import Engine
 from tenure.kernel.service import ApiKey, Client, Person, Tenant
-from tenure.server.principals import new_id, new_key
+from tenure.server.identity.principals import new_id, new_key
 from tenure.server.service import Service
 from tenure.server.serving import serving
 from tenure.server.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from tenure import Cap
 from tenure.kernel.service import ApiKey, Client, Person
-from tenure.server.gate import new_id, new_key
+from tenure.server.identity.gate import new_id, new_key
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.workflows import begin, echo, register
 

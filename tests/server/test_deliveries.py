@@ -7,7 +7,7 @@ import pytest
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.server import told
+from tenure.server.hooks import told
 from tests.server.senders import (
     PR_RULE,
     SECRET,

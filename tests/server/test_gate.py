@@ -6,8 +6,8 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel.service import ApiKey
-from tenure.server import gate as gates
-from tenure.server.principals import new_key
+from tenure.server.identity import gate as gates
+from tenure.server.identity.principals import new_key
 from tests.server.stage import ACME, problem, site
 
 NOTHING = "/runs/run_2026-02-14_080000_abc123"

@@ -11,7 +11,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.kernel.model import Idempotency
 from tenure.kernel.service import ApiKey
-from tenure.server.gate import new_key
+from tenure.server.identity.gate import new_key
 from tenure.store.keys import Held, Request
 from tests.server.cutting import cutting
 from tests.server.stage import ACME, Site, problem, site

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from tenure.kernel.commands import Heartbeat
-from tenure.server.logs import configure
+from tenure.server.observe.logs import configure
 from tests.embedded.stage import head
 from tests.server.playing import claim, complete, failed, recorded
 from tests.server.stage import site

@@ -8,7 +8,7 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import Complete, Fail
-from tenure.server.metrics import OTHER, TENANTS_MAX, Bounded
+from tenure.server.observe.metrics import OTHER, TENANTS_MAX, Bounded
 from tests.embedded.stage import head
 from tests.server.playing import claim, done, failed
 from tests.server.stage import Site, site

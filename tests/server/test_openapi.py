@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tenure.server.openapi import document, encoded
-from tenure.server.page import POLICY
-from tenure.server.roles import ALLOWED
+from tenure.server.http.openapi import document, encoded
+from tenure.server.http.page import POLICY
+from tenure.server.identity.roles import ALLOWED
 from tests.server.stage import problem, site
 from tests.server.test_runner import claim, start
 from tests.server.workflows import begin, patient, register

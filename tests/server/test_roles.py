@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tenure.server.principals import ROLES, new_key
+from tenure.server.identity.principals import ROLES, new_key
 from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, make_hook, pull_request, register
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.walking import PAGE, body_for, routes, table

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from tenure.server import gate
+from tenure.server.identity import gate
 from tests.server.stage import Site, problem, site
 
 CAPABILITIES = ["default|tool:build"]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tenure.server.looks import Looks
+from tenure.server.runs.looks import Looks
 from tests.server.stage import problem, site
 
 

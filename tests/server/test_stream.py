@@ -18,7 +18,7 @@ from tenure.kernel.decide.leases import Lease
 from tenure.kernel.service import ApiKey
 from tenure.limits import FEED_SECONDS
 from tenure.orchestrator.trimming import Trimmer
-from tenure.server import tail
+from tenure.server.live import tail
 from tenure.store.identity import Change
 from tests.server.stage import Site, problem, site
 

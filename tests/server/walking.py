@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tenure.server.app import handlers
-from tenure.server.principals import ROLES
+from tenure.server.identity.principals import ROLES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "roles.md"
 _LINE = re.compile(r"\| `([A-Z]+ /\S*)` \|(.*)\|$")

@@ -88,7 +88,7 @@ async def _develop(wanted: Wanted) -> int:
 
 
 async def _serve(engine: Any, wanted: Wanted, told: Any) -> None:
-    from tenure.server.first import PERSON, PROGRAM, TENANT, first_keys
+    from tenure.server.identity.first import PERSON, PROGRAM, TENANT, first_keys
     from tenure.server.serving import serving
     from tenure.server.settings import Settings
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tenure.cli.offices import InstallationHere, InstallationThere, OfficeHere, OfficeThere
     from tenure.client.transport import Transport
-    from tenure.server.identity_views import NewKeyView
+    from tenure.server.identity.views import NewKeyView
     from tenure.store.identity import Identity
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
     """Exchange an enrolment code: whose it was, and the key."""
 
     async def here(identity: Identity) -> tuple[str, NewKeyView]:
-        from tenure.server.installation import enrol
+        from tenure.server.identity.installation import enrol
 
         person, key = await enrol(identity, code)
         return person.id, key
@@ -108,7 +108,7 @@ def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
     async def there(to: Transport) -> tuple[str, NewKeyView]:
         import msgspec
 
-        from tenure.server.identity_views import NewKeyView
+        from tenure.server.identity.views import NewKeyView
 
         made = await to.send("POST", "/enrolments", dict[str, Any], {"code": code})
         return str(made["person"]), msgspec.convert(made["key"], NewKeyView)

@@ -14,8 +14,9 @@ from urllib.parse import quote
 from tenure.client.transport import Transport
 from tenure.errors import TenureError
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX
-from tenure.server.directory import ENROLMENT_SECONDS, OVERLAP_SECONDS, Directory
-from tenure.server.identity_views import (
+from tenure.server.identity.directory import ENROLMENT_SECONDS, OVERLAP_SECONDS, Directory
+from tenure.server.identity.installation import Installation
+from tenure.server.identity.views import (
     AuditLine,
     ClientView,
     EnrolmentView,
@@ -29,7 +30,6 @@ from tenure.server.identity_views import (
     person_view,
     tenant_view,
 )
-from tenure.server.installation import Installation
 from tenure.store.identity import Identity
 
 LISTED_MAX = 1_000

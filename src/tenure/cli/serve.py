@@ -122,7 +122,7 @@ def serve(
     from tenure.config import choose_database
     from tenure.embedded import Engine
     from tenure.embedded.running import in_loop
-    from tenure.server.logs import configure
+    from tenure.server.observe.logs import configure
     from tenure.server.serving import check_address
     from tenure.server.serving import serve as serve_engine
     from tenure.server.settings import Settings

@@ -120,7 +120,7 @@ def caps(
     async def call(engine: Engine) -> list[Cap]:
         from tenure.kernel.decide.checks import check_cap
         from tenure.kernel.model import Cap
-        from tenure.server.installation import Installation
+        from tenure.server.identity.installation import Installation
         from tenure.store.identity import Identity
 
         installation = Installation(Identity(engine.store), who(by))

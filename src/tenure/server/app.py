@@ -12,9 +12,9 @@ from litestar import Litestar
 from litestar.datastructures import State
 
 from tenure.server.call import Call
-from tenure.server.entry import Entry
-from tenure.server.front import Front
-from tenure.server.openapi import only_known
+from tenure.server.http.entry import Entry
+from tenure.server.http.front import Front
+from tenure.server.http.openapi import only_known
 from tenure.server.problems import answer
 from tenure.server.service import Service
 

@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Request
 
 from tenure.embedded import Engine
-from tenure.server.principals import Principal
+from tenure.server.identity.principals import Principal
 from tenure.server.service import Service
 
 

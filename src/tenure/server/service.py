@@ -8,16 +8,16 @@ from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish import Publisher, Reach
 from tenure.secrets import Secrets
-from tenure.server.gate import Gate
-from tenure.server.intake import Intake
-from tenure.server.logs import Chronicle
-from tenure.server.looks import Looks
-from tenure.server.metrics import Metrics
-from tenure.server.observing import Observer
-from tenure.server.principals import Principal
-from tenure.server.runners import Runners
+from tenure.server.hooks.intake import Intake
+from tenure.server.identity.gate import Gate
+from tenure.server.identity.principals import Principal
+from tenure.server.live.tail import Tail
+from tenure.server.observe.logs import Chronicle
+from tenure.server.observe.metrics import Metrics
+from tenure.server.observe.observing import Observer
+from tenure.server.runner.runners import Runners
+from tenure.server.runs.looks import Looks
 from tenure.server.settings import Settings
-from tenure.server.tail import Tail
 from tenure.store.feeding import Feeding
 from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys

@@ -21,10 +21,10 @@ from tenure.embedded import Engine
 from tenure.embedded.serving import told_to_end
 from tenure.errors import TenureError
 from tenure.server.app import make_app
-from tenure.server.logs import adopt_uvicorn
+from tenure.server.http.wire import wire
+from tenure.server.observe.logs import adopt_uvicorn
 from tenure.server.service import Service
 from tenure.server.settings import LOOPBACK, Settings
-from tenure.server.wire import wire
 
 log = structlog.get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 Laws:
 1. Nothing here writes, and nothing here looks at finished runs: the cost grows with what is under way.
-2. Whoever asks keeps the answer for a while; see `tenure.server.metrics`.
+2. Whoever asks keeps the answer for a while; see `tenure.server.observe.metrics`.
 """
 
 from __future__ import annotations

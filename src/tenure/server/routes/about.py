@@ -5,9 +5,9 @@ from __future__ import annotations
 from litestar import MediaType, Response, get
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from tenure.server import openapi, page
 from tenure.server.call import Call
-from tenure.server.principals import Principal
+from tenure.server.http import openapi, page
+from tenure.server.identity.principals import Principal
 
 _JSON = "application/json"
 

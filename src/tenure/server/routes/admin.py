@@ -16,15 +16,15 @@ from tenure.kernel.decide.checks import check_cap, is_name
 from tenure.kernel.model import Cap
 from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.server.call import Call
-from tenure.server.directory import Directory
-from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.identity_checks import invalid
-from tenure.server.identity_pages import audit_page, page_of
-from tenure.server.identity_views import AuditLine, EnrolmentView, PersonView, TenantView, tenant_view
-from tenure.server.installation import Installation
+from tenure.server.identity.checks import invalid
+from tenure.server.identity.directory import Directory
+from tenure.server.identity.installation import Installation
+from tenure.server.identity.pages import audit_page, page_of
+from tenure.server.identity.principals import OPERATOR_TENANT, Role
+from tenure.server.identity.views import AuditLine, EnrolmentView, PersonView, TenantView, tenant_view
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.principals import OPERATOR_TENANT, Role
 from tenure.server.routes.tenancy import Groups, Id, Name, Roles
+from tenure.server.runs.idempotency import Answer, Held, idempotent
 
 CAPS_MAX = 1_000
 """Workspaces and workflows of a tenant that have caps of their own."""

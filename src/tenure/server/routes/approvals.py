@@ -12,9 +12,9 @@ from tenure.errors import Detail, TenureError
 from tenure.orchestrator.listing import FOREVER_US
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.server.call import Call
-from tenure.server.deciding import Decided, Decision, decide, decide_only_gate, question, shown
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.pieces import piece
+from tenure.server.runs.deciding import Decided, Decision, decide, decide_only_gate, question, shown
+from tenure.server.runs.pieces import piece
 from tenure.store.listing import Question
 
 STATUSES = ("requested", "approved", "rejected", "expired", "canceled")

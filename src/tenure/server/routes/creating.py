@@ -12,7 +12,8 @@ from litestar.params import JSONBody
 
 from tenure.errors import TenureError
 from tenure.server.call import Call
-from tenure.server.idempotency import (
+from tenure.server.problems import Problem, named, problem_of
+from tenure.server.runs.idempotency import (
     Answer,
     Held,
     InProcess,
@@ -23,9 +24,8 @@ from tenure.server.idempotency import (
     key_text,
     keyed,
 )
-from tenure.server.new_runs import Asking, NewRun, RunCreated, create, made, prepared
-from tenure.server.problems import Problem, named, problem_of
-from tenure.server.starting import Prepared
+from tenure.server.runs.new_runs import Asking, NewRun, RunCreated, create, made, prepared
+from tenure.server.runs.starting import Prepared
 
 BATCH_MAX = 500
 AGENTS = "agent-runs"

@@ -17,12 +17,12 @@ from tenure.kernel.service import Delivery, Hook
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.views import moment
 from tenure.server.call import Call
-from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.intake import HookSettings, Received
-from tenure.server.mapping import Rule, problems
-from tenure.server.owners import owner_of
+from tenure.server.hooks.intake import HookSettings, Received
+from tenure.server.hooks.mapping import Rule, problems
+from tenure.server.hooks.told import scope_of
+from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.told import scope_of
+from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.store.deliveries import DeliveryLine
 from tenure.store.identity import Change
 

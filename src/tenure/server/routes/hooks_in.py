@@ -21,12 +21,12 @@ from litestar.params import FromPath
 
 from tenure.errors import TenureError
 from tenure.kernel.service import Hook, Person, Tenant
-from tenure.server import signatures, told
 from tenure.server.call import Call
-from tenure.server.deciding import Decision, decide, question
-from tenure.server.intake import HookSettings, Received
-from tenure.server.principals import Principal
+from tenure.server.hooks import signatures, told
+from tenure.server.hooks.intake import HookSettings, Received
+from tenure.server.identity.principals import Principal
 from tenure.server.routes.hooks import answered
+from tenure.server.runs.deciding import Decision, decide, question
 from tenure.store.deliveries import SOURCES, request_of
 from tenure.store.keys import Held, Request
 

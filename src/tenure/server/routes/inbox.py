@@ -11,9 +11,9 @@ from litestar.params import FromPath, JSONBody
 from tenure.orchestrator.questions import ApprovalView
 from tenure.orchestrator.step_views import maybe
 from tenure.server.call import Call
-from tenure.server.deciding import APPROVAL, PROPOSAL, Decided, Decision, decide, question
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
 from tenure.server.routes.approvals import open_page
+from tenure.server.runs.deciding import APPROVAL, PROPOSAL, Decided, Decision, decide, question
 from tenure.store.listing import Count
 
 

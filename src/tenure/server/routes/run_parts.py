@@ -25,10 +25,10 @@ from tenure.orchestrator.parts import AttemptView, CheckpointView, attempts_of, 
 from tenure.orchestrator.step_views import moment
 from tenure.orchestrator.tries import TryView
 from tenure.server.call import Call
+from tenure.server.http.segments import segment, step_key
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.pieces import piece
 from tenure.server.routes.runs import ProfileName
-from tenure.server.segments import segment, step_key
+from tenure.server.runs.pieces import piece
 
 After = Annotated[
     int, QueryParameter(ge=0, le=(1 << 31) - 1, description="Only what comes after this number.")

@@ -18,7 +18,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX
 from tenure.server.call import Call
-from tenure.server.runners import CONTENT_TYPE
+from tenure.server.runner.runners import CONTENT_TYPE
 from tenure.store.remote import Ticket
 from tenure.worker import protocol as p
 from tenure.worker.values import moment

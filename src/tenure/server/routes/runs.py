@@ -22,8 +22,8 @@ from tenure.orchestrator.status_json import StatusDocument
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.problems import ErrorBody, failure_body
-from tenure.server.results import WAIT_SECONDS_MAX, Failure, Output, Unfinished, outcome
-from tenure.server.statuses import StatusView, look
+from tenure.server.runs.results import WAIT_SECONDS_MAX, Failure, Output, Unfinished, outcome
+from tenure.server.runs.statuses import StatusView, look
 
 ProfileName = Annotated[
     str | None,

@@ -16,11 +16,11 @@ from tenure.embedded.schedules import CATCH_UP_RUNS
 from tenure.errors import TenureError
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
 from tenure.server.call import Call
-from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.owners import owner_of
+from tenure.server.http.segments import segment
+from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.segments import segment
-from tenure.server.starting import catalog_of
+from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.server.runs.starting import catalog_of
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Slots = Annotated[

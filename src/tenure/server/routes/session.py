@@ -17,13 +17,13 @@ from litestar.params import FromPath, JSONBody
 
 from tenure.errors import TenureError
 from tenure.server.call import Call
-from tenure.server.directory import OVERLAP_SECONDS, OVERLAP_SECONDS_MAX, Directory
-from tenure.server.gate import COOKIE
-from tenure.server.identity_pages import page_of
-from tenure.server.identity_views import KeyView, NewKeyView, PersonView, key_view
-from tenure.server.installation import enrol
+from tenure.server.identity.directory import OVERLAP_SECONDS, OVERLAP_SECONDS_MAX, Directory
+from tenure.server.identity.gate import COOKIE
+from tenure.server.identity.installation import enrol
+from tenure.server.identity.pages import page_of
+from tenure.server.identity.principals import Kind, Principal, new_secret
+from tenure.server.identity.views import KeyView, NewKeyView, PersonView, key_view
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.principals import Kind, Principal, new_secret
 from tenure.store.identity import digest_of
 
 Code = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]

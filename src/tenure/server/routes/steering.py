@@ -29,11 +29,11 @@ from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, page
 from tenure.server.call import Call
-from tenure.server.canonical import canonical
-from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.new_runs import Asking, RunCreated, answer_of, wrong
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
+from tenure.server.runs.canonical import canonical
+from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.server.runs.new_runs import Asking, RunCreated, answer_of, wrong
 
 CANCELED_AT_ONCE_MAX = 10_000
 SAMPLE_MAX = 20

@@ -14,9 +14,9 @@ from tenure import ids
 from tenure.errors import Detail, TenureError
 from tenure.kernel.news import TYPES
 from tenure.server.call import Call
-from tenure.server.roles import ALLOWED
-from tenure.server.streams import EventStream
-from tenure.server.tail import Listener, Place
+from tenure.server.identity.roles import ALLOWED
+from tenure.server.live.streams import EventStream
+from tenure.server.live.tail import Listener, Place
 
 _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
 ROUTE = "GET /events/stream"

@@ -17,11 +17,11 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX
 from tenure.server.call import Call
-from tenure.server.directory import ENROLMENT_SECONDS, ENROLMENT_SECONDS_MAX
-from tenure.server.idempotency import Answer, Held, idempotent
-from tenure.server.identity_checks import GROUPS_MAX, ID_PATTERN, invalid, is_id, no_key
-from tenure.server.identity_pages import audit_page, page_of
-from tenure.server.identity_views import (
+from tenure.server.identity.checks import GROUPS_MAX, ID_PATTERN, invalid, is_id, no_key
+from tenure.server.identity.directory import ENROLMENT_SECONDS, ENROLMENT_SECONDS_MAX
+from tenure.server.identity.pages import audit_page, page_of
+from tenure.server.identity.principals import ROLES, Role
+from tenure.server.identity.views import (
     AuditLine,
     ClientView,
     EnrolmentView,
@@ -33,8 +33,8 @@ from tenure.server.identity_views import (
     person_view,
 )
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.principals import ROLES, Role
 from tenure.server.routes.session import Rotate, own
+from tenure.server.runs.idempotency import Answer, Held, idempotent
 
 Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]

@@ -18,9 +18,9 @@ from tenure.publish import check_url
 from tenure.publish.messages import message_id
 from tenure.publish.targets import URL_CHARS_MAX
 from tenure.server.call import Call
-from tenure.server.gate import new_id
-from tenure.server.idempotency import Answer, Held, idempotent
+from tenure.server.identity.gate import new_id
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.store.identity import Change
 
 SUBSCRIPTIONS_MAX = 100

@@ -20,7 +20,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.beside import RegisteredWorkflow
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.starting import catalog_of
+from tenure.server.runs.starting import catalog_of
 
 _YAML = "application/yaml"
 _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "application/json"})

@@ -9,8 +9,8 @@ import msgspec
 
 from tenure.embedded import Engine
 from tenure.errors import TenureError
-from tenure.server.directory import Directory
-from tenure.server.installation import Installation, enrol
+from tenure.server.identity.directory import Directory
+from tenure.server.identity.installation import Installation, enrol
 from tenure.store.identity import Identity
 
 TENANT = "default"

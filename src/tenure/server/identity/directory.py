@@ -23,7 +23,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.service import ApiKey, Client, Person
 from tenure.orchestrator.step_views import moment
-from tenure.server.identity_checks import (
+from tenure.server.identity.checks import (
     check_span,
     checked_groups,
     checked_name,
@@ -35,7 +35,14 @@ from tenure.server.identity_checks import (
     taken,
     until_of,
 )
-from tenure.server.identity_views import (
+from tenure.server.identity.principals import (
+    OPERATOR_ID,
+    OPERATOR_TENANT,
+    Principal,
+    new_key,
+    new_secret,
+)
+from tenure.server.identity.views import (
     ClientView,
     EnrolmentView,
     KeyView,
@@ -46,13 +53,6 @@ from tenure.server.identity_views import (
     listed,
     new_key_view,
     person_view,
-)
-from tenure.server.principals import (
-    OPERATOR_ID,
-    OPERATOR_TENANT,
-    Principal,
-    new_key,
-    new_secret,
 )
 from tenure.store.identity import Change, Identity, Told, digest_of, no_tenant, saved
 from tenure.store.port import Query, Transaction

@@ -27,8 +27,8 @@ from litestar.handlers.base import BaseRouteHandler
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.server.principals import NewKey, Principal, new_id, new_key
-from tenure.server.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
+from tenure.server.identity.principals import NewKey, Principal, new_id, new_key
+from tenure.server.identity.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
 from tenure.server.settings import LOOPBACK, Settings
 from tenure.store.identity import Identity, Owner
 

@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from tenure.server.principals import ROLES
+from tenure.server.identity.principals import ROLES
 
 ANYONE, LEASE, INSTALLATION, HERE = "anyone", "lease", "installation", "here"
 _EVERY = " ".join(ROLES)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tenure.kernel.feed import Seen
     from tenure.kernel.service import Hook
     from tenure.orchestrator import Orchestrator
-    from tenure.server.logs import Chronicle
-    from tenure.server.metrics import Metrics
+    from tenure.server.observe.logs import Chronicle
+    from tenure.server.observe.metrics import Metrics
     from tenure.store.deliveries import Taken
 
 KEPT_MAX = 10_000

@@ -7,7 +7,7 @@ Laws:
 3. Messages of one lease are carried out in the order in which they stand in a batch; one that fails in a way that may go
    better holds up those behind it, so that they can be repeated together.
 4. What a lease's holder uploads or logs shortly after its end (`LATE_SECONDS`) is kept and marked late; nothing changes by it.
-5. Nobody gets at another tenant's runs by a name they make up; see `tenure.server.doubts`.
+5. Nobody gets at another tenant's runs by a name they make up; see `tenure.server.runner.doubts`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.sdk import codec
-from tenure.server.catalog import check
-from tenure.server.doubts import Doubts, is_doubtful
-from tenure.server.lease_tokens import Tickets
-from tenure.server.lease_views import granted_of, info_of, lease_of, recorded_of, waited_of
-from tenure.server.principals import Principal
+from tenure.server.identity.principals import Principal
 from tenure.server.problems import named
+from tenure.server.runner.doubts import Doubts, is_doubtful
+from tenure.server.runner.lease_tokens import Tickets
+from tenure.server.runner.lease_views import granted_of, info_of, lease_of, recorded_of, waited_of
+from tenure.server.runs.catalog import check
 from tenure.store.beside import lines_kept, settled
 from tenure.store.port import Transaction
 from tenure.store.remote import HeldLease, Ticket, put_artifact

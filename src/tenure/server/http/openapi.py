@@ -25,10 +25,10 @@ from litestar.routes import HTTPRoute
 
 from tenure.errors import CODES, Detail, TenureError
 from tenure.server.call import Call
-from tenure.server.gate import COOKIE
-from tenure.server.idempotency import InProcess
+from tenure.server.identity.gate import COOKIE
+from tenure.server.identity.roles import ALLOWED, ANYONE, HERE, LEASE
 from tenure.server.problems import ErrorBody
-from tenure.server.roles import ALLOWED, ANYONE, HERE, LEASE
+from tenure.server.runs.idempotency import InProcess
 
 TITLE = "Tenure"
 _ABOUT = """Durable runs over HTTP. JSON in snake_case, times in RFC 3339 UTC. Lists are `{items, next_cursor}`, newest first.

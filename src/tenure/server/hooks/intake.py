@@ -28,10 +28,10 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.service import Delivery, Hook
 from tenure.orchestrator.rounds import Rounds
-from tenure.server.mapping import Fitting, Rule, TriggerRule, fitting
+from tenure.server.hooks.mapping import Fitting, Rule, TriggerRule, fitting
+from tenure.server.hooks.told import Told, github_trigger, scope_of
+from tenure.server.runs.starting import Start, start
 from tenure.server.settings import Settings
-from tenure.server.starting import Start, start
-from tenure.server.told import Told, github_trigger, scope_of
 from tenure.store.deliveries import SOURCES, Deliveries, Taken
 from tenure.store.identity import Change, Identity
 from tenure.store.keys import Held

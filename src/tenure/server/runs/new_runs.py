@@ -25,9 +25,9 @@ from tenure.kernel.decide.keyed import expired
 from tenure.kernel.model import Idempotency, Run, RunSpec
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.step_views import moment
-from tenure.server.idempotency import Answer, Request, replayed
-from tenure.server.principals import Principal
-from tenure.server.starting import Prepared, Start, make, prepare
+from tenure.server.identity.principals import Principal
+from tenure.server.runs.idempotency import Answer, Request, replayed
+from tenure.server.runs.starting import Prepared, Start, make, prepare
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 _TRIGGER_AS = {"pr_id": "prId", "pr_url": "prUrl", "correlation_id": "a2aCorrelationId", "commit": "commit"}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar.connection import ASGIConnection
 
-from tenure.server import quick
+from tenure.server.http import quick
+from tenure.server.http.segments import keep_slashes
 from tenure.server.problems import body_of, headers_of, noted
-from tenure.server.segments import keep_slashes
-from tenure.server.statuses import CACHED, look
+from tenure.server.runs.statuses import CACHED, look
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send

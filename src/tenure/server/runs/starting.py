@@ -20,7 +20,7 @@ from tenure.embedded.options import Options
 from tenure.kernel import commands as c
 from tenure.kernel.decide.plans import Created
 from tenure.orchestrator.batch import Recorder
-from tenure.server.catalog import Catalog
+from tenure.server.runs.catalog import Catalog
 from tenure.store.port import Store
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.kernel.service import ApiKey, Person, Tenant
-from tenure.server.identity_checks import checked_name, chosen_id, is_id, taken
-from tenure.server.identity_views import NewKeyView, TenantView, new_key_view, tenant_view
-from tenure.server.principals import OPERATOR_TENANT, new_key
+from tenure.server.identity.checks import checked_name, chosen_id, is_id, taken
+from tenure.server.identity.principals import OPERATOR_TENANT, new_key
+from tenure.server.identity.views import NewKeyView, TenantView, new_key_view, tenant_view
 from tenure.store.identity import Change, Identity, Told, digest_of, no_tenant, saved
 from tenure.store.port import Query, Transaction
 

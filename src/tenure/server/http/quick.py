@@ -12,8 +12,8 @@ import msgspec
 from litestar.connection import ASGIConnection
 
 from tenure.errors import TenureError
-from tenure.server.idempotency import Answer, Request, given_key, hash_of, key_text
-from tenure.server.new_runs import Asking, NewRun, create
+from tenure.server.runs.idempotency import Answer, Request, given_key, hash_of, key_text
+from tenure.server.runs.new_runs import Asking, NewRun, create
 
 if TYPE_CHECKING:
     from litestar.types import Receive

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Response
 
-from tenure.server.tail import Listener, Tail
+from tenure.server.live.tail import Listener, Tail
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send

@@ -12,7 +12,7 @@ import msgspec
 from tenure.clock import SECOND_US
 from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
-from tenure.server.principals import ROLES, new_id
+from tenure.server.identity.principals import ROLES, new_id
 
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 GROUPS_MAX = 50

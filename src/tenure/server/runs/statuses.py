@@ -15,7 +15,7 @@ from tenure.kernel import profiles
 from tenure.orchestrator import status_json
 from tenure.orchestrator.step_views import maybe, moment
 from tenure.orchestrator.views import Views
-from tenure.server.etags import seen, tag_of
+from tenure.server.http.etags import seen, tag_of
 
 if TYPE_CHECKING:
     from tenure.server.service import Service

@@ -10,8 +10,8 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX
 from tenure.server.call import Call
-from tenure.server.identity_checks import is_id
-from tenure.server.identity_views import AuditLine, audit_line
+from tenure.server.identity.checks import is_id
+from tenure.server.identity.views import AuditLine, audit_line
 from tenure.server.paging import Page, cursor_of, place_of
 from tenure.store.identity import Identity
 

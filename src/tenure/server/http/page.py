@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from tenure.server.openapi import document
+from tenure.server.http.openapi import document
 
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }

@@ -22,15 +22,15 @@ import structlog
 
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
-from tenure.server.methods import methods_at
+from tenure.server.http.methods import methods_at
+from tenure.server.observe.tracing import Tracing
 from tenure.server.problems import body_of, headers_of
 from tenure.server.settings import Settings
-from tenure.server.tracing import Tracing
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-    from tenure.server.observing import Observer
+    from tenure.server.observe.observing import Observer
 
 
 log = structlog.get_logger(__name__)

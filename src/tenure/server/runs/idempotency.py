@@ -36,8 +36,8 @@ from tenure.kernel.decide.keyed import refused
 from tenure.kernel.model import Idempotency
 from tenure.limits import KEY_CHARS_MAX
 from tenure.server.call import Call
-from tenure.server.canonical import canonical
 from tenure.server.problems import body_of, named
+from tenure.server.runs.canonical import canonical
 from tenure.store.keys import Held, Keys, Request
 
 log = structlog.get_logger(__name__)

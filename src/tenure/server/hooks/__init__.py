@@ -1,0 +1,1 @@
+"""What others tell us: verified, taken down, mapped by rules, carried out once."""

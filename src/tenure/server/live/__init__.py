@@ -1,0 +1,1 @@
+"""Live status: the end of the feed, and those who listen."""

@@ -1,0 +1,1 @@
+"""Watching the server: metrics, log events, spans."""

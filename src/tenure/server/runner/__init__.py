@@ -1,0 +1,1 @@
+"""Workers without database access: their claims, their leases, their messages."""
