@@ -16,7 +16,13 @@ RunInCopy = Callable[[str, str], "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def run_in_copy(tmp_path: Path) -> RunInCopy:
     """Run a command in a small copy of the project whose only test file is the given one."""
-    for name in ("tools/clauses.py", "tests/conftest.py", "docs/spec/clauses.toml", "pyproject.toml"):
+    for name in (
+        "tools/clauses.py",
+        "tests/conftest.py",
+        "tests/walked.py",
+        "docs/spec/clauses.toml",
+        "pyproject.toml",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
 

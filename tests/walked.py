@@ -4,7 +4,14 @@ from tenure.kernel import draft
 from tenure.kernel.decide import closing, ticks, waits
 from tenure.kernel.machine import Edge, Machine
 from tenure.kernel.machines import APPROVAL, MOVES, RUN_PATHS
-from tests.kernel.test_moves import NEVER
+
+NEVER = {
+    (
+        "created",
+        "canceled",
+    ): "A run leaves `created` in the commit that makes it: whoever cancels finds it planning.",
+}
+"""Paths that the tables have and no story can walk, each with its reason."""
 
 Walked = dict[str, list[str]]
 """`moves`, `paths` and `edges` as texts, so that they can be sent to another process."""

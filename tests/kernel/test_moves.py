@@ -15,6 +15,7 @@ from tenure.kernel import draft
 from tenure.kernel.history import decode_body
 from tenure.kernel.machines import MOVES, RUN_PATHS, Joint
 from tests.kernel.driver import RUN_ID, Story
+from tests.walked import NEVER
 
 Deed = Callable[[Story], Any]
 
@@ -356,13 +357,6 @@ PATHS: dict[tuple[str, str], Callable[[], Any]] = {
     ("retry_wait", "canceled"): lambda: backing_off().cancel(),
     ("canceling", "canceled"): canceled_in_two_phases,
 }
-NEVER = {
-    (
-        "created",
-        "canceled",
-    ): "A run leaves `created` in the commit that makes it: whoever cancels finds it planning.",
-}
-"""Paths that the tables have and no story can walk, each with its reason."""
 
 
 def test_every_path_of_a_run_has_its_story_or_its_reason() -> None:

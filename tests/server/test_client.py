@@ -59,7 +59,9 @@ async def test_a_run_from_its_start_to_its_end_over_a_server(url: str) -> None:
         view = await client.get(run)
         assert (view.status, view.labels, view.output) == ("succeeded", {"team": "a"}, "app:main")
         assert [step.name for step in await client.steps(run)] == ["build"]
-        assert [line.text for line in await client.logs(run)] == ["building"]
+        while not (lines := await client.logs(run)):
+            pass  # they are written beside the run, a moment later
+        assert [line.text for line in lines] == ["building"]
         history = await client.events(run)
         assert [event.seq for event in history] == list(range(1, await client.version(run) + 1))
         assert [event.seq for event in await client.events(run, after=1)] == [e.seq for e in history[1:]]

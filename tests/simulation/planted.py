@@ -150,12 +150,12 @@ BUGS: dict[str, Bug] = {
             ),
             Change(
                 running.Running._write,
-                "if table in LIKELY:",
+                "if table in THERE:",
                 'if table == "event":\n'
                 "        self._cursor.executemany(_SAVE[table].replace('insert', 'insert or replace', 1),"
                 " [_tuple(row) for row in rows])\n"
                 "        return\n"
-                "    if table in LIKELY:",
+                "    if table in THERE:",
             ),
         ),
         0,

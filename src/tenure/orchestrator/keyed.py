@@ -37,9 +37,11 @@ def settle_keys(
             creating.setdefault(key, []).append(item)
     if not creating:
         return
+    # Run and record are one commit, which may happen between two of these looks: the run first, so that it is not without
+    # its record; and once more where there is a record now, so that this is not without its run.
+    made = yield from _made(list(creating))
     records = yield from _records(creating, now)
-    specs: list[RunSpec] = yield Query("find_keys", list(creating))
-    made = {(spec.tenant, spec.source, spec.idempotency_key): spec for spec in specs}
+    made |= yield from _made([key for key in records if key not in made])
     for key, asking in creating.items():
         spec, record = made.get(key), records.get(key)
         if spec is None and record is None:
@@ -51,6 +53,14 @@ def settle_keys(
         for item in asking:
             _answer_key(item, spec, run, record, now)
         outcome.done += asking
+
+
+def _made(
+    keys: list[tuple[str, str, str]],
+) -> Generator[Query | Save, Any, dict[tuple[str, str, str], RunSpec]]:
+    """The runs that keys have made."""
+    specs: list[RunSpec] = (yield Query("find_keys", keys)) if keys else []
+    return {(spec.tenant, spec.source, spec.idempotency_key or ""): spec for spec in specs}
 
 
 def _answer_key(

@@ -169,10 +169,11 @@ async def _answered(engine: Engine, wanted: Request) -> Answer | None:
     """What a key was used for, if it was."""
     store = engine.store
     now: int = (await store.read("now"))[0].now_us
+    # The run first: it and its record are one commit, which may happen between the two looks.
+    specs: list[RunSpec] = await store.read("find_keys", rows=[wanted.key])
     records: list[Idempotency] = await store.read("key_record", *wanted.key)
     if records and records[0].expires_at > now:
         return replayed(records[0], wanted.hash)
-    specs: list[RunSpec] = await store.read("find_keys", rows=[wanted.key])
     if specs:
         raise expired(specs[0].run_id, "was made long ago")
     return None
