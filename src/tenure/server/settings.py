@@ -24,9 +24,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hook_answer_seconds: float = 0.8
     """How long a delivery's answer waits for its run; after that it is 202, and the run is made all the same."""
     header_bytes_max: int = 32 * 1024
-    requests_per_second: float = 5_000.0
+    requests_per_second: float = 20_000.0
     """Of one credential, on average; more are answered 429."""
-    requests_burst: int = 10_000
+    requests_burst: int = 40_000
     body_seconds: float = 30.0
     """How long a body may take to arrive, from its first byte to its last."""
     header_seconds: float = 10.0
