@@ -27,7 +27,8 @@ from tenure.errors import TenureError
 
 LOOK_SECONDS = 0.4
 STOP_SECONDS = 15.0
-SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".json")
+SUFFIXES = (".py", ".yaml", ".yml")
+"""What an app is made of; data that it writes does not start it anew."""
 IGNORED = frozenset({".venv", "venv", "node_modules", "__pycache__", "build", "dist"})
 FILES_MAX = 5_000
 INTERRUPTED = 130
