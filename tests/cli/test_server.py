@@ -146,6 +146,8 @@ def test_people_events_files_and_schedules_over_a_server(
         assert tenure("approvals", "approve", run, "--reason", "fine").out == "approved\n"
         monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "ci.key"))
         assert tenure("runs", "watch", run).code == 0
+        assert tenure("workflows", "register", "tidy.yaml").out == "registered tidy version 1\n"
+        assert "by their workers" in tenure("workflows", "register", "app.py").err
         filed = tenure("run", "tidy.yaml", "--input", "folder=here", "--detach", "--json").json()["run"]
         assert tenure("runs", "why", filed, "--json").json()["reason"] == "approval"
         assert "canceled" in tenure("runs", "cancel", filed).out
@@ -171,6 +173,17 @@ def test_tenants_people_clients_and_keys_over_a_server(
         assert tenure("tenants", "create", "acme", "--name", "Acme", "--json").json()["id"] == "acme"
         assert tenure("tenants", "rename", "acme", "Acme Inc", "--json").json()["name"] == "Acme Inc"
         assert [row["id"] for row in tenure("tenants", "list", "--json").json()] == ["acme"]
+        assert (
+            tenure("tenants", "caps", "acme", "--weight", "3", "--workflow", "release", "--json").json()[-1][
+                "weight"
+            ]
+            == 3
+        )
+        limits = tenure("tenants", "caps", "acme", "--max-concurrency", "5", "--json").json()
+        assert [(cap["scope"], cap["weight"], cap["max_concurrency"]) for cap in limits] == [
+            ("", 1, 5),
+            ("wf:release", 3, None),
+        ]
         assert tenure("tenants", "audit", "--json").json()["lines"][-1]["kind"] == "key.created"
         refused = tenure("keys", "create", "--operator")
         assert (refused.code, "where the database is" in refused.err) == (1, True)

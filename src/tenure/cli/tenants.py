@@ -10,6 +10,7 @@ from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.identity import Name, ask_installation, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table
+from tenure.cli.servers import server_address, server_key
 from tenure.cli.session import By, on_engine, wait_for, who
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ def caps(
     if clear and any(value is not None for value in asked):
         raise typer.BadParameter("--clear goes without the others")
 
+    if (server := server_address(db)) is not None:
+        _show_caps(wait_for(_caps_there(server, tenant, scope, asked, clear)), as_json)
+        return
+
     async def call(engine: Engine) -> list[Cap]:
         from tenure.kernel.decide.checks import check_cap
         from tenure.kernel.model import Cap
@@ -168,6 +173,33 @@ def audit(
         err().print(shown(problem), soft_wrap=True)
     if broken:
         raise typer.Exit(1)
+
+
+async def _caps_there(
+    server: str, tenant: str, scope: str, asked: tuple[int | None, ...], clear: bool
+) -> list[Cap]:
+    """The same over a server: its caps are set as a whole."""
+    from urllib.parse import quote
+
+    from tenure.client.transport import Transport
+    from tenure.kernel.model import Cap
+
+    to, path = Transport(server, server_key()), f"/admin/tenants/{quote(tenant, safe='')}/caps"
+    try:
+        caps = await to.get(path, dict[str, Any])
+        if clear or any(value is not None for value in asked):
+            kind, _, name = scope.partition(":")
+            place = caps if not kind else caps["workspaces" if kind == "ws" else "workflows"]
+            said = dict(zip(("weight", "max_concurrency", "max_runs_per_min"), asked, strict=True))
+            known = {} if clear else place.get(name or "tenant", {})
+            place[name or "tenant"] = {**known, **{k: v for k, v in said.items() if v is not None}}
+            caps = await to.send("PUT", path, dict[str, Any], caps)
+    finally:
+        await to.close()
+    found = {"": caps["tenant"]}
+    found |= {f"ws:{name}": limits for name, limits in caps["workspaces"].items()}
+    found |= {f"wf:{name}": limits for name, limits in caps["workflows"].items()}
+    return [Cap(tenant, scope, **limits) for scope, limits in sorted(found.items())]
 
 
 def _told(made: Any, word: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,12 @@ import typer
 from tenure.cli.console import counted, error_fields, out, print_json, show_error, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table, when
+from tenure.cli.servers import chosen_server
 from tenure.cli.session import Tenant, ask, on_engine, wait_for
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.client import Client
     from tenure.declared import Declared
     from tenure.embedded import Engine
     from tenure.embedded.looking import WorkflowView
@@ -126,12 +129,31 @@ def register_target(
     else:
         workflows = list(registering.workflows_in(definitions_of(target)))
 
+    if (client := chosen_server(db)) is not None:
+        _shown_rows(wait_for(_there(client, target, workflows)), as_json)
+        return
+
     async def call(engine: Engine) -> list[WorkflowView]:
         from tenure.embedded.looking import workflow_view
 
         return [workflow_view(await registering.put(engine, workflow)) for workflow in workflows]
 
-    rows = wait_for(on_engine(db, tenant, call, make=True))
+    _shown_rows(wait_for(on_engine(db, tenant, call, make=True)), as_json)
+
+
+async def _there(client: Client, target: str, workflows: list[Any]) -> list[WorkflowView]:
+    """Register a YAML file at a server. Of code the server is told by the workers that have it."""
+    if not target.endswith((".yaml", ".yml")):
+        raise TenureError(
+            "INVALID_INPUT",
+            "workflows in Python are registered by their workers: tenure worker MODULE --server URL",
+        )
+    text = await asyncio.to_thread(Path(target).read_text, encoding="utf-8")
+    async with client as desk:
+        return [await desk.register(workflow.name, text) for workflow in workflows]
+
+
+def _shown_rows(rows: list[WorkflowView], as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
