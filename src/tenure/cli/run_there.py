@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from tenure.cli.console import err, print_json, shown
+from tenure.cli.run import INTERRUPTED, STILL_WAITS
 from tenure.cli.session import wait_for
 from tenure.cli.targets import YAML, inputs_of, split, workflow_of
 from tenure.errors import TenureError
@@ -29,7 +30,6 @@ _OPTIONS = (
     "labels", "profile", "priority", "concurrency_key", "supersede", "not_before", "timeout", "trigger",
 )  # fmt: skip
 """Of those `tenure run` has, what POST /runs takes."""
-STILL_WAITS = 3
 
 
 def run_there(
@@ -72,7 +72,7 @@ def run_there(
         came = wait_for(call())
     except KeyboardInterrupt:
         err().print(shown("stopped watching; the run goes on there"))
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if isinstance(came, str):
         if as_json:
             print_json({"run": came})

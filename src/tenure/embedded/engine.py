@@ -209,7 +209,7 @@ class Engine(Looking, Flows, OnceMore):
         self, *, status: str | None = None, repo: str | None = None, limit: int = 50
     ) -> list[RunLine]:
         """The newest runs."""
-        return await self.views.list_runs(self.tenant, status=status, repo=repo, limit=limit)
+        return await self.list_runs(status=status, repo=repo, limit=limit)
 
     async def steps(self, run_id: str) -> list[StepView]:
         """The run's steps and checkpoints."""
@@ -397,16 +397,8 @@ class Engine(Looking, Flows, OnceMore):
 
         The same `event_id` never counts twice; without one, every call is its own event.
         """
-        address = self._to(run_id, actor)
-        await self.views.row(address["run_id"])  # nothing is kept for a run that is not there
-        command = c.DeliverEvent(
-            **address,
-            name=event,
-            event_id=event_id or f"evt:{secrets.token_hex(8)}",
-            source=source,
-            payload=await self.kept(payload(data, aside=True), run_id),
-        )
-        return bool((await self._send(command))["taken"])
+        told = await self.signal(run_id, event, data, event_id=event_id, source=source, actor=actor)
+        return told.taken
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Set caps and weights of tenants, workspaces and workflows."""
