@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tenure.cli.offices import InstallationHere, InstallationThere, OfficeHere, OfficeThere
     from tenure.client.transport import Transport
+    from tenure.embedded import Engine
     from tenure.server.identity.views import NewKeyView
-    from tenure.store.identity import Identity
 
 T = TypeVar("T")
 
@@ -61,10 +61,11 @@ def ask(
 ) -> T:
     """One call about a tenant's clients, people or keys."""
 
-    def here(identity: Identity) -> Awaitable[T]:
+    def here(engine: Engine) -> Awaitable[T]:
         from tenure.cli.offices import OfficeHere
+        from tenure.store.identity import Identity
 
-        return call(OfficeHere(identity, tenant, who(by)))
+        return call(OfficeHere(Identity(engine.store), tenant, who(by)))
 
     def there(to: Transport) -> Awaitable[T]:
         from tenure.cli.offices import OfficeThere
@@ -83,10 +84,10 @@ def ask_installation(
 ) -> T:
     """One call about tenants."""
 
-    def here(identity: Identity) -> Awaitable[T]:
+    def here(engine: Engine) -> Awaitable[T]:
         from tenure.cli.offices import InstallationHere
 
-        return call(InstallationHere(identity, who(by)))
+        return call(InstallationHere(engine, who(by)))
 
     def there(to: Transport) -> Awaitable[T]:
         from tenure.cli.offices import InstallationThere
@@ -99,10 +100,11 @@ def ask_installation(
 def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
     """Exchange an enrolment code: whose it was, and the key."""
 
-    async def here(identity: Identity) -> tuple[str, NewKeyView]:
+    async def here(engine: Engine) -> tuple[str, NewKeyView]:
         from tenure.server.identity.installation import enrol
+        from tenure.store.identity import Identity
 
-        person, key = await enrol(identity, code)
+        person, key = await enrol(Identity(engine.store), code)
         return person.id, key
 
     async def there(to: Transport) -> tuple[str, NewKeyView]:
@@ -118,7 +120,7 @@ def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
 
 def _asked(
     db: str | None,
-    here: Callable[[Identity], Awaitable[T]],
+    here: Callable[[Engine], Awaitable[T]],
     there: Callable[[Transport], Awaitable[T]],
     *,
     make: bool = False,
@@ -126,13 +128,7 @@ def _asked(
     """Ask a server where one is chosen, else the database."""
     if (server := server_address(db)) is not None:
         return wait_for(_over(server, there))
-
-    async def call(engine: Any) -> T:
-        from tenure.store.identity import Identity
-
-        return await here(Identity(engine.store))
-
-    return wait_for(on_engine(db, "default", call, make=make))
+    return wait_for(on_engine(db, "default", here, make=make))
 
 
 async def _over(server: str, there: Callable[[Transport], Awaitable[T]]) -> T:

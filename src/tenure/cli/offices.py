@@ -11,8 +11,13 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from tenure.client.transport import Transport
+from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.kernel.decide.checks import check_cap
+from tenure.kernel.model import Cap
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX
 from tenure.server.identity.directory import ENROLMENT_SECONDS, OVERLAP_SECONDS, Directory
 from tenure.server.identity.installation import Installation
@@ -172,14 +177,30 @@ class OfficeThere:
 class InstallationHere(Installation):
     """Tenants, in a database."""
 
-    def __init__(self, identity: Identity, actor: str) -> None:
-        super().__init__(identity, actor)
-        self._rows = identity
+    def __init__(self, engine: Engine, actor: str) -> None:
+        self._engine = engine
+        self._rows = Identity(engine.store)
+        super().__init__(self._rows, actor)
 
     async def tenants(self) -> list[TenantView]:
         """All of them, newest first."""
         rows = await self._rows.read("tenants_before", MOMENT_US_MAX, "", LISTED_MAX)
         return [tenant_view(row) for row in rows]
+
+    async def caps(self, tenant: str) -> list[Cap]:
+        """A tenant's weights and limits: its own, its workspaces' and its workflows'."""
+        await self.tenant(tenant)
+        rows: list[Cap] = await self._rows.read("all_caps")
+        return sorted((cap for cap in rows if cap.tenant == tenant), key=_scope)
+
+    async def set_cap(self, tenant: str, scope: str, *asked: int | None, clear: bool = False) -> list[Cap]:
+        """Set one of them (weight, concurrency, runs a minute; None: as it is); all of them then."""
+        known = {cap.scope: cap for cap in await self.caps(tenant)}
+        cap = _changed(known.get(scope, Cap(tenant, scope)), asked, clear)
+        check_cap(cap)
+        await self.note("tenant.caps_set", tenant=tenant, caps={scope: _limits(cap)})
+        await self._engine.put_caps([cap])
+        return sorted({**known, scope: cap}.values(), key=_scope)
 
     async def audit(self, tenant: str) -> tuple[list[AuditLine], list[str]]:
         """The newest lines of a chain, and what is wrong with it as a whole."""
@@ -212,11 +233,54 @@ class InstallationThere:
         body = {"name": name or (await self.tenant(tenant)).name, "closed": closed}
         return await self._to.send("PUT", _at("/admin/tenants", tenant), TenantView, body)
 
+    async def caps(self, tenant: str) -> list[Cap]:
+        """A tenant's weights and limits: its own, its workspaces' and its workflows'."""
+        return _listed(tenant, await self._to.get(f"{_at('/admin/tenants', tenant)}/caps", dict[str, Any]))
+
+    async def set_cap(self, tenant: str, scope: str, *asked: int | None, clear: bool = False) -> list[Cap]:
+        """Set one of them; a server takes them as a whole."""
+        known = {cap.scope: cap for cap in await self.caps(tenant)}
+        known[scope] = _changed(known.get(scope, Cap(tenant, scope)), asked, clear)
+        body: dict[str, Any] = {"workspaces": {}, "workflows": {}}
+        for cap in known.values():
+            kind, _, name = cap.scope.partition(":")
+            place = body if not kind else body["workspaces" if kind == "ws" else "workflows"]
+            place[name or "tenant"] = dict(zip(LIMITS, _limits(cap), strict=True))
+        path = f"{_at('/admin/tenants', tenant)}/caps"
+        return _listed(tenant, await self._to.send("PUT", path, dict[str, Any], body))
+
     async def audit(self, tenant: str) -> tuple[list[AuditLine], list[str]]:
         """The newest lines: the installation's own by the operator's key, a tenant's by its admin's. Whether the chain is
         whole is told where the database is."""
         path = "/audit" if tenant else "/admin/audit"
         return await self._to.pages(path, AuditLine, limit=LISTED_MAX), []
+
+
+LIMITS = ("weight", "max_concurrency", "max_runs_per_min")
+
+
+def _scope(cap: Cap) -> str:
+    return cap.scope
+
+
+def _limits(cap: Cap) -> list[int | None]:
+    return [cap.weight, cap.max_concurrency, cap.max_runs_per_min]
+
+
+def _changed(cap: Cap, asked: tuple[int | None, ...], clear: bool) -> Cap:
+    """A cap with what is asked of it; cleared, it limits nothing."""
+    if clear:
+        return Cap(cap.tenant, cap.scope)
+    said = {word: value for word, value in zip(LIMITS, asked, strict=True) if value is not None}
+    return msgspec.structs.replace(cap, **said)
+
+
+def _listed(tenant: str, caps: dict[str, Any]) -> list[Cap]:
+    """Caps as a server shows them, one by one."""
+    found = {"": caps["tenant"]}
+    found |= {f"ws:{name}": limits for name, limits in caps["workspaces"].items()}
+    found |= {f"wf:{name}": limits for name, limits in caps["workflows"].items()}
+    return [Cap(tenant, scope, **limits) for scope, limits in sorted(found.items())]
 
 
 def _at(place: str, name: str) -> str:

@@ -10,11 +10,9 @@ from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.identity import Name, ask_installation, show_list, show_one
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table
-from tenure.cli.servers import server_address, server_key
-from tenure.cli.session import By, on_engine, wait_for, who
+from tenure.cli.session import By
 
 if TYPE_CHECKING:
-    from tenure.embedded import Engine
     from tenure.kernel.model import Cap
 
 _app = typer.Typer(
@@ -118,34 +116,13 @@ def caps(
     if clear and any(value is not None for value in asked):
         raise typer.BadParameter("--clear goes without the others")
 
-    if (server := server_address(db)) is not None:
-        _show_caps(wait_for(_caps_there(server, tenant, scope, asked, clear)), as_json)
-        return
-
-    async def call(engine: Engine) -> list[Cap]:
-        from tenure.kernel.decide.checks import check_cap
-        from tenure.kernel.model import Cap
-        from tenure.server.identity.installation import Installation
-        from tenure.store.identity import Identity
-
-        installation = Installation(Identity(engine.store), who(by))
-        await installation.tenant(tenant)
-        known = {cap.scope: cap for cap in await engine.store.read("all_caps") if cap.tenant == tenant}
-        if clear or any(value is not None for value in asked):
-            old = known.get(scope, Cap(tenant, scope))
-            fresh = (old.weight, old.max_concurrency, old.max_runs_per_min)
-            said = (
-                (1, None, None)
-                if clear
-                else [b if a is None else a for a, b in zip(asked, fresh, strict=True)]
-            )
-            known[scope] = Cap(tenant, scope, *said)
-            check_cap(known[scope])
-            await installation.note("tenant.caps_set", tenant=tenant, caps={scope: list(said)})
-            await engine.put_caps([known[scope]])
-        return sorted(known.values(), key=lambda cap: cap.scope)
-
-    _show_caps(wait_for(on_engine(db, "default", call)), as_json)
+    if clear:
+        found = ask_installation(db, by, lambda i: i.set_cap(tenant, scope, clear=True))
+    elif any(value is not None for value in asked):
+        found = ask_installation(db, by, lambda i: i.set_cap(tenant, scope, *asked))
+    else:
+        found = ask_installation(db, by, lambda i: i.caps(tenant))
+    _show_caps(found, as_json)
 
 
 @_app.command()
@@ -173,33 +150,6 @@ def audit(
         err().print(shown(problem), soft_wrap=True)
     if broken:
         raise typer.Exit(1)
-
-
-async def _caps_there(
-    server: str, tenant: str, scope: str, asked: tuple[int | None, ...], clear: bool
-) -> list[Cap]:
-    """The same over a server: its caps are set as a whole."""
-    from urllib.parse import quote
-
-    from tenure.client.transport import Transport
-    from tenure.kernel.model import Cap
-
-    to, path = Transport(server, server_key()), f"/admin/tenants/{quote(tenant, safe='')}/caps"
-    try:
-        caps = await to.get(path, dict[str, Any])
-        if clear or any(value is not None for value in asked):
-            kind, _, name = scope.partition(":")
-            place = caps if not kind else caps["workspaces" if kind == "ws" else "workflows"]
-            said = dict(zip(("weight", "max_concurrency", "max_runs_per_min"), asked, strict=True))
-            known = {} if clear else place.get(name or "tenant", {})
-            place[name or "tenant"] = {**known, **{k: v for k, v in said.items() if v is not None}}
-            caps = await to.send("PUT", path, dict[str, Any], caps)
-    finally:
-        await to.close()
-    found = {"": caps["tenant"]}
-    found |= {f"ws:{name}": limits for name, limits in caps["workspaces"].items()}
-    found |= {f"wf:{name}": limits for name, limits in caps["workflows"].items()}
-    return [Cap(tenant, scope, **limits) for scope, limits in sorted(found.items())]
 
 
 def _told(made: Any, word: str, as_json: bool) -> None:
