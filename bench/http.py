@@ -20,24 +20,18 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import asyncpg
-import msgspec
 import typer
 import uvloop
 
 import tenure
-from bench.remote import free_port
+from bench.service import a_key, cpu_seconds, free_port
 from tenure.cli.registering import put_all
 from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
 from tenure.embedded import Engine
-from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.identity.gate import new_key
-from tenure.store.identity import Change, Identity
 
-TENANT = "acme"
 BODY = b'{"workflow": "nothing", "input": {"n": 1}}'
 POSTS = """
 local n = 0
@@ -69,15 +63,7 @@ async def prepare(dsn: str) -> str:
     """A tenant, a key, a workflow."""
     async with Engine(dsn, sweep=False) as engine:
         await put_all(engine, [nothing])
-        made, roles = new_key(), msgspec.json.encode(["operator", "viewer"]).decode()
-        key = ApiKey(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None)
-        rows: list[Any] = [
-            Tenant(TENANT, "Acme", "{}", 1),
-            Client(TENANT, "cli_bench", "bench", roles, None, 1),
-            key,
-        ]
-        await Identity(engine.store).put_all(rows, Change(tenant=TENANT, kind="bench", actor="bench"))
-        return made.text
+        return await a_key(engine, "operator", "viewer")
 
 
 def wrk(address: str, path: str, script: str, seconds: int, connections: int) -> tuple[float, str]:
@@ -159,12 +145,6 @@ async def counted(dsn: str) -> tuple[int, int, str]:
         return runs, records, ids.run_text(await connection.fetchval("select max(id) from tenure.run"))
     finally:
         await connection.close()
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until_it_answers(port: int) -> None:

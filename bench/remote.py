@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,16 +18,11 @@ import time
 from pathlib import Path
 
 import asyncpg
-import msgspec
 
 import tenure
+from bench.service import TENANT, a_key, cpu_seconds, free_port
 from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
 from tenure.embedded import Engine
-from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.identity.gate import new_key
-from tenure.store.identity import Change, Identity
-
-TENANT = "acme"
 
 
 @tenure.tool("bench.nothing")
@@ -42,23 +36,12 @@ app = [nothing]
 async def prepare(dsn: str, steps: int, per_run: int) -> str:
     """A tenant, a runner's key, and steps that wait."""
     async with Engine(dsn, sweep=False, tenant=TENANT) as engine:
-        made = new_key()
-        change = Change(tenant=TENANT, kind="bench", actor="bench")
-        identity = Identity(engine.store)
-        roles = msgspec.json.encode(["runner"]).decode()
-        await identity.put_all(
-            [
-                Tenant(TENANT, "Acme", "{}", 1),
-                Client(TENANT, "cli_bench", "bench", roles, None, 1),
-                ApiKey(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None),
-            ],
-            change,
-        )
+        key = await a_key(engine, "runner")
         plan = [{"name": f"s{n}", "tool": "bench.nothing", "needs": []} for n in range(per_run)]
         for begin in range(0, steps // per_run, 200):
             runs = range(begin, min(begin + 200, steps // per_run))
             await asyncio.gather(*(engine.create("bench", plan, profile="delta-ci") for _ in runs))
-        return made.text
+        return key
 
 
 async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> float:
@@ -80,19 +63,6 @@ async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> floa
         await connection.close()
 
 
-def _cpu_seconds(pid: int) -> float:
-    """What a process has used, its start included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
     """Measure, and say what came of it."""
     with open_server(DURABLE_SETTINGS) as server, tempfile.TemporaryDirectory() as folder:
@@ -108,7 +78,7 @@ def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
         processes = [subprocess.Popen(command, stdout=where, stderr=where) for command in (serve, work)]
         try:
             figure = asyncio.run(measured(dsn, steps))
-            server_ms, worker_ms = (1000 * _cpu_seconds(process.pid) / steps for process in processes)
+            server_ms, worker_ms = (1000 * cpu_seconds(process.pid) / steps for process in processes)
         finally:
             for process in reversed(processes):
                 process.send_signal(signal.SIGTERM)

@@ -20,14 +20,11 @@ import msgspec
 import typer
 import uvloop
 
+from bench.service import TENANT, a_key
 from tenure.embedded import Engine
-from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.identity.gate import new_key
 from tenure.server.serving import serving
 from tenure.server.settings import Settings
-from tenure.store.identity import Change, Identity
 
-TENANT = "acme"
 OPEN_AT_ONCE = 200
 SECONDS_MAX = 60.0
 
@@ -55,13 +52,8 @@ async def _serve(database: str) -> None:
         Engine(database) as engine,
         serving(engine, Settings(port=0, log_runs=False)) as (_service, address),
     ):
-        identity, made = Identity(engine.store), new_key()
-        change = Change(tenant=TENANT, kind="bench", actor="bench")
-        await identity.put(Tenant(TENANT, "Acme", "{}", 1), change)
-        client = Client(TENANT, "cli_bench", "bench", '["viewer"]', None, 1)
-        key = ApiKey(made.id, TENANT, "client", client.id, "bench", made.hash, None, "bench", 1, None)
-        await identity.put_all([client, key], change)
-        _say(f"{address} {made.text}")
+        key = await a_key(engine, "viewer")
+        _say(f"{address} {key}")
         lines = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)

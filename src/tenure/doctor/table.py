@@ -90,7 +90,12 @@ _LINES = (
     Invariant("I31", "at most one run per (tenant, source, key)", "global"),
     Invariant("I32", "the same key means the same request hash", "global"),
     Invariant("I33", "the cached response is that of the run the key made", "global"),
-    Invariant("I34", "nothing is recorded for a request whose signature failed", "later", "webhooks"),
+    Invariant(
+        "I34",
+        "nothing is recorded for a request whose signature failed",
+        "later",
+        "the request: rows cannot show what is not there",
+    ),
     Invariant("I35", "at most one run per (schedule, slot)", "global"),
     Invariant("I36", "every external call has an INTENT committed before it", "later", "receipts"),
     Invariant("I37", "at most one SUCCEEDED receipt per key", "later", "receipts"),
@@ -117,7 +122,12 @@ _LINES = (
     Invariant("I50", "every child row's tenant is its parent's", "run"),
     Invariant("I51", "the hash chain recomputes", "run"),
     Invariant("I52", "one evidence bundle per finished run, sha256 as recorded", "later", "evidence"),
-    Invariant("I53", "no secret in any table, log, metric, bundle or response", "later", "secret references"),
+    Invariant(
+        "I53",
+        "no secret in any table, log, metric, bundle or response",
+        "later",
+        "the secrets themselves: a database has none to compare with",
+    ),
     Invariant("I54", "payloads within limits", "run"),
     Invariant("I55", "every run is terminal or waits for a named person, event or time", "eventual"),
 )
