@@ -23,9 +23,11 @@ def _save(stories: tuple[Story, ...]) -> Save:
     rows: dict[str, list[Row]] = {}
     for story in stories:
         bundle = story.bundle()
+        beside = {row.output_ref for row in bundle.checkpoints if row.salt is not None}
+        payloads = [row for row in bundle.payloads if row.ref not in beside]
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
-            bundle.children, bundle.payloads, bundle.events, bundle.outbox,
+            bundle.children, payloads, bundle.events, bundle.outbox,
         )  # fmt: skip
         for table in tables:
             for row in table:

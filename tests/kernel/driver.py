@@ -244,6 +244,10 @@ class Story:
     def bundle(self) -> Bundle:
         """All rows of the run; the story's own, so copy before you damage them."""
         snap = self.snap
+        kept = dict(self.payloads)
+        for row in snap.checkpoints.values():
+            if row.salt is not None and row.output is not None and row.output_ref is not None:
+                kept[row.output_ref] = Payload(row.run_id, row.output_ref, row.salt, row.output)
         return Bundle(
             run=self.run,
             spec=snap.spec,
@@ -254,7 +258,7 @@ class Story:
             approvals=[snap.approvals[key] for key in sorted(snap.approvals)],
             inbox=[snap.inbox[key] for key in sorted(snap.inbox)],
             children=[snap.children[key] for key in sorted(snap.children)],
-            payloads=[self.payloads[key] for key in sorted(self.payloads)],
+            payloads=[kept[key] for key in sorted(kept)],
             events=list(self.events),
             outbox=list(self.outbox),
         )

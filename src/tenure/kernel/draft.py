@@ -122,6 +122,18 @@ walked_moves: set[tuple[str, Joint]] | None = None
 walked_paths: set[tuple[str, str]] | None = None
 
 
+def _counts(before: Run, run: Run) -> dict[str, Any]:
+    """`difference` of the columns that a checkpoint counts in."""
+    delta: dict[str, Any] = {}
+    if run.steps_done != before.steps_done:
+        delta["steps_done"] = run.steps_done
+    if run.checkpoints != before.checkpoints:
+        delta["checkpoints"] = run.checkpoints
+    if run.next_ref != before.next_ref:
+        delta["next_ref"] = run.next_ref
+    return delta
+
+
 class Draft:
     """See the laws above."""
 
@@ -291,6 +303,15 @@ class Draft:
         self.new_payloads[str(ref)] = history.digest(salt, body)
         return ref
 
+    def kept(self, body: bytes) -> tuple[int, bytes]:
+        """Likewise of a short payload that the caller keeps in a row of its own: its number and its salt."""
+        run = self.edit_run()
+        ref = run.next_ref
+        run.next_ref = ref + 1
+        salt = self.chance.salt()
+        self.new_payloads[str(ref)] = history.digest(salt, body)
+        return ref, salt
+
     def next_no(self) -> int:
         """The next number for a wait or a delivered event."""
         run = self.edit_run()
@@ -412,8 +433,9 @@ class Draft:
         """A message from an ended lease: recorded once, and nothing else happens."""
         return Decision(None, rows={("stale", row.idx, row.n, row.said): row}, error=error)
 
-    def decision(self, result: Any, kind: str) -> Decision:
-        """The finished decision, with its event if anything that is history changed."""
+    def decision(self, result: Any, kind: str, *, counted: bool = False) -> Decision:
+        """The finished decision, with its event if anything that is history changed. `counted` says that of the run
+        nothing but what a checkpoint counts can have changed, so that the rest need not be compared."""
         before = self.snap.run
         changes: dict[str, dict[str, Any]] = {}
         for key, row in self.changed.items():
@@ -430,10 +452,13 @@ class Draft:
         run = self._run
         light = False
         if run is not None:
-            delta = difference(before, run)
+            if counted and before is not None:
+                delta, light = _counts(before, run), True
+            else:
+                delta = difference(before, run)
+                light = before is not None and delta.keys() <= _LIGHT and before.wake_at == run.wake_at
             if delta:
                 changes["run"] = {"": delta}
-            light = before is not None and delta.keys() <= _LIGHT and before.wake_at == run.wake_at
         event = None
         if changes or self.edges or self.new_payloads or self.notes:
             run = self.edit_run()

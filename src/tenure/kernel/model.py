@@ -253,7 +253,7 @@ class Checkpoint(Row, gc=False):
 
     table: ClassVar[str] = "checkpoint"
     key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "name")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "name", "seq", "meta"})
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "idx", "name", "seq", "meta", "salt", "output"})
 
     run_id: int
     idx: int
@@ -280,6 +280,9 @@ class Checkpoint(Row, gc=False):
     """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
     input_ref: int | None = None
     """What it was called with, where its profile keeps that."""
+    salt: bytes | None = None
+    output: bytes | None = None
+    """The payload behind `output_ref` where that is short and for good: a row of its own would cost as much as this one."""
 
     @property
     def unsafe(self) -> bool:

@@ -15,7 +15,7 @@ from tenure.kernel.decide.closing import close_wait
 from tenure.kernel.decide.leases import OK, Reply, hold
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import Checkpoint
-from tenure.limits import CHECKPOINTS_PER_RUN_MAX
+from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
 
 GIVEN_UP = frozenset({"approval", "event", "time"})
 """Waits that code can give up. A child runs on, whoever waits for it."""
@@ -25,7 +25,7 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     """Record a sub-result; see the laws above."""
     new = record(d, c)
     reply = Reply(cancel=True) if d.step(c.idx).state == "canceling" else OK
-    return d.decision(reply, "checkpoint") if new else Decision(reply)
+    return d.decision(reply, "checkpoint", counted=c.closes is None) if new else Decision(reply)
 
 
 def record(d: Draft, c: RecordCheckpoint) -> bool:
@@ -54,8 +54,18 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
                 f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints; tenure.restart(…) goes on as a new run",
             )
     state = c.state if old is None or old.state != "done" else "done"
+    salt = output = None
     if old is not None and c.state != state:
         output_ref = old.output_ref  # what it returned when it was done
+        salt, output = old.salt, old.output
+    elif (
+        state == "done"
+        and c.resumable
+        and c.output is not None
+        and len(c.output) <= CHECKPOINT_OUTPUT_BYTES_MAX
+    ):
+        output = c.output  # it is not recorded again, so nothing takes its place
+        output_ref, salt = d.kept(output)
     else:
         output_ref = d.payload(c.message if state == "failed" else c.output)
     first_done = state == "done" and (old is None or old.state != "done")
@@ -79,6 +89,8 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
         c.error,
         c.meta,
         d.payload(c.input) if c.input is not None else old.input_ref if old is not None else None,
+        salt,
+        output,
     )
     unsafe = row.unsafe
     was_unsafe = old is not None and old.unsafe

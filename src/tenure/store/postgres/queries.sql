@@ -115,8 +115,14 @@ cross join lateral (
     where t.run_id = n.run_id and t.child_id = n.child_id offset 0) c
 
 -- name: load_payloads
+-- Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)
-cross join lateral (select {payload} from payload t where t.run_id = n.run_id and t.ref = n.ref offset 0) p
+cross join lateral (
+    select {payload} from payload t where t.run_id = n.run_id and t.ref = n.ref
+    union all
+    select run_id, output_ref, salt, output from checkpoint t
+    where t.run_id = n.run_id and t.output_ref = n.ref and t.salt is not null
+    limit 1) p
 
 -- name: load_event_hashes
 -- The proof that an ambiguous commit happened.
@@ -339,7 +345,11 @@ select {inbox} from inbox where run_id = $1 order by no
 select {child} from child where run_id = $1 order by child_id
 
 -- name: payloads_of
-select {payload} from payload where run_id = $1 order by ref
+-- Also those that lie with their checkpoints.
+select {payload} from payload where run_id = $1
+union all
+select run_id, output_ref, salt, output from checkpoint where run_id = $1 and salt is not null
+order by ref
 
 -- name: events_of
 select {event} from event where run_id = $1 order by seq
@@ -351,7 +361,11 @@ select {outbox} from outbox where run_id = $1 order by seq, part
 select {event} from event where run_id = $1 and seq > $2 order by seq limit $3
 
 -- name: payload
+-- Wherever it lies; see load_payloads.
 select {payload} from payload where run_id = $1 and ref = $2
+union all
+select run_id, output_ref, salt, output from checkpoint where run_id = $1 and output_ref = $2 and salt is not null
+limit 1
 
 -- ----------------------------------------------------------------------------------------- the doctor
 
@@ -496,7 +510,7 @@ on conflict (run_id, idx, name) do update set
     no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq, resumable = excluded.resumable,
     idempotent = excluded.idempotent, arguments = excluded.arguments, at = excluded.at, tries = excluded.tries,
     next_at = excluded.next_at, output_ref = excluded.output_ref, error = excluded.error, meta = excluded.meta,
-    input_ref = excluded.input_ref
+    input_ref = excluded.input_ref, salt = excluded.salt, output = excluded.output
 
 -- name: save_wait
 insert into wait ({wait})
@@ -621,10 +635,11 @@ values ($2, $3, {now}, $4)
 -- name: resume_checkpoints
 -- What a step has recorded, with its outputs, for the next holder of its lease.
 select c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
-    c.output_ref, p.body
+    c.output_ref, coalesce(c.output, p.body)
 from checkpoint c
 left join lateral (
-    select body from payload t where t.run_id = c.run_id and t.ref = c.output_ref offset 0) p on true
+    select body from payload t
+    where t.run_id = c.run_id and t.ref = case when c.salt is null then c.output_ref end offset 0) p on true
 where c.run_id = $1 and c.idx = $2 order by c.no
 
 -- name: resume_waits

@@ -142,6 +142,8 @@ create table checkpoint (
     error text collate "C",
     meta text collate "C",
     input_ref integer,
+    salt bytea,
+    output bytea,
     constraint checkpoint_pkey PRIMARY KEY (run_id, idx, name)
 );
 
@@ -704,7 +706,9 @@ create type checkpoint_in as (
     output_ref integer,
     error text,
     meta text,
-    input_ref integer
+    input_ref integer,
+    salt bytea,
+    output bytea
 );
 
 create type child_in as (

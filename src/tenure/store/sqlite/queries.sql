@@ -90,8 +90,11 @@ select * from child indexed by child_open where run_id = ?1 and state = 'open' o
 select * from child where run_id = ?1 and child_id = ?2
 
 -- name: load_payloads
--- Payloads by key.
+-- Payloads by key. Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select * from payload where run_id = ?1 and ref = ?2
+union all
+select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and output_ref = ?2 and salt is not null
+limit 1
 
 -- name: load_event_hashes
 -- The proof that a commit happened.
@@ -305,7 +308,7 @@ on conflict (run_id, idx, n) do update set
 -- Put when it starts or is done at once, put again when it ends. (Short, because apsw reads a statement's text for every
 -- row: the same with `on conflict ... do update set` costs a third more.)
 replace into checkpoint values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
 
 -- name: save_wait
@@ -561,8 +564,11 @@ select * from inbox where run_id = ?1 order by no
 select * from child where run_id = ?1 order by child_id
 
 -- name: payloads_of
--- All of one run, in key order.
-select * from payload where run_id = ?1 order by ref
+-- All of one run, in key order, also those that lie with their checkpoints.
+select * from payload where run_id = ?1
+union all
+select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and salt is not null
+order by ref
 
 -- name: events_of
 -- All of one run, in key order.
@@ -577,8 +583,11 @@ select * from outbox where run_id = ?1 order by seq, part
 select * from event where run_id = ?1 and seq > ?2 order by seq limit ?3
 
 -- name: payload
--- One payload.
+-- One payload, wherever it lies; see load_payloads.
 select * from payload where run_id = ?1 and ref = ?2
+union all
+select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and output_ref = ?2 and salt is not null
+limit 1
 
 -- name: all_caps
 -- Every cap.
@@ -693,8 +702,8 @@ insert into schema_version (number, name, applied_at, checksum) values (?1, ?2, 
 -- What a step has recorded, with its outputs, for the next holder of its lease.
 select
     c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
-    c.output_ref, p.body
-from checkpoint as c left join payload as p on p.run_id = c.run_id and p.ref = c.output_ref
+    c.output_ref, ifnull(c.output, p.body)
+from checkpoint as c left join payload as p on p.run_id = c.run_id and p.ref = c.output_ref and c.salt is null
 where c.run_id = ?1 and c.idx = ?2 order by c.no
 
 -- name: resume_waits

@@ -160,11 +160,13 @@ CREATE TABLE checkpoint (
     error text,
     meta text,
     input_ref integer,
+    salt blob,
+    output blob,
     primary key (run_id, idx, name),
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
     )
-) strict, without rowid;
+) strict;
 
 CREATE TABLE child (
     run_id integer not null,

@@ -249,6 +249,8 @@ create table checkpoint (
     error text collate "C",
     meta text collate "C",
     input_ref integer,
+    salt bytea,
+    output bytea,
     primary key (run_id, idx, name)
 );
 

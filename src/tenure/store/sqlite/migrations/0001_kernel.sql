@@ -7,9 +7,9 @@
 --    is in no index.
 -- 4. No foreign keys: a run's rows are written and deleted in the run's own commits, and doctor looks
 --    for orphans.
--- 5. What commands write all the time (run, step, attempt, payload, event) keeps its rowid: new rows are appended,
---    their keys lie close together in the index, and a commit changes a third fewer pages than with rows kept
---    in key order. Tables that are seldom written, or whose rows are short (checkpoint), are without rowid.
+-- 5. What commands write all the time (run, step, attempt, checkpoint, payload, event) keeps its rowid: new rows are
+--    appended, their keys lie close together in the index, and a commit changes a third fewer pages than with rows
+--    kept in key order. Tables that are seldom written are without rowid.
 -- 6. Closed is told by finished_at, which the CHECKs tie to the state: partial indexes stay cheap to test.
 
 create table schema_version (
@@ -311,11 +311,13 @@ create table checkpoint (
     error text,
     meta text,
     input_ref integer,
+    salt blob,
+    output blob,
     primary key (run_id, idx, name),
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
     )
-) strict, without rowid;
+) strict;
 
 -- Stale messages: once per lease and type.
 create table stale (
