@@ -65,6 +65,7 @@ class Service:
         """Begin what runs beside the requests."""
         await self.intake.start()
         self.observer.start()
+        await self.feeding.open()
         self.engine.orchestrator.on_told.append(self.tail.wake)
         self.tail.start()
         self.engine.orchestrator.on_told.append(self.publisher.wake)

@@ -1,8 +1,9 @@
 """The feed, its subscribers and what they are still to be told, read and written.
 
 Laws:
-1. Rows of the feed are written by saves only (`Save.feed`). Here they are read in their order, and trimmed from the oldest
-   on; the last one that was trimmed stays, empty, so that it is known up to where.
+1. Rows of the feed are written by saves only (`Save.feed`), and by those only once somebody has opened it: an empty row says
+   so, in the database, and from its position on nothing is missing. Here they are read in their order, and trimmed from the
+   oldest on; the last one that was trimmed stays, empty, so that it is known up to where, and the feed stays open.
 2. A reader is shown a position only when no lower one can appear any more.
 3. Notices are made by whoever moves their subscription on from where it was read, in that transaction: however many
    processes try, each is made once.
@@ -51,6 +52,8 @@ READS: dict[str, Answer] = {
 """Queries used on their own; `feeding.sql` has their texts."""
 
 WRITES: dict[str, Answer] = {
+    "hold_saves": Feed,  # () -> none: from here to the commit nobody saves
+    "open_feed": Feed,  # () ; at
     "drop_foreign_feed": Feed,
     "empty_feed": Feed,
     "trim_feed": Feed,
@@ -84,6 +87,19 @@ class Feeding:
 
     # --------------------------------------------------------------------------------------------- the feed
 
+    async def open(self) -> None:
+        """From here on commits tell. Until somebody wants that (a server does, when it starts) they write nothing: it
+        would be a page more in every one of them. No save is under way at that moment, so none is half told."""
+        if await self._store.read("feed_rows_after", 0, 1):
+            return
+
+        def work() -> Transaction[None]:
+            yield Query("hold_saves")
+            now = (yield Query("now"))[0].now_us
+            yield Query("open_feed", scalars=(now,))
+
+        await settled(self._store, work)
+
     async def bounds(self) -> Bounds:
         """What there is."""
         found: Bounds = (await self._store.read("feed_bounds"))[0]
@@ -108,7 +124,11 @@ class Feeding:
         """Let go of what another server's transactions told; how many rows went."""
 
         def work() -> Transaction[int]:
-            return len((yield Query("drop_foreign_feed")))
+            gone = len((yield Query("drop_foreign_feed")))
+            if gone:  # it was open, and it stays open
+                now = (yield Query("now"))[0].now_us
+                yield Query("open_feed", scalars=(now,))
+            return gone
 
         return await settled(self._store, work)
 

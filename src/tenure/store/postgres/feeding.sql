@@ -2,12 +2,24 @@
 
 -- name: save_feed
 -- A part of a save: one row for all its runs. Its position is the transaction's id: see feed_after. (A row with this id
--- can only be another server's, from before the database was carried over; see drop_foreign_feed.)
+-- can only be another server's, from before the database was carried over; see drop_foreign_feed.) Nothing where the feed
+-- was never opened.
 insert into feed (pos, at, body)
 select pg_current_xact_id()::text::bigint, {now}, string_agg(n.body, ''::bytea)
-from unnest({rows}::feed_in[]) n where (n.run_id in (select id from ok)) is true
+from unnest({rows}::feed_in[]) n where (n.run_id in (select id from ok)) is true and exists (select from feed)
 having count(*) > 0
 on conflict (pos) do update set at = excluded.at, body = excluded.body
+
+-- name: hold_saves
+-- Until the commit nobody saves. Every save changes or makes a run, and a statement takes its locks before its snapshot, so
+-- one that had to wait for this sees what is committed here: either it is over before, or it tells.
+lock table run in share row exclusive mode
+
+-- name: open_feed
+-- An empty row: everything after it is told. $1 the time.
+insert into feed (pos, at, body)
+select pg_current_xact_id()::text::bigint, $1::bigint, ''::bytea where not exists (select from feed)
+returning pos, at, body
 
 -- name: feed_bounds
 -- Up to where it was trimmed (0: nowhere; the last of what was trimmed stays, empty), and up to where it can be read:

@@ -2,7 +2,16 @@
 
 -- name: save_feed
 -- A part of a save. There is one writer, so positions are made, and seen, in their order. ?1 the time, ?2 what is told.
-insert into feed (at, body) values (?1, ?2)
+-- Nothing where the feed was never opened.
+insert into feed (at, body) select ?1, ?2 where exists (select 1 from feed)
+
+-- name: hold_saves
+-- Nothing to do: the transaction is alone. PostgreSQL: a lock on the table of runs.
+select 0, 0, x'' where false
+
+-- name: open_feed
+-- An empty row: everything after it is told. ?1 the time.
+insert into feed (at, body) select ?1, x'' where not exists (select 1 from feed) returning pos, at, body
 
 -- name: feed_bounds
 -- Up to where it was trimmed (0: nowhere; the last of what was trimmed stays, empty), and up to where it can be read.
