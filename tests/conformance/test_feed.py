@@ -66,9 +66,9 @@ async def test_nothing_is_written_until_somebody_wants_it_and_everything_from_th
         await w.create(plan=["a"])
         assert await w.read("feed_rows_after", 0, 10) == []
         feedings = [Feeding(w.store), Feeding(w.through(1).store)]
-        made, *_ = await asyncio.gather(
-            asyncio.gather(*[w.create(plan=["a"]) for _ in range(20)]), *[one.open() for one in feedings]
-        )
+        creating = asyncio.gather(*[w.create(plan=["a"]) for _ in range(20)])
+        await asyncio.gather(*[one.open() for one in feedings])
+        made = await creating
         begin = (await feedings[0].bounds()).trimmed
         [opening] = [row for row in await w.read("feed_rows_after", 0, 100) if not row.body]
         assert opening.pos == begin
@@ -89,11 +89,13 @@ async def test_no_save_is_under_way_when_the_feed_is_opened(postgres_place: Plac
         await asyncio.sleep(0.05)
         behind = asyncio.ensure_future(w.create(plan=["a"]))
         await asyncio.sleep(0.05)
-        assert not opening.done() and not behind.done()
+        assert not opening.done()
+        assert not behind.done()
         await transaction.commit()
         await other.close()
         await opening
-        assert {line.run_id for line in await told(w.store)} == {await behind}
+        made = await behind
+        assert {line.run_id for line in await told(w.store)} == {made}
 
 
 async def test_a_checkpoint_is_a_step_that_is_done(place: Place) -> None:

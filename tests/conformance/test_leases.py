@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import apsw
+import asyncpg
 import pytest
 
 from tenure.kernel import commands as c
-from tenure.limits import PAYLOAD_BYTES_MAX
+from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, PAYLOAD_BYTES_MAX
 from tests.conformance.world import Place, World, gate, step
 from tests.words import edges
 
@@ -216,6 +218,43 @@ async def test_events_hold_no_payload_and_no_label_and_a_payload_can_be_erased(p
             kept |= {row.body for row in await w.read("payloads_of", one)}
         assert kept == set(secrets) - {secrets[7]}
         assert "label-4711" in (await w.spec(run)).labels
+
+
+async def test_a_short_output_lies_with_its_checkpoint_and_can_be_erased_there(place: Place) -> None:
+    short, long = b"s" * CHECKPOINT_OUTPUT_BYTES_MAX, b"l" * (CHECKPOINT_OUTPUT_BYTES_MAX + 1)
+    async with World(place) as w:
+        lease = await w.begin(input=b"input")
+        run = lease.run_id
+        await w.checkpoint(lease, "short", output=short)
+        await w.checkpoint(lease, "long", output=long)
+        for output in (b"once", b"twice"):  # it is recorded again, and what it returned first stays known
+            await w.checkpoint(lease, "unsafe", output=output, resumable=False, idempotent=True)
+        rows = {row.name: row for row in await w.read("checkpoints_of", run)}
+        assert {name: row.output for name, row in rows.items()} == {
+            "short": short,
+            "long": None,
+            "unsafe": None,
+        }
+        kept = [row.body for row in await w.read("payloads_of", run)]
+        assert kept == [b"input", short, long, b"once", b"twice"]
+        for name, output in (("short", short), ("long", long), ("unsafe", b"twice")):
+            [payload] = await w.read("payload", run, rows[name].output_ref)
+            assert (payload.ref, payload.body) == (rows[name].output_ref, output)
+        resumed = {row.name: row.output for row in await w.read("resume_checkpoints", run, 0)}
+        assert resumed == {"short": short, "long": long, "unsafe": b"twice"}
+        erase = "update {}checkpoint set salt = null, output = null where name = 'short'"
+        if place.kind == "sqlite":
+            with apsw.Connection(place.address) as connection:
+                connection.execute(erase.format(""))
+            connection.close()
+        else:
+            other = await asyncpg.connect(place.address)
+            await other.execute(erase.format("tenure."))
+            await other.close()
+        assert await w.read("payload", run, rows["short"].output_ref) == []
+        [gone] = [row for row in await w.read("resume_checkpoints", run, 0) if row.name == "short"]
+        assert (gone.output, gone.output_ref) == (None, rows["short"].output_ref)
+        await w.complete(lease)  # and the chain is whole: the doctor looks at the end
 
 
 async def test_one_command_makes_one_event_that_lists_every_edge_in_order(place: Place) -> None:

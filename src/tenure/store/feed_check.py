@@ -2,7 +2,7 @@
 
 Laws:
 1. Every event that has changed a run's status since the feed begins is in it, and every line of it is of an event that is
-   there. Events from before its first row are not asked for: it is trimmed, and older than some databases.
+   there. Events from before its first row are not asked for: it is trimmed, and opened when somebody wants it.
 2. The runs are looked at first and the feed afterwards, so that what is committed meanwhile is no finding.
 3. What it remembers is bounded: beyond that, newer events are not asked for.
 """
@@ -19,7 +19,7 @@ from tenure.kernel.history import decode_body
 PAGE_ROWS = 500
 EVENTS_MAX = 200_000
 TRIMMED_SECONDS = 60.0
-"""Rows are trimmed by position and dated by time: around the last one that was trimmed the two may differ by this."""
+"""It begins at a position and events are dated by time: around its first row the two may differ by this."""
 
 
 class Reader(Protocol):
@@ -76,4 +76,4 @@ class FeedCheck:
 async def _since(store: Reader) -> int | None:
     """The moment after which everything is told; None: there is nothing."""
     first = await store.read("feed_rows_after", 0, 1)
-    return first[0].at + (0 if first[0].body else us(TRIMMED_SECONDS)) if first else None
+    return first[0].at + us(TRIMMED_SECONDS) if first else None
