@@ -249,7 +249,7 @@ class Attempt(Row, gc=False):
 
 
 class Checkpoint(Row, gc=False):
-    """A durable sub-result inside a step."""
+    """A durable sub-result inside a step. What it returned lies in `output`, with its salt, where that is short and for good."""
 
     table: ClassVar[str] = "checkpoint"
     key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "name")
@@ -278,11 +278,9 @@ class Checkpoint(Row, gc=False):
     error: str | None = None
     meta: str | None = None
     """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
-    input_ref: int | None = None
-    """What it was called with, where its profile keeps that."""
+    input_ref: int | None = None  # what it was called with, where its profile keeps that
     salt: bytes | None = None
     output: bytes | None = None
-    """The payload behind `output_ref` where that is short and for good: a row of its own would cost as much as this one."""
 
     @property
     def unsafe(self) -> bool:
