@@ -151,6 +151,15 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     resume_count: int = 0
     rerun_of: int | None = None
     attempt_no: int = 1
+    undo_of: int | None = None
+    """The run whose effects this one undoes."""
+    budget: int | None = None
+    """What it may cost, in micro-units of `currency`."""
+    currency: str = ""
+    compensate: bool = False
+    """Whether its cancellation starts a run that undoes what it did."""
+    behind: str = ""
+    """Everybody who stands behind it besides the requester, as `id id`."""
     reuse: tuple[Reused, ...] = ()
     """Checkpoints of the run this one resumes, given to its first step."""
     eager: ClaimBy | None = None

@@ -14,18 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
-
-class Row(msgspec.Struct, gc=False):
-    """A row of a table; `table` names it and `key` its primary key."""
-
-    table: ClassVar[str]
-    key: ClassVar[tuple[str, ...]]
-    beside: ClassVar[frozenset[str]] = frozenset()
-    """Columns that are not history."""
-    fixed: ClassVar[int] = 0
-    """How many of the first columns never change."""
+from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.row import Row
 
 
 class Run(Row, gc=False):
@@ -138,6 +128,15 @@ class RunSpec(Row, gc=False):
     labels: str
     metadata: str
     salt: bytes
+    undo_of: int | None = None
+    """The run whose effects this one undoes."""
+    budget: int | None = None
+    """What it may cost, in micro-units of `currency`."""
+    currency: str = ""
+    compensate: bool = False
+    """Whether its cancellation starts a run that undoes what it did."""
+    behind: str = ""
+    """Who stands behind it besides the requester, as `id id`: none of them counts as an approver of what it does."""
 
 
 class Step(Row, gc=False):
@@ -342,6 +341,11 @@ class Approval(Row, gc=False):
     decided_at: int | None = None
     decided_by: str | None = None
     reason_ref: int | None = None
+    people_in: str = ""
+    """The group that those who say yes must belong to; empty: anybody who may approve."""
+    reminded_at: int | None = None
+    used_no: int | None = None
+    """The receipt that used it up: an approval is good for one action."""
 
 
 class Inbox(Row, gc=False):
@@ -448,6 +452,7 @@ class Cap(Row, gc=False):
     weight: int = 1
     max_concurrency: int | None = None
     max_runs_per_min: int | None = None
+    max_writes_per_run: int | None = None
 
 
 class Idempotency(Row, gc=False):
@@ -489,6 +494,9 @@ ROWS: dict[str, type[Row]] = {
         Stale,
         Cap,
         Idempotency,
+        Verdict,
+        Receipt,
+        Purse,
     )
 }
 

@@ -7,6 +7,7 @@ the rows they wrote); what a query needs and answers stands there, its text in `
 from __future__ import annotations
 
 from tenure.kernel.beside import BESIDE
+from tenure.kernel.governance import GOVERNANCE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
 from tenure.store import beside, deliveries, feeding, gauging, identity, keys, listing, remote
@@ -29,7 +30,7 @@ READS: dict[str, Answer] = {
 WRITES: dict[str, Answer] = {
     name: answer for family in FAMILIES.values() for name, answer in family.WRITES.items()
 }
-ROWS: dict[str, type[Row]] = {**BESIDE, **SERVICE}
+ROWS: dict[str, type[Row]] = {**BESIDE, **SERVICE, **GOVERNANCE}
 """The tables beside the runs'."""
 
 

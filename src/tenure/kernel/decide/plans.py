@@ -107,6 +107,11 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.labels,
         c.metadata,
         salt,
+        c.undo_of,
+        c.budget,
+        c.currency,
+        c.compensate,
+        c.behind,
     )
     d.changed["run_spec",] = spec
     d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())

@@ -18,6 +18,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from tenure import ids
+from tenure.canonical import canonical
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.embedded.looking import Delivered
@@ -31,7 +32,6 @@ from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, page
 from tenure.server.call import Call
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
-from tenure.server.runs.canonical import canonical
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.server.runs.new_runs import Asking, RunCreated, answer_of, wrong
 
