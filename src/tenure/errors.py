@@ -326,6 +326,45 @@ CODES: dict[str, ErrorSpec] = {
         "A secret's reference leads nowhere here.",
         "Set the variable or write the file that the reference names, where the server runs.",
     ),
+    # ------------------------------------------------------------------------------------------ policy
+    "POLICY_INVALID": _spec(
+        422,
+        "The policy file is not one; the details name each place by line and column.",
+        "Correct the places named in the details; docs/policy.md says what a file may have.",
+    ),
+    "POLICY_NOT_FOUND": _spec(
+        404, "There is no such version of the policy.", "List them with `tenure policy list`."
+    ),
+    "POLICY_DENIED": _spec(
+        403,
+        "The policy does not allow the action, so nothing was called.",
+        "`tenure policy explain RUN` names the rules; change the action, or have the policy changed.",
+    ),
+    "POLICY_MISSING": _spec(
+        403,
+        "The tenant has no active policy, and without one everything is denied.",
+        "Publish one and activate it: `tenure policy publish FILE`, `tenure policy activate VERSION`.",
+    ),
+    "POLICY_NO_RULE": _spec(
+        403,
+        "No rule of the policy speaks for the action, and what nobody allows is denied.",
+        "Add a rule for its connector and operation; `tenure policy test FILE` shows what it says.",
+    ),
+    "POLICY_ERROR": _spec(
+        403,
+        "The policy, or a condition of it, could not be evaluated: that is a denial.",
+        "`tenure policy explain RUN` names the rule; guard what may be missing with `has(...)`.",
+    ),
+    "SECOND_PERSON_NEEDED": _spec(
+        403,
+        "A second person must say it: whoever proposed it does not confirm it.",
+        "Ask another person with the role to repeat the command.",
+    ),
+    "FROZEN": _spec(
+        409,
+        "Actions of this tenant, workflow or connector are frozen.",
+        "`tenure freeze --list` shows what is; two people end it with `tenure thaw`.",
+    ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
     "PROFILE_INVALID": _spec(

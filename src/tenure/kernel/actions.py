@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -56,6 +57,16 @@ def action_digest(
     ).digest()
 
 
+def groups_named(people_in: str) -> tuple[str, ...]:
+    """The groups of `people_in`: a line each (no group's name has two)."""
+    return tuple(people_in.splitlines())
+
+
+def belongs(groups: Collection[str], people_in: str) -> bool:
+    """Whether somebody of these groups counts where `people_in` is asked for: they are in every group that is named there."""
+    return all(group in groups for group in groups_named(people_in))
+
+
 class Proposed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One action as it is proposed."""
 
@@ -83,6 +94,7 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tier: str = ""
     people: int = 0
     people_in: str = ""
+    """Groups, a line each: whoever says yes is in all of them; see `belongs`."""
     within_seconds: float | None = None
     error: str | None = None
     """A code, where it was denied because something is broken, frozen or unknown."""
