@@ -365,6 +365,32 @@ CODES: dict[str, ErrorSpec] = {
         "Actions of this tenant, workflow or connector are frozen.",
         "`tenure freeze --list` shows what is; two people end it with `tenure thaw`.",
     ),
+    # ------------------------------------------------------------------------------- seals and the ledger
+    "SIGNING_KEY_UNAVAILABLE": _spec(
+        500,
+        "The key that seals is not where its reference says, or may not be used as it lies there.",
+        "The message says what is wrong with it; docs/ledger.md explains the references. Nothing was signed.",
+    ),
+    "SIGNING_KEY_UNKNOWN": _spec(
+        409,
+        "The key that is configured is not the one that seals here, or it is revoked.",
+        "Let the old key endorse it with `tenure signing-keys rotate`; `tenure signing-keys list` shows which there are.",
+    ),
+    "SEAL_UNTRUSTED": _spec(
+        422,
+        "A signature is not one of a key that is trusted for its time.",
+        "Ask whoever sealed it for the trust file, on another way than the one the bundle came; believe nothing until then.",
+    ),
+    "LEDGER_CHECKPOINT_INVALID": _spec(
+        422,
+        "This is no signed checkpoint of a ledger, or not of this one.",
+        "Take the file that `tenure ledger export` wrote, as it was written.",
+    ),
+    "LEDGER_BROKEN": _spec(
+        500,
+        "The ledger is not the one that was signed: something was changed, dropped or put back.",
+        "`tenure ledger check` names the place. Nothing is signed over it; restore the database from an honest backup.",
+    ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
     "PROFILE_INVALID": _spec(
