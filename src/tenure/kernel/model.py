@@ -92,6 +92,8 @@ class Run(Row, gc=False):
     next_no: int = 1
     output_ref: int | None = None
     error_ref: int | None = None
+    receipts: int = 0
+    """How many receipts it has made: a run without any never looks for them."""
 
 
 class RunSpec(Row, gc=False):

@@ -222,6 +222,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_payloads": Payload,  # (run_id, ref)
     "load_acts": Receipt,  # (run_id, idx, label) -> all receipts of an act, in order
     "load_receipts": Receipt,  # (run_id, no)
+    "load_open_receipts": Receipt,  # (run_id) -> those that are intended or unknown
     "load_purses": Purse,  # (run_id)
     "load_key_holders": Receipt,  # (tenant, name) -> the receipt that holds the key, of whichever run
     "load_governance": Governance,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit

@@ -121,6 +121,10 @@ cross join lateral (
     where t.run_id = n.run_id and t.idx = n.idx and t.label = n.label offset 0) r
 order by r.run_id, r.no
 
+-- name: load_open_receipts
+select {receipt} from receipt where run_id = any($1::bigint[]) and state in ('intent', 'unknown')
+order by run_id, no
+
 -- name: load_receipts
 select {r.receipt} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
 cross join lateral (
@@ -488,7 +492,8 @@ update run r set
     steps_external = n.steps_external, steps_retry = n.steps_retry, steps_bad = n.steps_bad,
     steps_done = n.steps_done, checkpoints = n.checkpoints, waits_open = n.waits_open,
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
-    next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref
+    next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
+    receipts = n.receipts
 from unnest({rows}::run_change_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
     and (select yes from fine) and {gate}

@@ -470,10 +470,12 @@ create table receipt (
     constraint receipt_pkey PRIMARY KEY (run_id, no),
     constraint receipt_repeats_known CHECK (repeats = ANY (ARRAY['native_key'::text, 'sets_state'::text, 'marker'::text, 'none'::text])),
     constraint receipt_settled_when_closed CHECK ((state = ANY (ARRAY['intent'::text, 'unknown'::text])) = (settled_at IS NULL)),
-    constraint receipt_state_known CHECK (state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text, 'failed'::text, 'abandoned'::text, 'reversed'::text, 'reused'::text]))
+    constraint receipt_state_known CHECK (state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text, 'failed'::text, 'reversed'::text, 'reused'::text]))
 );
+CREATE INDEX receipt_act ON receipt USING btree (run_id, idx, label, no);
 CREATE UNIQUE INDEX receipt_approval ON receipt USING btree (run_id, approval_no) WHERE approval_no IS NOT NULL AND (state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text]));
 CREATE UNIQUE INDEX receipt_key ON receipt USING btree (tenant, name) WHERE state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text]);
+CREATE INDEX receipt_open ON receipt USING btree (run_id, no) WHERE state = ANY (ARRAY['intent'::text, 'unknown'::text]);
 CREATE INDEX receipt_unknown ON receipt USING btree (tenant, intent_at) WHERE state = 'unknown'::text;
 
 create table remote_lease (
@@ -538,6 +540,7 @@ create table run (
     next_no counter not null,
     output_ref integer,
     error_ref integer,
+    receipts counter not null,
     constraint run_pkey PRIMARY KEY (id),
     constraint run_sealed_when_finished CHECK (sealed_at IS NULL OR finished_at IS NOT NULL),
     constraint run_status_known CHECK ((status::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL)),
@@ -1079,7 +1082,8 @@ create type run_change_in as (
     next_ref integer,
     next_no integer,
     output_ref integer,
-    error_ref integer
+    error_ref integer,
+    receipts integer
 );
 
 create type run_in as (
@@ -1132,7 +1136,8 @@ create type run_in as (
     next_ref integer,
     next_no integer,
     output_ref integer,
-    error_ref integer
+    error_ref integer,
+    receipts integer
 );
 
 create type run_light_in as (

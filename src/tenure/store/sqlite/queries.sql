@@ -93,6 +93,10 @@ select * from child where run_id = ?1 and child_id = ?2
 -- All receipts of an act, in order.
 select * from receipt where run_id = ?1 and idx = ?2 and label = ?3 order by no
 
+-- name: load_open_receipts
+-- Those of which it is not known how they ended.
+select * from receipt indexed by receipt_open where run_id = ?1 and state in ('intent', 'unknown') order by no
+
 -- name: load_receipts
 -- One receipt.
 select * from receipt where run_id = ?1 and no = ?2
@@ -275,7 +279,7 @@ on conflict do nothing
 insert into run values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
-    ?45, ?46, ?47, ?48, ?49, ?50
+    ?45, ?46, ?47, ?48, ?49, ?50, ?51
 )
 on conflict (id) do nothing
 
@@ -290,7 +294,7 @@ update run set
     sealed_at = ?31, wake_at = ?32, steps_total = ?33, steps_open = ?34, steps_ready = ?35, steps_live = ?36,
     steps_approval = ?37, steps_external = ?38, steps_retry = ?39, steps_bad = ?40, steps_done = ?41,
     checkpoints = ?42, waits_open = ?43, inbox_total = ?44, inbox_buffered = ?45, children_open = ?46,
-    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50
+    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50, receipts = ?51
 where id = ?1
 
 -- name: save_run_spec

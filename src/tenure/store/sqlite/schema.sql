@@ -478,7 +478,7 @@ CREATE TABLE receipt (
     source_run integer,
     source_no integer,
     primary key (run_id, no),
-    constraint receipt_state_known check (state in ('intent', 'unknown', 'succeeded', 'failed', 'abandoned', 'reversed', 'reused')),
+    constraint receipt_state_known check (state in ('intent', 'unknown', 'succeeded', 'failed', 'reversed', 'reused')),
     constraint receipt_repeats_known check (repeats in ('native_key', 'sets_state', 'marker', 'none')),
     constraint receipt_settled_when_closed check ((state in ('intent', 'unknown')) = (settled_at is null))
 ) strict, without rowid;
@@ -544,6 +544,7 @@ CREATE TABLE run (
     next_no integer not null,
     output_ref integer,
     error_ref integer,
+    receipts integer not null,
     constraint run_status_known check (
         case status
             when 'created' then finished_at is null
@@ -573,7 +574,8 @@ CREATE TABLE run (
     constraint run_counters check (
         min(
             version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external, steps_retry,
-            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open
+            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open,
+            receipts
         ) >= 0
     )
 ) strict;
@@ -901,10 +903,14 @@ CREATE UNIQUE INDEX person_enrolling on person (enrol_hash) where enrol_hash is 
 
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
 
+CREATE INDEX receipt_act on receipt (run_id, idx, label, no);
+
 CREATE UNIQUE INDEX receipt_approval on receipt (run_id, approval_no)
     where approval_no is not null and state in ('intent', 'unknown', 'succeeded');
 
 CREATE UNIQUE INDEX receipt_key on receipt (tenant, name) where state in ('intent', 'unknown', 'succeeded');
+
+CREATE INDEX receipt_open on receipt (run_id, no) where state in ('intent', 'unknown');
 
 CREATE INDEX receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 

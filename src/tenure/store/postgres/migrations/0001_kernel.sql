@@ -87,6 +87,7 @@ create table run (
     next_no counter not null,
     output_ref integer,
     error_ref integer,
+    receipts counter not null,
     constraint run_status_known check (
         (status in ('succeeded', 'failed', 'canceled', 'timed_out')) = (finished_at is not null)),
     constraint run_terminal_is_complete check (

@@ -58,7 +58,7 @@ create table receipt (
     source_run bigint,
     source_no integer,
     primary key (run_id, no),
-    constraint receipt_state_known check (state in ('intent', 'unknown', 'succeeded', 'failed', 'abandoned', 'reversed', 'reused')),
+    constraint receipt_state_known check (state in ('intent', 'unknown', 'succeeded', 'failed', 'reversed', 'reused')),
     constraint receipt_repeats_known check (repeats in ('native_key', 'sets_state', 'marker', 'none')),
     constraint receipt_settled_when_closed check ((state in ('intent', 'unknown')) = (settled_at is null))
 );
@@ -182,6 +182,8 @@ create unique index receipt_key on receipt (tenant, name) where state in ('inten
 -- An approval is good for one action (I42); the tries of that action share it.
 create unique index receipt_approval on receipt (run_id, approval_no)
     where approval_no is not null and state in ('intent', 'unknown', 'succeeded');
+create index receipt_act on receipt (run_id, idx, label, no);
+create index receipt_open on receipt (run_id, no) where state in ('intent', 'unknown');
 create index receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 create index verdict_time on verdict (tenant, at);
 create index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;

@@ -80,6 +80,7 @@ create table run (
     next_no integer not null,
     output_ref integer,
     error_ref integer,
+    receipts integer not null,
     constraint run_status_known check (
         case status
             when 'created' then finished_at is null
@@ -109,7 +110,8 @@ create table run (
     constraint run_counters check (
         min(
             version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external, steps_retry,
-            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open
+            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open,
+            receipts
         ) >= 0
     )
 ) strict;
