@@ -28,6 +28,8 @@ INTEGER_MAX = 2**31 - 1
 STEPS_PER_RUN_MAX = 20_000
 CHECKPOINTS_PER_RUN_MAX = 10_000
 OPEN_WAITS_PER_RUN_MAX = 1_000
+PEOPLE_BEHIND_MAX = 100
+"""Besides the requester."""
 EVENTS_BUFFERED_PER_RUN_MAX = 1_000
 """Delivered events nobody has waited for yet."""
 EVENT_IDS_PER_RUN_MAX = 10_000
@@ -86,6 +88,14 @@ COMPREHENSION_ITEMS_MAX = 2_000
 NESTED_COMPREHENSION_ITEMS_MAX = 100
 COMPREHENSION_CHARS_MAX = 64 * 1024 * 1024
 """Characters that a comprehension could repeat, in the worst case."""
+POLICY_RULES_MAX = 1_000
+"""Rules of one policy."""
+POLICY_CASES_MAX = 1_000
+"""Tests in its file."""
+POLICY_PEOPLE_MAX = 20
+"""People a rule may ask for."""
+POLICIES_CACHED_MAX = 500
+"""Tenants whose active policy one process keeps compiled."""
 COMMAND_OUTPUT_BYTES_MAX = 128 * 1024
 """What is kept of each of a command's outputs, from the end; both together fit a payload."""
 COMMAND_LINE_BYTES_MAX = 16 * 1024

@@ -10,11 +10,12 @@ from tenure.kernel.beside import BESIDE
 from tenure.kernel.governance import GOVERNANCE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
-from tenure.store import beside, deliveries, feeding, gauging, identity, keys, listing, remote
+from tenure.store import acting, beside, deliveries, feeding, gauging, identity, keys, listing, policies, remote
 from tenure.store.port import Answer
 from tenure.store.sqlfile import named_queries
 
 FAMILIES = {
+    "acting": acting,
     "beside": beside,
     "identity": identity,
     "keys": keys,
@@ -22,6 +23,7 @@ FAMILIES = {
     "deliveries": deliveries,
     "feeding": feeding,
     "gauging": gauging,
+    "policies": policies,
     "remote": remote,
 }
 READS: dict[str, Answer] = {
