@@ -38,6 +38,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Schedules", ("SCHEDULE_",)),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
+    ("Connectors", ("CONNECTOR", "UNKNOWN_OPERATION", "OUTGOING_")),
     (
         "The API",
         (
