@@ -10,7 +10,19 @@ from tenure.kernel.beside import BESIDE
 from tenure.kernel.governance import GOVERNANCE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
-from tenure.store import acting, beside, deliveries, feeding, gauging, identity, keys, listing, policies, remote
+from tenure.store import (
+    acting,
+    beside,
+    deliveries,
+    feeding,
+    gauging,
+    identity,
+    keys,
+    ledger,
+    listing,
+    policies,
+    remote,
+)
 from tenure.store.port import Answer
 from tenure.store.sqlfile import named_queries
 
@@ -19,6 +31,7 @@ FAMILIES = {
     "beside": beside,
     "identity": identity,
     "keys": keys,
+    "ledger": ledger,
     "listing": listing,
     "deliveries": deliveries,
     "feeding": feeding,

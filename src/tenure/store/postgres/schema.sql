@@ -255,6 +255,7 @@ create table evidence (
     at bigint not null,
     constraint evidence_pkey PRIMARY KEY (run_id, no)
 );
+CREATE INDEX evidence_newest ON evidence USING btree (tenant, at, run_id) WHERE no = 0;
 
 create table feed (
     pos bigint not null,
@@ -339,7 +340,8 @@ create table leaf (
     constraint leaf_kind_known CHECK (kind = ANY (ARRAY['created'::text, 'sealed'::text, 'supplement'::text, 'admin'::text, 'key'::text])),
     constraint leaf_pkey PRIMARY KEY (tenant, pos)
 );
-CREATE INDEX leaf_run ON leaf USING btree (tenant, run_id, kind, part) WHERE run_id IS NOT NULL;
+CREATE UNIQUE INDEX leaf_admin ON leaf USING btree (tenant, part) WHERE kind = 'admin'::text;
+CREATE UNIQUE INDEX leaf_run ON leaf USING btree (tenant, run_id, kind, part) WHERE run_id IS NOT NULL;
 
 create table log_line (
     run_id bigint not null,

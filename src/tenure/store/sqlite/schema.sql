@@ -883,6 +883,8 @@ CREATE INDEX delivery_newest on delivery (hook_id, received_at);
 
 CREATE INDEX delivery_open on delivery (received_at) where status = 'received';
 
+CREATE INDEX evidence_newest on evidence (tenant, at, run_id) where no = 0;
+
 CREATE INDEX hook_of on hook (tenant, created_at);
 
 CREATE INDEX idempotency_expiry on idempotency (status, expires_at);
@@ -891,7 +893,9 @@ CREATE INDEX inbox_buffered on inbox (run_id, name, no) where wait_no is null;
 
 CREATE UNIQUE INDEX inbox_event on inbox (run_id, event_id);
 
-CREATE INDEX leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
+CREATE UNIQUE INDEX leaf_admin on leaf (tenant, part) where kind = 'admin';
+
+CREATE UNIQUE INDEX leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
 
 CREATE INDEX notice_due on notice (due_at) where due_at is not null;
 

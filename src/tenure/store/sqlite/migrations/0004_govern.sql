@@ -186,8 +186,11 @@ create index receipt_act on receipt (run_id, idx, label, no);
 create index receipt_open on receipt (run_id, no) where state in ('intent', 'unknown');
 create index receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 create index verdict_time on verdict (tenant, at);
-create index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
+-- A run is created once, sealed once, and each of its supplements is sealed once; so is each line of an admin chain.
+create unique index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
+create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, at);
 create index card_open on card (tenant, updated_at);
+create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
 -- Finished runs that are not sealed yet.
 create index run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
