@@ -49,6 +49,14 @@ LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 HEARTBEATS_PER_LEASE_MIN = 3
 """Two lost heartbeats in a row must not cost a lease."""
+CALL_MARGIN_SECONDS = 0.5
+"""How long before the end of its lease a call on the world has to be over."""
+CALL_SECONDS_MIN = 0.5
+"""With less than this left of its lease no call is intended, unless it may not take longer anyway."""
+SPENT_MICROS_MAX = 10**15
+"""What one message may say was spent, in micro-units."""
+RECEIPT_SECONDS = 7 * 86_400.0
+"""How long people have to say how an unknown action ended, where nothing else says it."""
 KEY_POLL_SECONDS = 5.0
 """How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
 KEY_LINE_POLL_SECONDS = 30.0

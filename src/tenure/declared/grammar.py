@@ -182,6 +182,10 @@ APPROVAL = Record(
         ),
         Field(name="tier", shape=Text(what="a tier", choices=("low", "med", "high"), doc="Default: low.")),
         Field(name="people", shape=Whole(least=1, most=100, doc="How many have to say yes. Default: 1.")),
+        Field(
+            name="group",
+            shape=Text(doc="The group that those who decide belong to. Default: anybody who may approve."),
+        ),
         Field(name="within", shape=_seconds),
     ),
 )

@@ -30,6 +30,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     tier: Literal["low", "med", "high"] = "low"
     people: int = 1
+    group: str = ""
     within: float | None = None
 
 

@@ -193,6 +193,7 @@ async def change_run(request: Call, run_id: FromPath[str], data: JSONBody[Change
         labels=None if data.labels is None else json_object(data.labels),
         metadata=None if data.metadata is None else json_object(data.metadata),
         merge=True,
+        requester=request.who.requester,
     )
     said = await engine.orchestrator.send(command)
     return About(
@@ -238,7 +239,9 @@ async def resume_run(
     said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: Held | None) -> Answer:
-        command = await engine.resumption(run_id, happened=said.happened, repeat=said.repeat)
+        command = await engine.resumption(
+            run_id, happened=said.happened, repeat=said.repeat, requester=request.who.requester
+        )
         if command is not None:
             return await _started(request, engine, command, held)
         status = (await engine.views.row(number)).status

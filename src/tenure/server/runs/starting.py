@@ -36,6 +36,8 @@ class Start(Options, frozen=True, kw_only=True):
     request_hash: bytes = b""
     """With a key: what makes two requests the same one."""
     context: c.Context | None = None
+    behind: str = ""
+    """Who else stands behind it, as `id id`."""
 
 
 _catalogs: weakref.WeakKeyDictionary[Store, Catalog] = weakref.WeakKeyDictionary()
@@ -73,6 +75,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
         plan=plan,
         input=body,
         request_hash=asked.request_hash,
+        behind=asked.behind,
         **fields,
     )
     return Prepared(command, body)

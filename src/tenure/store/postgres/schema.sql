@@ -411,10 +411,12 @@ create table person (
     enrol_until bigint,
     created_at bigint not null,
     closed_at bigint,
+    github text collate "C",
     constraint person_code_ends CHECK ((enrol_hash IS NULL) = (enrol_until IS NULL)),
     constraint person_pkey PRIMARY KEY (tenant, id)
 );
 CREATE UNIQUE INDEX person_enrolling ON person USING btree (enrol_hash) WHERE enrol_hash IS NOT NULL;
+CREATE UNIQUE INDEX person_github ON person USING btree (tenant, github) WHERE github IS NOT NULL;
 CREATE UNIQUE INDEX person_slack ON person USING btree (tenant, slack) WHERE slack IS NOT NULL;
 
 create table policy (

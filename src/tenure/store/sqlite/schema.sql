@@ -421,6 +421,7 @@ CREATE TABLE person (
     enrol_until integer,
     created_at integer not null,
     closed_at integer,
+    github text,
     primary key (tenant, id),
     constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
 ) strict, without rowid;
@@ -904,6 +905,8 @@ CREATE INDEX notice_of_run on notice (tenant, subscription, run_id, pos, part);
 CREATE INDEX outbox_oldest on outbox (created_at);
 
 CREATE UNIQUE INDEX person_enrolling on person (enrol_hash) where enrol_hash is not null;
+
+CREATE UNIQUE INDEX person_github on person (tenant, github) where github is not null;
 
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
 
