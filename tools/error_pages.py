@@ -36,7 +36,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
     ("Schedules", ("SCHEDULE_",)),
-    ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_")),
+    ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
     ("Connectors", ("CONNECTOR", "UNKNOWN_OPERATION", "OUTGOING_")),
     (

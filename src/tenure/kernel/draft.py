@@ -415,6 +415,8 @@ class Draft:
     def decision(self, result: Any, kind: str) -> Decision:
         """The finished decision, with its event if anything that is history changed."""
         before = self.snap.run
+        if before is not None and before.sealed_at is not None and kind != "sealed":
+            self.edit_run().sealed_at = None  # what comes later is sealed later
         changes: dict[str, dict[str, Any]] = {}
         for key, row in self.changed.items():
             table = key[0]
