@@ -98,6 +98,8 @@ COMPREHENSION_CHARS_MAX = 64 * 1024 * 1024
 """Characters that a comprehension could repeat, in the worst case."""
 POLICY_RULES_MAX = 1_000
 """Rules of one policy."""
+POLICY_RULES_PER_OPERATION_MAX = 100
+"""Rules of one policy that are about the same operation: each verdict names them all."""
 POLICY_CASES_MAX = 1_000
 """Tests in its file."""
 POLICY_PEOPLE_MAX = 20

@@ -209,7 +209,7 @@ def _check_root(root: str, roots: tuple[str, ...], bound: frozenset[str]) -> Non
 
 def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     # The depth is known from the tokens, before CEL sees the text.
-    tokens = [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
+    tokens = tokens_of(source)
     nested, bound = _comprehensions(tokens)
     if nested > COMPREHENSIONS_NESTED_MAX:
         raise Malformed(
@@ -247,6 +247,11 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     signs = [text for kind, text in tokens if kind == "sign"]
     listed, joined = signs.count(",") + 1, signs.count("+") + 1
     return Expression(source, tuple(refers), nested=nested, listed=listed, joined=joined)
+
+
+def tokens_of(source: str) -> list[tuple[str, str]]:
+    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character."""
+    return [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
 
 
 def _comprehensions(tokens: list[tuple[str, str]]) -> tuple[int, frozenset[str]]:

@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -57,16 +56,6 @@ def action_digest(
     ).digest()
 
 
-def groups_named(people_in: str) -> tuple[str, ...]:
-    """The groups of `people_in`: a line each (no group's name has two)."""
-    return tuple(people_in.splitlines())
-
-
-def belongs(groups: Collection[str], people_in: str) -> bool:
-    """Whether somebody of these groups counts where `people_in` is asked for: they are in every group that is named there."""
-    return all(group in groups for group in groups_named(people_in))
-
-
 class Proposed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One action as it is proposed."""
 
@@ -94,7 +83,7 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tier: str = ""
     people: int = 0
     people_in: str = ""
-    """Groups, a line each: whoever says yes is in all of them; see `belongs`."""
+    """The group that whoever says yes belongs to; empty: any approver."""
     within_seconds: float | None = None
     error: str | None = None
     """A code, where it was denied because something is broken, frozen or unknown."""
@@ -135,18 +124,20 @@ class IntendAct(ActMessage, frozen=True, gc=False, kw_only=True):
 
 
 class RepeatAct(ActMessage, frozen=True, gc=False, kw_only=True):
-    """Intend the call of a receipt again, under this lease: its answer was lost and it is safe to repeat."""
+    """Intend the call of a receipt again, under this lease: its answer was lost and it is safe to repeat, or a person said `retry`
+    (a receipt that is intended and has `settled_by`: good for one call)."""
 
     no: int
     call_seconds: float
 
 
 class SettleAct(ActMessage, frozen=True, gc=False, kw_only=True):
-    """What became of a call."""
+    """What became of a call. Of one that an earlier attempt intended only `succeeded` (it was found) and `unknown` can be said."""
 
     no: int
     state: Literal["succeeded", "failed", "unknown"]
     result: bytes | None = None
+    """What was answered; of a failed one the message."""
     error: str | None = None
     retry_after_seconds: float | None = None
     """Of a failed one: when it may be tried again; None: never."""
@@ -181,13 +172,16 @@ class ActReply(msgspec.Struct, gc=False, omit_defaults=True):
     state: str
     """call: intended, make the call before `call_by`. done: it was done (result_ref of this run, or `source`). open: there is a
     receipt whose end is not known (`receipt_state`). failed: it failed for good, or may be tried again from `eligible_at` on. wait:
-    a question is open (`no` is the wait to suspend on). ask: the approval no longer suffices, ask again. again: the policy has
-    changed, ask it again. busy: another run's open receipt holds the key. refused: denied, rejected, expired or frozen; the step
-    has ended. settled: recorded. cancel: the run is being canceled, nothing new is done."""
+    a question is open (`no` is the wait to suspend on). go_on: it is approved (`approval_no`), intend it. ask: the approval does not
+    suffice, propose it. again: the policy has changed, ask it again. busy: another receipt holds the key and its end is not known.
+    refused: denied, rejected, expired or frozen; the step has ended. settled: recorded. cancel: the run is being canceled, nothing
+    new is done."""
     no: int | None = None
     """Of the receipt, or with `wait` of the wait."""
     receipt_state: str | None = None
     call_by: int | None = None
+    call_seconds: float | None = None
+    """How long after the commit that is: whoever asked for it before has at least so much time by its own clock."""
     eligible_at: int | None = None
     result_ref: int | None = None
     source: tuple[int, int] | None = None

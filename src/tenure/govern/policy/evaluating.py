@@ -4,8 +4,8 @@ Laws:
 1. Rules are found by the literal names of connector and operation; all that are found are evaluated, whatever the others say.
 2. A condition that has no value, or another than true or false, is a denial: POLICY_ERROR. So is everything else that breaks.
 3. A denial beats an approval, an approval beats an allowance, and where no rule speaks it is a denial: POLICY_NO_RULE.
-4. Of approvals the strictest of all that were asked for: the highest tier, the most people, the shortest time, and every
-   group: whoever says yes is in all of them.
+4. Of approvals the strictest of all that were asked for: the highest tier, the most people, the shortest time, and the group
+   that one of them names. Of two groups neither is the stricter: rules that name different ones are a denial, POLICY_ERROR.
 5. Nothing is compiled while an action waits: a policy is compiled once, and the facts are given to CEL once for all rules.
 """
 
@@ -139,13 +139,20 @@ class Compiled:
     def _strictest(self, asking: list[Rule], rules: str, tier: str) -> Ruling:
         asked = [rule.asked for rule in asking if rule.asked is not None]
         tiers = [TIERS.index(one.tier or tier) for one in asked]
+        groups = sorted({one.group for one in asked if one.group})
+        if len(groups) > 1:
+            named = ", ".join(rule.name for rule in asking if rule.asked is not None and rule.asked.group)
+            why = (
+                f"{named}: they ask different groups ({', '.join(groups)}), and one approval is of one group"
+            )
+            return Ruling(version=self.version, outcome="deny", rules=rules, error="POLICY_ERROR", why=why)
         return Ruling(
             version=self.version,
             outcome="needs_approval",
             rules=rules,
             tier=TIERS[max(tiers)],
             people=max(one.people for one in asked),
-            people_in="\n".join(sorted({group for one in asked for group in one.groups})),
+            people_in="".join(groups),
             within_seconds=min(one.within_seconds for one in asked),
             why="\n".join(_reason(rule) for rule in asking),
         )

@@ -25,7 +25,6 @@ _name = Text(what="a name", pattern=_NAME, says=_NAME_SAYS, most=100)
 _operation = Text(
     what="an operation", pattern=_NAME, says=_NAME_SAYS, most=100, doc="As in `label.add`; no patterns."
 )
-_group = Text(what="a group", most=NAME_CHARS_MAX)
 _why = Text(what="a reason", most=LABEL_CHARS_MAX)
 _tier = Text(what="a tier", choices=TIERS, doc="Default: the action's own.")
 
@@ -40,10 +39,10 @@ APPROVAL = Record(
         ),
         Field(
             name="group",
-            shape=Either(
-                listed=ListOf(item=_group, least=1, most=10, what="a list of groups"),
-                single=_group,
-                doc="The group that everybody who says yes belongs to; of several, to all of them. Default: any approver.",
+            shape=Text(
+                what="a group",
+                most=NAME_CHARS_MAX,
+                doc="The group that everybody who says yes belongs to. Default: any approver.",
             ),
         ),
         Field(name="within", shape=Length(doc="How long they have. Default: 1d.")),

@@ -6,6 +6,7 @@ or holds as a whole; whether the fields it names exist is `checking`'s business,
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tenure.govern.policy.facts import ROOTS
 from tenure.govern.policy.grammar import POLICY, WITHIN_SECONDS
 from tenure.govern.policy.model import Asked, Case, Policy, Rule
 from tenure.kernel.actions import Outcome
+from tenure.limits import POLICY_RULES_PER_OPERATION_MAX
 
 _SAYS: dict[str, Outcome] = {"allow": "allow", "deny": "deny", "approval": "needs_approval"}
 _AROUND = ("run", "tenant", "person", "time")
@@ -45,6 +47,7 @@ def read_policy(text: str, source: str, problems: Problems) -> Policy | None:
         return None
     rules = [rule for variant in data.get("rules", ()) if (rule := _rule(variant, problems)) is not None]
     _check_names(data, problems)
+    _check_crowds(rules, problems)
     cases = tuple(
         case
         for i, values in enumerate(data.get("tests", ()))
@@ -95,11 +98,10 @@ def _rule(variant: Variant, problems: Problems) -> Rule | None:
 
 
 def _asked(values: dict[str, Any]) -> Asked:
-    group = values.get("group", [])
     return Asked(
         tier=values.get("tier"),
         people=values.get("people", 1),
-        groups=tuple(sorted({group} if isinstance(group, str) else {*group})),
+        group=values.get("group", ""),
         within_seconds=values.get("within", WITHIN_SECONDS),
     )
 
@@ -113,6 +115,14 @@ def _check_names(data: dict[str, Any], problems: Problems) -> None:
             problems.add((*variant.path, "name"), f"there is a rule {name!r} already, in line {line}")
         elif name is not None:
             first[name] = variant.path
+
+
+def _check_crowds(rules: list[Rule], problems: Problems) -> None:
+    crowds = Counter((rule.connector, name) for rule in rules for name in rule.operations)
+    for (connector, operation), count in crowds.items():
+        if count > POLICY_RULES_PER_OPERATION_MAX:
+            most = POLICY_RULES_PER_OPERATION_MAX
+            problems.add(("rules",), f"{count} rules are about {connector}.{operation}; at most {most} are")
 
 
 def _case(values: dict[str, Any], root: Node, i: int, rules: list[Rule], problems: Problems) -> Case | None:
@@ -144,5 +154,6 @@ def _case(values: dict[str, Any], root: Node, i: int, rules: list[Rule], problem
         rules=tuple(values["rules"]) if "rules" in values else None,
         error=values.get("error"),
         approval=values.get("approval"),
+        index=i,
         line=root.find(path).line,
     )

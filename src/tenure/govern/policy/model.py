@@ -18,8 +18,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier | None = None
     """None: the action's own."""
     people: int = 1
-    groups: tuple[str, ...] = ()
-    """Whoever says yes is in all of them."""
+    group: str = ""
+    """Whoever says yes belongs to it; empty: any approver."""
     within_seconds: float
 
 
@@ -51,6 +51,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     approval: dict[str, Any] | None = None
     """What must be asked for, as far as it is given here."""
+    index: int
+    """Its place in the list of tests."""
     line: int
 
 
