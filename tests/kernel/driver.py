@@ -257,6 +257,9 @@ class Story:
             payloads=[self.payloads[key] for key in sorted(self.payloads)],
             events=list(self.events),
             outbox=list(self.outbox),
+            verdicts=[snap.verdicts[key] for key in sorted(snap.verdicts)],
+            receipts=[snap.receipts[key] for key in sorted(snap.receipts)],
+            purses=[] if snap.purse is None else [snap.purse],
         )
 
     def fork(self) -> Story:

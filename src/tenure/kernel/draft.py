@@ -470,5 +470,7 @@ class Draft:
         table = key[0]
         if table == "run_spec":
             return snap.spec
+        if table == "purse":
+            return snap.purse
         rest = key[1:]
         return snap.place[table].get(rest if len(rest) > 1 else rest[0])

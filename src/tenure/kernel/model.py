@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tenure.kernel.governed import Purse, Receipt, Verdict
-from tenure.kernel.row import Row
+from tenure.kernel.row import Row as Row  # noqa: PLC0414  # what all rows are is imported from here
 
 
 class Run(Row, gc=False):
@@ -291,7 +291,8 @@ class Checkpoint(Row, gc=False):
 
 
 class Wait(Row, gc=False):
-    """Something a step waits for: an approval, an event, a time or a child; or a proposal, which nobody waits for."""
+    """Something a step waits for: an approval, an event, a time, a child, or a person who says how an unknown action ended (kind
+    `receipt`); or a proposal, which nobody waits for."""
 
     table: ClassVar[str] = "wait"
     key: ClassVar[tuple[str, ...]] = ("run_id", "no")
@@ -507,3 +508,5 @@ CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
 AT_END = "end"
 QUESTIONS = frozenset({"approval", "proposal"})
 """Kinds of waits with a question to people behind them."""
+ASKS_PEOPLE = frozenset({"approval", "receipt"})
+"""Kinds of waits whose end is up to a person: an approval, and how an unknown action ended."""

@@ -100,6 +100,9 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             payloads=await store.read("payloads_of", run_id),
             events=await store.read("events_of", run_id),
             outbox=await store.read("outbox_of", run_id),
+            verdicts=await store.read("verdicts_of", run_id),
+            receipts=await store.read("receipts_of", run_id),
+            purses=await store.read("purses_of", run_id),
         )
         if await store.read("get_run", run_id) == [run]:
             return bundle
