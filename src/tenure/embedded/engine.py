@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -27,6 +28,9 @@ from tenure.embedded.once_more import OnceMore
 from tenure.embedded.options import Options, Said
 from tenure.embedded.plan import PlanLike, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
+from tenure.govern.connector import Connector
+from tenure.govern.connectors.registry import Connectors
+from tenure.govern.governor import Governor
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
@@ -69,6 +73,7 @@ class Engine(Looking, Flows, OnceMore):
         sweep: bool = True,
         sweep_seconds: float = SWEEP_SECONDS,
         only_reads: bool = False,
+        connectors: Iterable[Connector] | Connectors = (),
     ) -> None:
         self.url = _address(url)
         self.tenant = tenant
@@ -82,6 +87,8 @@ class Engine(Looking, Flows, OnceMore):
         self._stack = AsyncExitStack()
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
+        self.connectors = connectors if isinstance(connectors, Connectors) else Connectors(connectors)
+        """What runs can do to the world, as far as policies allow it."""
         self.local: list[Worker] = []
         """Workers of this process: told at once when a run of theirs is canceled."""
         self.artifacts = Artifacts(place_for(self.url))
@@ -137,8 +144,10 @@ class Engine(Looking, Flows, OnceMore):
     def station(self) -> LocalStation:
         """Where workers of this process get their work."""
         if self._station is None:
+            governor = Governor(self.orchestrator, self.artifacts, self.connectors)
+            ends = self.ends
             self._station = LocalStation(
-                self.url, self.orchestrator, self.artifacts, self.ends.succeeded, self.ends.ended
+                self.url, self.orchestrator, self.artifacts, ends.succeeded, ends.ended, governor
             )
         return self._station
 

@@ -28,6 +28,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of a reversal: the run and the number of the receipt that it takes back."""
     expects: dict[str, Any] | None = None
     """Of a reversal: what the target must look like."""
+    retries: int | None = None
+    """How often it is tried again where it is known not to have happened; None: whoever asks counts."""
     fresh: bool = False
     """Nothing was recorded of this act before: no receipt has to be looked for."""
 
@@ -46,4 +48,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     message: str = ""
     retry_at: int | None = None
+    tried: bool = False
+    """Of a failed one: whether it was tried now, and not before."""
     receipt: int | None = None

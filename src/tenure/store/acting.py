@@ -1,7 +1,4 @@
-"""What a step did to the world, for whoever goes on with it.
-
-Law: an act that was reused is answered with what the run came to whose effect it is.
-"""
+"""What a step did to the world, for whoever goes on with it."""
 
 from __future__ import annotations
 
@@ -28,6 +25,8 @@ class Acted(msgspec.Struct, gc=False):
     intent_at: int
     call_by: int
     settled_at: int | None
+    by_person: bool
+    """Whether a person has said how it ended; of an intended one, that it is to be called again."""
     eligible_at: int | None
     error: str | None
     wait_no: int | None

@@ -125,6 +125,8 @@ ROUTES: dict[str, dict[str, str]] = {
                 "cost", "complete", "fail", "release", "park", "cancel-ack",
             )
         },
+        "POST /runner/leases/{lease_id}/act": LEASE,
+        "GET /runner/actions": "runner",
         "PUT /runner/leases/{lease_id}/artifacts/{name}": LEASE,
         "GET /runner/leases/{lease_id}/artifacts/{name}": LEASE,
         "POST /runner/messages": "runner",
