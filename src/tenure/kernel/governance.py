@@ -147,9 +147,13 @@ class Card(Row, gc=False):
     ts: str | None
     """Slack's name of the message; None while it is being posted."""
     shown: str
-    """What it shows, `revision/status`; what it should show is the approval's."""
-    updated_at: int
+    """What it shows, `revision/status/votes`; what it should show is the approval's."""
+    due_at: int | None
+    """When it may be looked at: whoever does takes it for a while. None: it shows how the question ended."""
     tries: int = 0
+    """Since the last that went well."""
+    reminded: bool = False
+    """Whether people were reminded, in its thread."""
     error: str | None = None
 
 

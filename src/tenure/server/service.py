@@ -7,6 +7,7 @@ import asyncio
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish import Publisher, Reach
+from tenure.publish.cards import CardPublisher
 from tenure.secrets import Secrets
 from tenure.server.hooks.intake import Intake
 from tenure.server.identity.gate import Gate
@@ -58,6 +59,13 @@ class Service:
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach, self.secrets)
+        self.cards = CardPublisher(
+            engine.store,
+            self.secrets,
+            reach=reach,
+            slack_url=settings.slack_url,
+            public_url=settings.public_url,
+        )
         self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
@@ -69,6 +77,7 @@ class Service:
         self.tail.start()
         self.engine.orchestrator.on_told.append(self.publisher.wake)
         await self.publisher.start()
+        await self.cards.start()
         await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
@@ -77,6 +86,7 @@ class Service:
         self.observer.stop()
         await self.tail.stop()
         await self.publisher.stop()
+        await self.cards.stop()
         await self.gate.close()
         await self._key_sweep.__aexit__()
 

@@ -13,6 +13,7 @@ from tenure.kernel.service import SERVICE
 from tenure.store import (
     acting,
     beside,
+    cards,
     deliveries,
     evidence,
     feeding,
@@ -30,6 +31,7 @@ from tenure.store.sqlfile import named_queries
 FAMILIES = {
     "acting": acting,
     "beside": beside,
+    "cards": cards,
     "identity": identity,
     "keys": keys,
     "ledger": ledger,

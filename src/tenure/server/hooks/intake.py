@@ -57,6 +57,10 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     action and commit; else these count too."""
     linked_only: bool = False
     """Slack: commands are taken only from people who have linked their account."""
+    channel: str | None = None
+    """Slack: the id of the channel in which open approvals are shown as cards, like C0123456789; with `token`."""
+    token: str | None = None
+    """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to look for what may have been posted)."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

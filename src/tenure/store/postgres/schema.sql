@@ -137,12 +137,13 @@ create table card (
     channel text collate "C" not null,
     ts text collate "C",
     shown text collate "C" not null,
-    updated_at bigint not null,
+    due_at bigint,
     tries integer not null,
+    reminded boolean not null,
     error text collate "C",
     constraint card_pkey PRIMARY KEY (run_id, no)
 );
-CREATE INDEX card_open ON card USING btree (tenant, updated_at);
+CREATE INDEX card_due ON card USING btree (due_at) WHERE due_at IS NOT NULL;
 
 create table checkpoint (
     run_id bigint not null,

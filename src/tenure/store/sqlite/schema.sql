@@ -156,8 +156,9 @@ CREATE TABLE card (
     channel text not null,
     ts text,
     shown text not null,
-    updated_at integer not null,
+    due_at integer,
     tries integer not null,
+    reminded integer not null,
     error text,
     primary key (run_id, no)
 ) strict, without rowid;
@@ -870,7 +871,7 @@ CREATE INDEX approval_open on approval (tenant, requested_at) where status = 're
 
 CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
-CREATE INDEX card_open on card (tenant, updated_at);
+CREATE INDEX card_due on card (due_at) where due_at is not null;
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 

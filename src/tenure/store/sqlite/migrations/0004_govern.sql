@@ -156,8 +156,9 @@ create table card (
     channel text not null,
     ts text,
     shown text not null,
-    updated_at integer not null,
+    due_at integer,
     tries integer not null,
+    reminded integer not null,
     error text,
     primary key (run_id, no)
 ) strict, without rowid;
@@ -190,7 +191,7 @@ create index verdict_time on verdict (tenant, at);
 create unique index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
 create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, at);
-create index card_open on card (tenant, updated_at);
+create index card_due on card (due_at) where due_at is not null;
 create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
 -- Finished runs that are not sealed yet.
 create index run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
