@@ -50,6 +50,11 @@ def heard() -> Iterator[list[bytes]]:
             outer += values
 
 
+def heard_so_far() -> tuple[bytes, ...]:
+    """The values that were resolved inside the nearest `heard`."""
+    return tuple(_heard.get() or ())
+
+
 def _noted(value: bytes) -> bytes:
     values = _heard.get()
     if values is not None and value not in values:

@@ -277,7 +277,7 @@ async def test_the_service_is_a_process_too(tmp_path: Path) -> None:
     process = await create_subprocess_exec(
         sys.executable,
         "-m",
-        "tenure.testing.doubles.service",
+        "tenure.testing.doubles",
         "--mode",
         "neither",
         "--log",

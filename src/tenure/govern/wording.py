@@ -45,7 +45,8 @@ def bounded(text: str, chars_max: int = LINE_CHARS_MAX) -> str:
 def shown(value: Any, chars_max: int = LINE_CHARS_MAX) -> str:
     """A value as people read it: texts as they are, all else as JSON."""
     text = value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
-    return bounded(visible(text), chars_max)
+    more = len(text) - chars_max
+    return visible(text) if more <= 0 else f"{visible(text[:chars_max])}{CUT} ({more} more characters)"
 
 
 def lines(*given: str) -> list[str]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-import msgspec
-
 from tenure.clock import SECOND_US, HostClock
 from tenure.errors import CODES, TenureError
 from tenure.govern.connector import Fault
 from tenure.govern.outgoing import Answer, AnswerLost, NotSent
+from tenure.govern.redacting import Redactor
 from tenure.govern.wording import bounded, visible
+from tenure.secrets import heard_so_far
 
 UNREACHABLE = "CONNECTOR_UNREACHABLE"
 REFUSED = "OUTGOING_REFUSED"
@@ -48,8 +48,8 @@ def failed(
     retryable: bool = False,
     retry_after_seconds: float | None = None,
 ) -> CallFailed:
-    """A failure, in words that fit."""
-    said = bounded(visible(message), MESSAGE_CHARS_MAX)
+    """A failure, in words that fit. Secrets are taken out before they are cut in two."""
+    said = bounded(visible(Redactor(heard_so_far()).text(message)), MESSAGE_CHARS_MAX)
     return CallFailed(
         Fault(
             outcome=outcome,
@@ -116,8 +116,3 @@ def _moment(text: str) -> float | None:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def with_message(fault: Fault, message: str) -> Fault:
-    """The same, said otherwise."""
-    return msgspec.structs.replace(fault, message=message)

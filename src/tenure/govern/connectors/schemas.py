@@ -45,6 +45,15 @@ _OF: dict[str, frozenset[str]] = {
 }
 
 
+def object_of(**properties: Any) -> dict[str, Any]:
+    """The schema of an object with these keys; one whose name ends with `_` may be left out."""
+    return {
+        "type": "object",
+        "properties": {name.removesuffix("_"): schema for name, schema in properties.items()},
+        "required": [name for name in properties if not name.endswith("_")],
+    }
+
+
 def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """The types a schema allows; none: any."""
     given = schema.get("type", ())

@@ -14,6 +14,18 @@ See docs/connectors.md.
 from __future__ import annotations
 
 from tenure.testing.doubles.base import Double, Reply, Request, Trouble
+from tenure.testing.doubles.github import GitHubDouble
 from tenure.testing.doubles.service import ServiceDouble
+from tenure.testing.doubles.servicenow import ServiceNowDouble
+from tenure.testing.doubles.slack import SlackDouble
 
-__all__ = ["Double", "Reply", "Request", "ServiceDouble", "Trouble"]
+__all__ = [
+    "Double",
+    "GitHubDouble",
+    "Reply",
+    "Request",
+    "ServiceDouble",
+    "ServiceNowDouble",
+    "SlackDouble",
+    "Trouble",
+]

@@ -8,7 +8,7 @@ It does one thing: `POST /effects` appends to its log. How it treats keys is its
 | `found` | make two effects | finds it |
 | `neither` | make two effects | is 404, always |
 
-`PUT /things/NAME` sets a state and logs that too. As a process: `python -m tenure.testing.doubles.service --mode honours --log FILE` prints its
+`PUT /things/NAME` sets a state and logs that too. As a process: `python -m tenure.testing.doubles --mode honours --log FILE` prints its
 URL; the log has a line of JSON for each effect, written to the file before it is answered, and `GET /log` gives all of it. `POST /trouble` makes
 trouble (`{"drop": "after"}`), `POST /hold` and `POST /release` hold requests back before anything is done.
 """
@@ -147,7 +147,8 @@ def read_log(path: str | Path) -> list[Effect]:
 
 
 def main() -> None:
-    """Be a process of its own."""
+    """Be a process of its own, until it is told to end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     parser = argparse.ArgumentParser(description="A service that keeps a log of what it did.")
     parser.add_argument("--mode", choices=get_args(Mode), default="honours")
     parser.add_argument("--port", type=int, default=0)
@@ -158,8 +159,3 @@ def main() -> None:
         sys.stdout.write(f"{service.url}\n")
         sys.stdout.flush()
         signal.sigwait({signal.SIGTERM, signal.SIGINT})
-
-
-if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    main()
