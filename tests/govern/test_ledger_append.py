@@ -12,14 +12,7 @@ from tenure.store.beside import settled
 from tenure.store.ledger import appended, hashes_of
 from tenure.store.port import Store, Transaction
 from tenure.store.postgres import PostgresStore
-from tests.conformance.stores import KINDS
 from tests.govern.ledgers import RUN, LedgerPlace, all_leaves, append, created
-
-
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerPlace:
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
-    return LedgerPlace(request.param, tmp_path, dsn)
 
 
 async def assert_whole(store: Store, tenant: str) -> None:
@@ -34,8 +27,10 @@ async def assert_whole(store: Store, tenant: str) -> None:
     assert not any(leaves.problem(leaf) for leaf in kept)
 
 
-async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(place: LedgerPlace) -> None:
-    async with place.opened() as store:
+async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
+    ledger_place: LedgerPlace,
+) -> None:
+    async with ledger_place.opened() as store:
         first = 0
         for count in (1, 1, 3, 8, 1, 5):
             made = await append(store, "acme", created(count, first))
@@ -47,8 +42,8 @@ async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(pl
         assert sizes == {"acme": (19, 0), "beta": (2, 0)}
 
 
-async def test_what_is_there_already_is_not_appended_again(place: LedgerPlace) -> None:
-    async with place.opened() as store:
+async def test_what_is_there_already_is_not_appended_again(ledger_place: LedgerPlace) -> None:
+    async with ledger_place.opened() as store:
         once = await append(store, "acme", created(3))
         sealed = leaves.sealed("acme", RUN, b"h" * 32, 9, "succeeded")
         again = await append(store, "acme", [*created(4), sealed, sealed, *created(2)], now=8)
@@ -63,8 +58,8 @@ async def test_what_is_there_already_is_not_appended_again(place: LedgerPlace) -
         await assert_whole(store, "acme")
 
 
-async def test_a_transaction_that_is_refused_leaves_no_leaf(place: LedgerPlace) -> None:
-    async with place.opened() as store:
+async def test_a_transaction_that_is_refused_leaves_no_leaf(ledger_place: LedgerPlace) -> None:
+    async with ledger_place.opened() as store:
 
         def work() -> Transaction[None]:
             yield from appended("acme", created(3), 7)
@@ -75,10 +70,10 @@ async def test_a_transaction_that_is_refused_leaves_no_leaf(place: LedgerPlace) 
         assert await all_leaves(store, "acme") == []
 
 
-async def test_a_ledger_with_a_hole_takes_no_more_leaves(place: LedgerPlace) -> None:
-    async with place.opened() as store:
+async def test_a_ledger_with_a_hole_takes_no_more_leaves(ledger_place: LedgerPlace) -> None:
+    async with ledger_place.opened() as store:
         await append(store, "acme", created(2))
-        await place.by_hand("delete from node")
+        await ledger_place.by_hand("delete from node")
         with pytest.raises(
             TenureError, match="node 0 of level 1 of the ledger of tenant 'acme' is not there"
         ) as told:
@@ -86,8 +81,8 @@ async def test_a_ledger_with_a_hole_takes_no_more_leaves(place: LedgerPlace) -> 
         assert told.value.code == "LEDGER_BROKEN"
 
 
-async def test_many_who_append_at_once_make_one_tree(place: LedgerPlace) -> None:
-    async with place.opened() as store, place.opened() as other:
+async def test_many_who_append_at_once_make_one_tree(ledger_place: LedgerPlace) -> None:
+    async with ledger_place.opened() as store, ledger_place.opened() as other:
         await asyncio.gather(
             *(append(each, "acme", created(3, 3 * n)) for n in range(12) for each in (store, other))
         )
@@ -106,11 +101,13 @@ def _append_many(dsn: str, first: int) -> None:
     asyncio.run(work())
 
 
-async def test_two_processes_that_append_at_once_make_one_tree(postgres_dsn: str, tmp_path: Path) -> None:
-    async with LedgerPlace("postgres", tmp_path, postgres_dsn).opened() as store:
+async def test_two_processes_that_append_at_once_make_one_tree(ledger_postgres: str, tmp_path: Path) -> None:
+    place = LedgerPlace("postgres", tmp_path, ledger_postgres)
+    async with place.opened() as store:
+        await place.by_hand("delete from leaf; delete from node")
         context = multiprocessing.get_context("spawn")
         # Their runs overlap by half: each leaf is there once.
-        both = [context.Process(target=_append_many, args=(postgres_dsn, first)) for first in (0, 30)]
+        both = [context.Process(target=_append_many, args=(ledger_postgres, first)) for first in (0, 30)]
         for process in both:
             process.start()
         for process in both:

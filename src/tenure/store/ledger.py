@@ -40,6 +40,20 @@ class AdminHead(msgspec.Struct, gc=False):
     hash: bytes
 
 
+class RunHead(msgspec.Struct, gc=False):
+    """A run at one of its events, as a leaf tells of it."""
+
+    run_id: int
+    seq: int
+    version: int | None
+    """How many events it has; None: it is not there."""
+    status: str | None
+    hash: bytes | None
+    """Of that event."""
+    sealed: bool
+    """Whether the ledger has its seal."""
+
+
 class LedgerSize(msgspec.Struct, gc=False):
     """A ledger: how many leaves it has, and how many of them are signed for."""
 
@@ -64,6 +78,7 @@ READS: dict[str, Answer] = {
     "signing_keys": SigningKey,  # () -> oldest first
     "runs_unledgered": NewRun,  # () ; after_id, upto_id -> by id
     "admin_unsealed": AdminHead,  # ()
+    "run_heads": RunHead,  # (tenant, run_id, seq)
 }
 """Queries used on their own, and within transactions; `ledger.sql` has their texts."""
 

@@ -83,6 +83,15 @@ where hop.tenant is not null
         select from leaf l where l.tenant = e.tenant and l.kind = 'admin' and l.part >= e.seq
     )
 
+-- name: run_heads
+-- A run (of this tenant) at one of its events; one row, whatever is there.
+select
+    n.run_id, n.seq, r.version, r.status, e.hash,
+    exists (select from leaf l where l.tenant = n.tenant and l.run_id = n.run_id and l.kind = 'sealed' and l.part = 0) as sealed
+from unnest($1::text[], $2::bigint[], $3::bigint[]) n (tenant, run_id, seq)
+left join run r on r.id = n.run_id and r.tenant = n.tenant
+left join event e on e.run_id = r.id and e.seq = n.seq
+
 -- name: save_leaf
 insert into leaf ({leaf})
 select * from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::integer[], $6::bytea[], $7::bigint[])

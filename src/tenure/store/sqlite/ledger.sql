@@ -80,6 +80,13 @@ where hop.tenant is not null
         select 1 from leaf as l where l.tenant = e.tenant and l.kind = 'admin' and l.part >= e.seq
     )
 
+-- name: run_heads
+-- A run (of this tenant) at one of its events; one row, whatever is there.
+select
+    ?2, ?3, r.version, r.status, (select e.hash from event as e where e.run_id = r.id and e.seq = ?3),
+    exists (select 1 from leaf as l where l.tenant = ?1 and l.run_id = ?2 and l.kind = 'sealed' and l.part = 0)
+from (select 1) left join run as r on r.id = ?2 and r.tenant = ?1
+
 -- name: save_leaf
 insert into leaf values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning *
 
