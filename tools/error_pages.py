@@ -38,6 +38,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Schedules", ("SCHEDULE_",)),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
+    ("Actions and receipts", ("ACT_", "ACTION_", "WRITES_", "BUDGET_", "RECEIPT_")),
     ("Connectors", ("CONNECTOR", "UNKNOWN_OPERATION", "OUTGOING_")),
     (
         "The API",
