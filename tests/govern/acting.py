@@ -9,7 +9,14 @@ from tenure.govern.addresses import Reach
 from tenure.govern.connectors.http import HowRepeated, HttpConnector
 from tenure.govern.connectors.link import Link
 from tenure.govern.outgoing import Way
+from tenure.ids import run_int
+from tenure.kernel.actions import SettleReceipt
+from tenure.kernel.governed import Receipt, Verdict
+from tenure.sdk import Registry, Step, Workflow
+from tenure.testing import Lab
+from tenure.testing.doubles import ServiceDouble
 from tenure.testing.doubles.service import Mode
+from tenure.testing.lab import LabRun
 
 LOCAL = Reach(networks=("127.0.0.0/8",))
 ALLOW = """
@@ -24,13 +31,24 @@ rules:
   - name: posts
     connector: http
     operation: post
-    needs_approval: {tier: high, within: 1d}
+    approval: {tier: high, within: 1d}
     why: posts are seen by everybody
 """
+DENY = """
+version: 1
+rules:
+  - {name: never, connector: http, operation: post, deny: not on a Monday}
+"""
+SILENT = """
+version: 1
+rules:
+  - {name: puts, connector: http, operation: put, allow: true}
+"""
 REPEATS: dict[Mode, HowRepeated] = {"honours": "native_key", "found": "marker", "neither": "none"}
+EFFECTS = {"url": "/effects"}
 
 
-def connector(url: str, mode: Mode) -> HttpConnector:
+def connector(url: str, mode: Mode = "honours") -> HttpConnector:
     """The connector to a service of this mode, set up as that mode asks for."""
     way = Way(hosts=(url.removeprefix("http://"),), reach=LOCAL)
     repeats = REPEATS[mode]
@@ -38,54 +56,105 @@ def connector(url: str, mode: Mode) -> HttpConnector:
     return HttpConnector("http", Link(base_url=url, way=way), repeats=repeats, lookup=lookup)
 
 
-@tenure.step
-async def price(n: int) -> int:
-    """Something before and behind an act."""
+def lab_of(
+    service: ServiceDouble,
+    *flows: Workflow[..., Any] | Registry,
+    url: str | None = None,
+    policy: str = ALLOW,
+    **how: Any,
+) -> Lab:
+    """A lab in which a service can be acted on."""
+    return Lab(*flows, url=url, connectors=[connector(service.url, service.mode)], policy=policy, **how)
+
+
+async def receipts(lab: Lab, run: LabRun[Any]) -> list[Receipt]:
+    """What a run did."""
+    return await lab.engine.store.read("receipts_of", run_int(run.id))
+
+
+async def verdicts(lab: Lab, run: LabRun[Any]) -> list[Verdict]:
+    """What was said of it."""
+    return await lab.engine.store.read("verdicts_of", run_int(run.id))
+
+
+async def settle(lab: Lab, run: LabRun[Any], how: Any, *, by: str = "ada") -> None:
+    """A person says how the run's unknown action ended."""
+    (unknown,) = [row for row in await receipts(lab, run) if row.state == "unknown"]
+    await lab.engine.orchestrator.send(
+        SettleReceipt(run_id=run_int(run.id), tenant="default", no=unknown.no, how=how, person=by)
+    )
+
+
+async def _price(n: int) -> int:
     return n * 10
 
 
-@tenure.workflow
-async def order(n: int) -> Any:
+price: Any = Step(_price, name="price")
+
+
+def posted(n: Any, **how: Any) -> Any:
+    """One effect."""
+    return tenure.act("http.post", target=EFFECTS, fields={"json": {"n": n}}, **how)
+
+
+async def _order(n: int) -> Any:
     """A step, an act, a step."""
     before = await price(n)
-    done = await tenure.act(
-        "http.post",
-        target={"url": "/effects"},
-        fields={"json": {"n": before}},
-        why="the customer asked for it",
-    )
+    done = await posted(before, why="the customer asked for it")
     return [done["json"]["no"], await price(before)]
 
 
-@tenure.workflow
-async def orders(numbers: list[int]) -> Any:
+async def _orders(numbers: list[int]) -> Any:
     """Several acts at once."""
-    return await tenure.gather(*(_one(n) for n in numbers))
+
+    async def one(n: int) -> int:
+        return int((await posted(n))["status"])
+
+    return await tenure.gather(*(one(n) for n in numbers))
 
 
-async def _one(n: int) -> Any:
-    return (await tenure.act("http.post", target={"url": "/effects"}, fields={"json": {"n": n}}))["status"]
-
-
-@tenure.workflow
-async def keyed(key: str) -> Any:
+async def _keyed(key: str, n: int = 0) -> Any:
     """An act under a key of its own."""
-    done = await tenure.act("http.post", target={"url": "/effects"}, fields={"json": {}}, key=key)
-    return done["json"]["no"]
+    return (await posted(n, key=key))["json"]["no"]
 
 
-@tenure.workflow
-async def careful(n: int) -> str:
-    """An act that may fail."""
+async def _careful(n: int) -> str:
+    """An act that may fail, and a step behind it."""
     try:
-        await tenure.act("http.post", target={"url": "/effects"}, fields={"json": {"n": n}}, retry=2)
+        await posted(n, retry=2)
     except tenure.ActionFailed as failed:
-        return f"not done: {failed.fault}"
+        return f"not done: {failed.fault}, {await price(n)}"
+    return f"done, {await price(n)}"
+
+
+async def _greedy(n: int) -> str:
+    """Whoever catches everything still does not go on after a refusal."""
+    try:
+        await posted(n)
+    except BaseException:
+        await posted(n, key="another")
     return "done"
 
 
-@tenure.workflow
-def plain(n: int) -> Any:
-    """Without async."""
-    done: Any = tenure.act("http.post", target={"url": "/effects"}, fields={"json": {"n": n}})
-    return done["json"]["no"]
+def _plain(n: int) -> Any:
+    return posted(n)["json"]["no"]
+
+
+def _acting_step() -> None:
+    posted(1)
+
+
+acting_step: Any = Step(_acting_step, name="acting_step")
+
+
+async def _mistaken() -> None:
+    await acting_step()
+
+
+order = Workflow(_order, name="order")
+orders = Workflow(_orders, name="orders")
+keyed = Workflow(_keyed, name="keyed")
+careful = Workflow(_careful, name="careful")
+greedy = Workflow(_greedy, name="greedy")
+plain = Workflow(_plain, name="plain")
+mistaken = Workflow(_mistaken, name="mistaken")
