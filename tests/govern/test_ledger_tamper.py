@@ -22,6 +22,7 @@ from tenure.govern.ledger.keys import Keys
 from tenure.govern.ledger.notes import Checkpoint
 from tenure.govern.signing import Signer, Trust, make_key
 from tenure.kernel import leaves, merkle
+from tenure.store.bundles import examine
 from tenure.store.identity import Change, Identity
 from tests.govern.ledgers import LedgerPlace, all_leaves, append
 
@@ -331,6 +332,17 @@ async def test_a_checkpoint_of_another_ledger_is_named(ledger_place: LedgerPlace
         assert installation is not None
         found = await acme.check(notes.parse(installation.note))
         assert codes(found) == {"OTHER_LEDGER"}
+
+
+async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> None:
+    """I51: what was sealed is what is there."""
+    async with scene(ledger_place) as acme:
+        await acme.kept()
+        assert (await examine(acme.engine.store)).clean
+        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 6")
+        report = await examine(acme.engine.store)
+        assert set(report.found) == {"I51"}
+        assert {violation.row for violation in report.violations} == {"tenant acme"}
 
 
 async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:
