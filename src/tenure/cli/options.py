@@ -25,6 +25,16 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+ConnectorsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--connectors",
+        envvar="TENURE_CONNECTORS",
+        metavar="FILE",
+        help="What runs can do to the world, as far as policies allow it: docs/connectors.md.",
+        show_default=False,
+    ),
+]
 
 # Of whatever starts a run.
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")]

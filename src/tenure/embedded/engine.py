@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
@@ -30,6 +31,7 @@ from tenure.embedded.plan import PlanLike, make_plan, payload, request_hash
 from tenure.errors import CODES, TenureError
 from tenure.govern.connector import Connector
 from tenure.govern.connectors.registry import Connectors
+from tenure.govern.connectors.settings import choose_connectors
 from tenure.govern.governor import Governor
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
@@ -73,7 +75,7 @@ class Engine(Looking, Flows, OnceMore):
         sweep: bool = True,
         sweep_seconds: float = SWEEP_SECONDS,
         only_reads: bool = False,
-        connectors: Iterable[Connector] | Connectors = (),
+        connectors: Connectors | Iterable[Connector] | str | Path | None = None,
     ) -> None:
         self.url = _address(url)
         self.tenant = tenant
@@ -87,8 +89,8 @@ class Engine(Looking, Flows, OnceMore):
         self._stack = AsyncExitStack()
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
-        self.connectors = connectors if isinstance(connectors, Connectors) else Connectors(connectors)
-        """What runs can do to the world, as far as policies allow it."""
+        self._connectors = connectors
+        self._chosen: Connectors | None = None
         self.local: list[Worker] = []
         """Workers of this process: told at once when a run of theirs is canceled."""
         self.artifacts = Artifacts(place_for(self.url))
@@ -150,6 +152,13 @@ class Engine(Looking, Flows, OnceMore):
                 self.url, self.orchestrator, self.artifacts, ends.succeeded, ends.ended, governor
             )
         return self._station
+
+    @property
+    def connectors(self) -> Connectors:
+        """What runs can do to the world, as far as policies allow it: those given, or of the file that is named."""
+        if self._chosen is None:
+            self._chosen = choose_connectors(self._connectors)
+        return self._chosen
 
     @property
     def views(self) -> Views:
