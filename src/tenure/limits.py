@@ -104,6 +104,8 @@ POLICY_CASES_MAX = 1_000
 """Tests in its file."""
 POLICY_PEOPLE_MAX = 20
 """People a rule may ask for."""
+SHADOWED_MAX = 10_000
+"""Decisions that another policy is asked about at once."""
 POLICIES_CACHED_MAX = 500
 """Tenants whose active policy one process keeps compiled."""
 COMMAND_OUTPUT_BYTES_MAX = 128 * 1024

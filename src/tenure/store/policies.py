@@ -117,7 +117,9 @@ class Governing:
             if before.version == version:
                 return Stands(step="done", governance=before), []
             stands = before.proposed == version and before.proposed_by is not None
+            mine = yield from _roles(self._tenant, person)
             if stands and (yield from _is_admin(self._tenant, before.proposed_by)):
+                _check_second(mine)
                 if before.proposed_by == person:
                     raise _second(f"version {version} of the policy")
                 row = msgspec.structs.replace(before, version=version, proposed=None, proposed_by=None)
@@ -126,7 +128,7 @@ class Governing:
                     {"proposed_by": before.proposed_by, "instead_of": before.version},
                 )
             else:
-                _check_proposer(may_propose)
+                _check_proposer(may_propose and "admin" in mine)
                 row = msgspec.structs.replace(before, proposed=version, proposed_by=person)
                 kind, about = "policy.proposed", {}
             row = yield from _changed(row, now)
@@ -204,8 +206,9 @@ class Governing:
             frozen, thaw = scopes(before), thaws(before)
             if scope not in frozen:
                 return Stands(step="done", governance=before), []
-            first = thaw.get(scope)
+            first, mine = thaw.get(scope), (yield from _roles(self._tenant, person))
             if first is not None and (yield from _is_admin(self._tenant, first)):
+                _check_second(mine)
                 if first == person:
                     raise _second(f"the thaw of {scope}")
                 del thaw[scope]
@@ -213,7 +216,7 @@ class Governing:
                 step: Step = "done"
                 line = self._line("freeze.ended", f"person:{person}", scope=scope, proposed_by=first)
             else:
-                _check_proposer(may_propose)
+                _check_proposer(may_propose and "admin" in mine)
                 row, step = _held(before, set(frozen), {**thaw, scope: person}), "proposed"
                 line = self._line("thaw.proposed", f"person:{person}", scope=scope)
             return Stands(step=step, governance=(yield from _changed(row, now))), [line]
@@ -302,10 +305,16 @@ def _known(tenant: str, version: int) -> Transaction[None]:
         raise _no_version(version)
 
 
-def _is_admin(tenant: str, person: str | None) -> Transaction[bool]:
-    """Whether somebody who proposed is still there, with the role for it."""
+def _roles(tenant: str, person: str | None) -> Transaction[set[str]]:
+    """What somebody may do now: a credential was looked up a moment ago, a proposal was made days ago."""
     rows: list[Person] = yield Query("person_named", scalars=(tenant, person or ""))
-    return bool(rows) and rows[0].closed_at is None and "admin" in msgspec.json.decode(rows[0].roles)
+    known = rows and rows[0].closed_at is None
+    return set(msgspec.json.decode(rows[0].roles, type=list[str])) if known else set()
+
+
+def _is_admin(tenant: str, person: str | None) -> Transaction[bool]:
+    """Whether somebody who proposed may still do so."""
+    return "admin" in (yield from _roles(tenant, person))
 
 
 def _check_alone(tenant: str, what: str) -> Transaction[None]:
@@ -316,6 +325,11 @@ def _check_alone(tenant: str, what: str) -> Transaction[None]:
 def _check_proposer(may_propose: bool) -> None:
     if not may_propose:
         raise TenureError("FORBIDDEN", "an admin proposes this; an approver can only be the second to say it")
+
+
+def _check_second(roles: set[str]) -> None:
+    if not roles & {"admin", "approver"}:
+        raise TenureError("FORBIDDEN", "an admin or an approver is the second to say this")
 
 
 def _no_version(version: int) -> TenureError:

@@ -119,13 +119,11 @@ def _check_cases(policy: Policy, connectors: Connectors, problems: Problems) -> 
         if not known:
             problems.add((*path, "action"), f"there is no operation {connector}.{operation}")
             continue
-        schemas = roots_of(connectors[connector].operations[operation])
-        given = {**case.facts, "target": case.action["target"], "fields": case.action["fields"]}
-        schemas |= schemas["action"]["properties"]
-        for root, facts in given.items():
-            properties = schemas[root].get("properties", {})
-            others = schemas[root].get("additionalProperties", "properties" not in schemas[root])
-            for name in facts:
+        declared = connectors[connector].operations[operation]
+        for root, schema in (("target", declared.target), ("fields", declared.fields)):
+            properties = schema.get("properties", {})
+            others = schema.get("additionalProperties", "properties" not in schema)
+            for name in case.action[root]:
                 if name not in properties and others is False:
                     guess = close_to(name, [*properties]) or f"; there are {', '.join(properties)}"
                     problems.add((*path, root, name), f"there is no {root}.{name}{guess}")

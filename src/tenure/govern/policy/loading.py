@@ -7,6 +7,7 @@ or holds as a whole; whether the fields it names exist is `checking`'s business,
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tenure.declared.document import Node, Problems, read
 from tenure.declared.expressions import Malformed, parse
 from tenure.declared.shapes import MISSING, Variant
 from tenure.errors import TenureError
-from tenure.govern.policy.facts import ROOTS
+from tenure.govern.connectors import schemas
+from tenure.govern.policy.facts import ROOTS, SCHEMAS
 from tenure.govern.policy.grammar import POLICY, WITHIN_SECONDS
 from tenure.govern.policy.model import Asked, Case, Policy, Rule
 from tenure.kernel.actions import Outcome
@@ -68,6 +70,13 @@ def read_text(path: Path) -> str:
 def load_file(path: Path) -> Policy:
     """A policy from its file."""
     return load(read_text(path), str(path))
+
+
+def _is_moment(text: Any) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
 
 
 def _rule(variant: Variant, problems: Problems) -> Rule | None:
@@ -136,6 +145,11 @@ def _case(values: dict[str, Any], root: Node, i: int, rules: list[Rule], problem
     for name in values.get("rules", ()):
         if name not in known:
             problems.add((*path, "rules"), f"there is no rule {name!r}")
+    for part in _AROUND:
+        for wrong in schemas.problems(SCHEMAS[part], values.get(part, {}), part):
+            problems.add((*path, *wrong.path.split(".")), wrong.problem)
+    if "now" in values.get("time", {}) and not _is_moment(values["time"]["now"]):
+        problems.add((*path, "time", "now"), "must be a moment like 2026-01-05T12:00:00Z")
     if "approval" in values and values["expect"] != "needs_approval":
         problems.add((*path, "approval"), "only an action that needs approval is asked of people")
     if "error" in values and values["expect"] != "deny":
