@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenure import money
 from tenure.declared.shapes import (
     Either,
     Field,
@@ -311,6 +312,18 @@ WORKFLOW = Record(
             ),
         ),
         Field(name="timeout", shape=Length(doc="For the whole run. Default: the profile's.")),
+        Field(
+            name="budget",
+            shape=Text(
+                what="an amount such as 5 USD",
+                pattern=money.PATTERN,
+                doc="What a run may cost; it ends BUDGET_EXCEEDED when it has spent more.",
+            ),
+        ),
+        Field(
+            name="compensate",
+            shape=Flag(doc="Whether a run that is canceled has its actions undone, by a run of its own."),
+        ),
         Field(name="inputs", shape=INPUTS),
         Field(name="defaults", shape=DEFAULTS),
         Field(

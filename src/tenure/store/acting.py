@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.store.port import Answer
+from tenure.store.port import Answer, RunId
 
 
 class Acted(msgspec.Struct, gc=False):
@@ -43,6 +43,7 @@ class Acted(msgspec.Struct, gc=False):
 
 READS: dict[str, Answer] = {
     "resume_acts": Acted,  # () ; run_id, idx -> in order, those of runs that it resumes first
+    "undos_of": RunId,  # () ; run_id -> the runs that undo what it did, oldest first
     "acts_of": Acted,  # () ; run_id, idx, label -> this run's alone, in order
 }
 WRITES: dict[str, Answer] = {}

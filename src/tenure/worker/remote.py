@@ -33,6 +33,7 @@ from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk.acting import Ask, Told
+from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
 from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
@@ -236,6 +237,10 @@ class RemoteStation:
     async def actions(self) -> Sequence[str]:
         """What the server's governor can do."""
         return msgspec.json.decode(await self._link.get("/runner/actions"), type=p.Actions).actions
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """None: what the system does itself is done beside its database."""
+        return ()
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
         """The run's input, its finished steps' outputs by name, and facts of the run."""

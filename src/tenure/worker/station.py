@@ -18,6 +18,7 @@ from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
 from tenure.govern.governor import Fence, Governor
+from tenure.govern.undo import undo_workflow
 from tenure.ids import run_text
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage
@@ -27,6 +28,7 @@ from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.orchestrator.resuming import resume_view
 from tenure.sdk.acting import Ask, Told
+from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
 from tenure.store.port import Store, Waited
 from tenure.worker.heart import Heart, StoreBeats
@@ -78,6 +80,10 @@ class Station(Protocol):
 
     async def actions(self) -> Sequence[str]:
         """What its governor can do."""
+        ...
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """Workflows of the system's own that a worker here does besides."""
         ...
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
@@ -200,6 +206,12 @@ class LocalStation:
     async def actions(self) -> Sequence[str]:
         """What the governor here can do."""
         return self.governor.actions()
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """Where something can be done to the world, it can be undone."""
+        if not self.governor.actions():
+            return ()
+        return (undo_workflow(self.store, self.artifacts, self.governor.connectors),)
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
         """The run's input, its finished steps' outputs by name, and facts of the run."""

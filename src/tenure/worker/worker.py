@@ -117,6 +117,9 @@ class Worker:
 
     async def start(self) -> None:
         """Begin to claim."""
+        if own := self.station.own():
+            self.registry = Registry(*self.registry, *own)
+            self.queues = (*self.queues, *(queue for flow in own for queue in flow.serves))
         self.queues = (*self.queues, *governed(await self.station.actions(), self.registry, self._only))
         self._serves = frozenset(self.queues)
         if not self.queues:

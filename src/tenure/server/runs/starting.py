@@ -63,7 +63,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
     known = await catalog_of(engine.store).find(engine.tenant, asked.workflow, asked.version)
     plan, body = known.begin(asked.input)
     fields = asked.fields()
-    fields.setdefault("timeout_seconds", known.timeout_seconds)
+    fields = {"timeout_seconds": known.timeout_seconds, **known.terms.fields(), **fields}
     command = c.CreateRun(
         context=asked.context or engine.context(asked.actor),
         run_id=engine.orchestrator.new_id(),

@@ -595,6 +595,7 @@ create table run_spec (
     constraint run_spec_pkey PRIMARY KEY (run_id)
 );
 CREATE UNIQUE INDEX run_spec_key ON run_spec USING btree (tenant, source, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX run_spec_undo ON run_spec USING btree (undo_of) WHERE undo_of IS NOT NULL;
 
 create table schedule (
     tenant text collate "C" not null,

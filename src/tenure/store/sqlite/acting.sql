@@ -15,6 +15,9 @@ left join payload as q on q.run_id = r.run_id and q.ref = r.request_ref
 left join payload as p on p.run_id = r.run_id and p.ref = r.result_ref
 where r.idx = ?2 order by chain.depth desc, r.no
 
+-- name: undos_of
+select run_id from run_spec where undo_of = ?1 order by run_id
+
 -- name: acts_of
 select r.label, r.no, r.try_no, r.run_id = ?1, r.connector, r.operation, r.name, r.digest, r.state, r.n, r.repeats, r.intent_at,
     r.call_by, r.settled_at, r.settled_by is not null, r.eligible_at, r.error, r.wait_no, q.body, p.body

@@ -946,6 +946,8 @@ CREATE INDEX run_wake on run (wake_at) where wake_at is not null;
 
 CREATE UNIQUE INDEX run_spec_key on run_spec (tenant, source, idempotency_key) where idempotency_key is not null;
 
+CREATE INDEX run_spec_undo on run_spec (undo_of) where undo_of is not null;
+
 CREATE INDEX schedule_due on schedule (next_at) where next_at is not null;
 
 CREATE INDEX session_expiry on session (expires_at);

@@ -193,6 +193,7 @@ create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, at);
 create index card_due on card (due_at) where due_at is not null;
 create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
+create index run_spec_undo on run_spec (undo_of) where undo_of is not null;
 -- Finished runs that are not sealed yet.
 create index run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
 
