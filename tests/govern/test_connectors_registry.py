@@ -12,6 +12,7 @@ from tenure.govern.connector import Call, Operation
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.connectors.settings import catalog, choose_connectors, load_connectors, read_connectors
+from tools import connectors_page
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -201,3 +202,9 @@ def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, sa
 def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(TenureError, match="cannot be read"):
         load_connectors(tmp_path / "none.yaml")
+
+
+def test_the_page_shows_how_each_operation_repeats_and_what_takes_it_back() -> None:
+    assert connectors_page.page() == connectors_page.PAGE.read_text(), "run `make docs`"
+    for action, operation in catalog().actions():
+        assert operation.reverses_by or operation.undo_hint, f"{action}: what should a person do?"
