@@ -210,7 +210,7 @@ async def send(
         if gate.sent:
             raise AnswerLost(what) from fault
         refused_here = isinstance(fault.__cause__, Refused) or isinstance(fault, ValueError)
-        raise NotSent(what, refused=refused_here) from fault
+        raise NotSent(what, refused=refused_here, late=time.monotonic() >= deadline) from fault
 
 
 async def _exchange(
