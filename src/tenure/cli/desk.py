@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+    from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
     from tenure.orchestrator.tries import TryView
 
@@ -126,6 +127,14 @@ class Desk(Protocol):
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Delete a finished run."""
+        ...
+
+    async def evidence(self, run_id: str) -> list[EvidenceView]:
+        """What was sealed of it."""
+        ...
+
+    async def newest_evidence(self, *, limit: int = 50) -> list[EvidenceView]:
+        """The newest bundles of all runs."""
         ...
 
     async def workflows(self) -> list[WorkflowView]:

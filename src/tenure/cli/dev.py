@@ -64,6 +64,8 @@ def dev(
     port: Port = 8700,
     server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
     connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     db: Db = None,
 ) -> None:
     """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler; anew whenever a file changes.

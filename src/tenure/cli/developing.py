@@ -34,6 +34,8 @@ class Wanted(msgspec.Struct, kw_only=True):
     port: int
     server: bool
     """Whether there is a server to be had: it is an extra."""
+    evidence: bool = False
+    signing_key: str | None = None
     connectors: str | None = None
 
 

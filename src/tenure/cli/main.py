@@ -41,6 +41,9 @@ COMMANDS: dict[str, Line] = {
     "people": Line("people", "People and keys", "Who asks a server and decides; their one-time codes."),
     "clients": Line("clients", "People and keys", "Programs that ask a server."),
     "keys": Line("keys", "People and keys", "Make, rotate and revoke credentials."),
+    # Prove what happened.
+    "evidence": Line("evidence", "Evidence", "What was sealed of runs, and files of it to take out."),
+    "verify": Line("verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."),
     # Look after the database.
     "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
     "doctor": Line("doctor", "Database", "Check every invariant over a database."),

@@ -36,6 +36,22 @@ ConnectorsFile = Annotated[
     ),
 ]
 
+# Of whatever looks after a database for good.
+SigningKey = Annotated[
+    str | None,
+    typer.Option(
+        "--signing-key",
+        envvar="TENURE_SIGNING_KEY",
+        metavar="REF",
+        help="The key that seals: file:PATH (mode 0600), env:NAME or command:ARGV.",
+        show_default=False,
+    ),
+]
+WithEvidence = Annotated[
+    bool,
+    typer.Option("--evidence", help="Seal runs that end also without a key: their evidence is not signed."),
+]
+
 # Of whatever starts a run.
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")]
 Key = Annotated[str | None, typer.Option("--key", help="Idempotency key: the same request, the same run.")]

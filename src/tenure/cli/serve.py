@@ -110,6 +110,8 @@ def serve(
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     migrate: Annotated[
         bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
     ] = True,

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tenure.client.evidence import RemoteEvidence
 from tenure.client.schedules import RemoteSchedules
 from tenure.client.transport import PATIENCE_SECONDS, Transport
 from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
@@ -34,7 +35,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Client:
+class Client(RemoteEvidence):
     """See the laws above. An async context manager."""
 
     def __init__(

@@ -41,6 +41,8 @@ from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.keeper import Keeper
 from tenure.govern.ledger.keys import Keys
 from tenure.govern.signing import configured
+from tenure.govern.evidence.sealer import Sealer, Sealing
+from tenure.govern.signing import Signer
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
@@ -470,6 +472,9 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
             due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
             if self.seals or await Book(self.store, self.tenant).size() > 0:
+                for run in due:
+                    await sealed(self, self.sealing, run.id)
+            if self.seals:
                 for run in due:
                     await sealed(self, self.sealing, run.id)
             for command in (c.Seal, c.DeleteRun):

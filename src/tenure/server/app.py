@@ -26,6 +26,7 @@ MODULES = (
     "admin",
     "approvals",
     "creating",
+    "evidence",
     "freezes",
     "health",
     "hooks",
