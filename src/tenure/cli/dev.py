@@ -19,7 +19,7 @@ import typer
 
 from tenure.cli.console import err, shown
 from tenure.cli.developing import Wanted
-from tenure.cli.options import ConnectorsFile, Db
+from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.serve import Host, Port, need_server
 from tenure.cli.session import seconds
 from tenure.cli.worker import Grace, Queues, Slots, Target
@@ -91,6 +91,8 @@ def dev(
         port=port,
         server=server,
         connectors=connectors,
+        evidence=evidence,
+        signing_key=signing_key,
     )
     watched = _Watched(Path.cwd())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tenure.cli.options import ConnectorsFile, Db
+from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.session import seconds
 from tenure.errors import TenureError
 
@@ -154,7 +154,15 @@ def serve(
     configure(level=log_level, form=log_format)
     database = choose_database(db)
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
-    in_loop(serve_engine(Engine(address, actor="server", migrate=migrate, connectors=known), settings))
+    engine = Engine(
+        address,
+        actor="server",
+        migrate=migrate,
+        connectors=known,
+        evidence=evidence,
+        signing_key=signing_key,
+    )
+    in_loop(serve_engine(engine, settings))
 
 
 def need_server() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tenure.cli.console import counted, err, print_json, shown
-from tenure.cli.options import AsJson, ConnectorsFile, Db
+from tenure.cli.options import AsJson, ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.session import seconds, wait_for
 from tenure.errors import TenureError
 
@@ -62,6 +62,8 @@ def worker(
     grace: Grace = "10s",
     commands: Commands = False,
     connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +93,13 @@ def worker(
     address = f"sqlite:{database.address}" if sqlite else database.address
     lines = wait_for(_registered(address, definitions, sqlite))
     _tell(definitions, str(database), slots, commands, lines, as_json)
-    _end(in_loop(serve(address, definitions, connectors=connectors, **how)))
+    _end(
+        in_loop(
+            serve(
+                address, definitions, connectors=connectors, evidence=evidence, signing_key=signing_key, **how
+            )
+        )
+    )
 
 
 def _end(stuck: int) -> None:
