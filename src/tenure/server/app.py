@@ -32,7 +32,9 @@ MODULES = (
     "hooks",
     "hooks_in",
     "inbox",
+    "ledger",
     "policies",
+    "receipts",
     "run_parts",
     "runner",
     "runs",
@@ -41,6 +43,7 @@ MODULES = (
     "steering",
     "stream",
     "tenancy",
+    "undoing",
     "webhooks",
     "workflows",
 )

@@ -243,7 +243,7 @@ async def resume_run(
             run_id, happened=said.happened, repeat=said.repeat, requester=request.who.requester
         )
         if command is not None:
-            return await _started(request, engine, command, held)
+            return await started(request, engine, command, held)
         status = (await engine.views.row(number)).status
         return Answer.of(RunStatus(id=run_id, status=status), run_id=number)
 
@@ -256,12 +256,12 @@ async def rerun_run(request: Call, run_id: FromPath[str]) -> Response[RunCreated
     engine = request.engine
 
     async def operation(held: Held | None) -> Answer:
-        return await _started(request, engine, await engine.repetition(run_id), held)
+        return await started(request, engine, await engine.repetition(run_id), held)
 
     return await idempotent(request, operation, run_id=ids.run_int(run_id))
 
 
-async def _started(request: Call, engine: Engine, command: c.CreateRun, held: Held | None) -> Answer:
+async def started(request: Call, engine: Engine, command: c.CreateRun, held: Held | None) -> Answer:
     """Make a run out of another, under the request's key."""
     asking = Asking(who=request.who, request_id=request.request_id)
     command = msgspec.structs.replace(command, context=asking.context(), requester=asking.requester)
