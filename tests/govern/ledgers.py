@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,23 @@ class LedgerPlace:
     def url(self) -> str:
         """How it is named on a command line."""
         return str(self.file) if self.kind == "sqlite" else self._dsn
+
+    def back_up(self) -> None:
+        """Of SQLite: keep a copy of it as it is."""
+        shutil.copy(self.file, self.folder / "backup.db")
+
+    def put_back(self) -> None:
+        """The copy takes the place of the database."""
+        for left in self.folder.glob("tenure.db*"):
+            if left.is_file():
+                left.unlink()
+        shutil.copy(self.folder / "backup.db", self.file)
+
+    def bytes(self) -> bytes:
+        """Of SQLite: all that lies on the disk of it."""
+        return b"".join(
+            file.read_bytes() for file in sorted(self.folder.glob("tenure.db*")) if file.is_file()
+        )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:

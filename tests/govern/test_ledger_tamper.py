@@ -263,25 +263,17 @@ async def test_a_run_that_was_dropped_with_its_leaves_does_not_fit_the_checkpoin
         assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
 
 
-def put_back(place: LedgerPlace) -> None:
-    """The backup takes the place of the database."""
-    for left in place.folder.glob("tenure.db*"):
-        if left.is_file():
-            left.unlink()
-    shutil.copy(place.folder / "backup.db", place.file)
-
-
 async def test_an_old_backup_that_was_put_back_is_named(tmp_path: Path) -> None:
     place = LedgerPlace("sqlite", tmp_path, "")
     async with scene(place):
         pass
     async with scene(place, runs=0) as acme:
         await acme.kept()
-    shutil.copy(place.file, tmp_path / "backup.db")
+    place.back_up()
     async with scene(place) as acme:
         checkpoint = await acme.kept()
         assert (await acme.check(checkpoint)).flaws == []
-    put_back(place)
+    place.put_back()
     async with scene(place, runs=0) as acme:
         assert (await acme.check()).flaws == [], "by itself it is whole"
         found = await acme.check(checkpoint)

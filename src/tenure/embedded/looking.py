@@ -12,6 +12,7 @@ import msgspec
 from tenure import ids
 from tenure.embedded.evidence import sealed
 from tenure.embedded.plan import payload
+from tenure.govern.ledger.book import Book
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.model import Wait
@@ -167,7 +168,7 @@ class Looking:
             "tenant": engine.tenant,
             "context": engine.context(actor),
         }
-        if engine.seals:
+        if engine.seals or await Book(engine.store, engine.tenant).size() > 0:
             await engine.views.row(to["run_id"])  # another tenant's is none
             await sealed(engine, engine.sealing, to["run_id"])
         for command in (c.Seal, c.DeleteRun):

@@ -232,6 +232,14 @@ class Trust:
         """Believe these keys, for good."""
         return cls(TrustedKey(id=key_id(one), public=_b64(one)) for one in public)
 
+    @classmethod
+    def given(cls, key: str | None, file: str | Path | None) -> Trust | None:
+        """What a command line names: a public key, a trust file, or that file as far as the key vouches for it."""
+        roots = None if key is None else [read_public(key)]
+        if file is not None:
+            return cls.load(file, roots)
+        return None if roots is None else cls.of_public(*roots)
+
     def dump(self) -> bytes:
         """The trust file."""
         found = sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))

@@ -55,10 +55,7 @@ class Keys:
 
     async def ready(self, signer: Signer) -> None:
         """SIGNING_KEY_UNKNOWN unless this key may sign now; where there is none yet, it becomes the first (law 2)."""
-        known = await self.all()
-        if not known:
-            await self.add(signer, SYSTEM, first=True)
-            return
+        known = await self.all() or await self._first(signer)
         mine = next((key for key in known if key.id == signer.id), None)
         if mine is None:
             raise TenureError(
@@ -69,6 +66,15 @@ class Keys:
             raise TenureError(
                 "SIGNING_KEY_UNKNOWN", f"key {signer.id[:12]} is revoked: it signs nothing more"
             )
+
+    async def _first(self, signer: Signer) -> list[SigningKey]:
+        """Of several processes that start with it at once, one enters it."""
+        try:
+            await self.add(signer, SYSTEM, first=True)
+        except TenureError as refused:
+            if refused.code not in ("ALREADY_EXISTS", "CHANGED_MEANWHILE"):
+                raise
+        return await self.all()
 
     async def add(self, signer: Signer, actor: str, *, first: bool = False) -> SigningKey:
         """Believe a key because whoever looks after the installation says so. `first`: unless another is there by now."""
