@@ -50,10 +50,14 @@ EFFECTS = {"url": "/effects"}
 
 def connector(url: str, mode: Mode = "honours") -> HttpConnector:
     """The connector to a service of this mode, set up as that mode asks for."""
-    way = Way(hosts=(url.removeprefix("http://"),), reach=LOCAL)
     repeats = REPEATS[mode]
     lookup = "/effects/{key}" if repeats == "marker" else ""
-    return HttpConnector("http", Link(base_url=url, way=way), repeats=repeats, lookup=lookup)
+    return HttpConnector("http", way_to(url), repeats=repeats, lookup=lookup)
+
+
+def way_to(url: str) -> Link:
+    """The way to a service on this machine."""
+    return Link(base_url=url, way=Way(hosts=(url.removeprefix("http://"),), reach=LOCAL))
 
 
 def lab_of(
@@ -77,11 +81,15 @@ async def verdicts(lab: Lab, run: LabRun[Any]) -> list[Verdict]:
     return await lab.engine.store.read("verdicts_of", run_int(run.id))
 
 
-async def settle(lab: Lab, run: LabRun[Any], how: Any, *, by: str = "ada") -> None:
+async def settle(
+    lab: Lab, run: LabRun[Any], how: Any, *, by: str = "ada", result: bytes | None = None
+) -> None:
     """A person says how the run's unknown action ended."""
     (unknown,) = [row for row in await receipts(lab, run) if row.state == "unknown"]
     await lab.engine.orchestrator.send(
-        SettleReceipt(run_id=run_int(run.id), tenant="default", no=unknown.no, how=how, person=by)
+        SettleReceipt(
+            run_id=run_int(run.id), tenant="default", no=unknown.no, how=how, person=by, result=result
+        )
     )
 
 
