@@ -68,7 +68,7 @@ class Service:
             slack_url=settings.slack_url,
             public_url=settings.public_url,
         )
-        self.hand = engine.worker(Registry(), slots=HAND_SLOTS) if engine.connectors.actions() else None
+        self.hand = engine.worker(Registry(), slots=HAND_SLOTS) if any(engine.connectors.actions()) else None
         """Does what only a trusted process may: actions of declared steps, and undos."""
         self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
