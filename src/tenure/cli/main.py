@@ -38,8 +38,6 @@ COMMANDS: dict[str, Line] = {
     "signal": Line("signal", "Runs", "Deliver an event to a run."),
     "schedule": Line("schedule", "Runs", "Start runs by the clock."),
     "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
-    "ledger": Line("ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."),
-    "signing-keys": Line("signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."),
     # Govern what runs do to the world.
     "policy": Line("policy", "Governing", "Check, test, publish and activate what actions are allowed."),
     "freeze": Line("freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."),
@@ -52,6 +50,8 @@ COMMANDS: dict[str, Line] = {
     # Prove what happened.
     "evidence": Line("evidence", "Evidence", "What was sealed of runs, and files of it to take out."),
     "verify": Line("verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."),
+    "ledger": Line("ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."),
+    "signing-keys": Line("signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."),
     # Look after the database.
     "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
     "doctor": Line("doctor", "Database", "Check every invariant over a database."),
