@@ -49,6 +49,7 @@ docs: $(STAMP) ## Regenerate the generated documentation
 	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
 	$(BIN)/python tools/workflow_schema.py
 	$(BIN)/python tools/roles_page.py
+	$(BIN)/python tools/connectors_page.py
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
+from tenure.devtools.s3 import PrivateS3
 from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
@@ -105,6 +106,13 @@ async def _guarded(test: Coroutine[Any, Any, None], seconds: float) -> None:
 def postgres_server() -> Iterator[ExternalPostgres | PrivatePostgres]:
     """A throw-away PostgreSQL for the whole session; `.dsn(database)` is its address."""
     with open_server(QUICK_SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[PrivateS3]:
+    """A throw-away S3 for the whole session."""
+    with PrivateS3() as server:
         yield server
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tenure.embedded.schedules import Schedules as Schedules
     from tenure.errors import TenureError as TenureError
     from tenure.kernel.model import Cap as Cap
+    from tenure.sdk import ActionConflict as ActionConflict
+    from tenure.sdk import ActionFailed as ActionFailed
     from tenure.sdk import ApprovalExpired as ApprovalExpired
     from tenure.sdk import ApprovalRejected as ApprovalRejected
     from tenure.sdk import Child as Child
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from tenure.sdk import Registry as Registry
     from tenure.sdk import StepFailed as StepFailed
     from tenure.sdk import WaitExpired as WaitExpired
+    from tenure.sdk import act as act
     from tenure.sdk import approve as approve
     from tenure.sdk import current as current
     from tenure.sdk import gather as gather
@@ -68,8 +71,8 @@ _ELSEWHERE = {
     "run": "tenure.embedded.running",
 }
 _SDK = (
-    "ApprovalExpired", "ApprovalRejected", "Child", "ChildFailed", "Decision", "Failure", "Proposal", "Registry",
-    "StepFailed", "WaitExpired", "approve", "current", "gather", "log", "map", "now", "patched", "propose", "random",
+    "ActionConflict", "ActionFailed", "ApprovalExpired", "ApprovalRejected", "Child", "ChildFailed", "Decision", "Failure",
+    "Proposal", "Registry", "StepFailed", "WaitExpired", "act", "approve", "current", "gather", "log", "map", "now", "patched", "propose", "random",
     "report_cost", "restart", "sleep", "start", "step", "tool", "uuid", "wait", "workflow",
 )  # fmt: skip
 

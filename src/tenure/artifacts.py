@@ -28,6 +28,8 @@ from tenure.limits import ARTIFACT_BYTES_MAX
 _DIGEST = re.compile("[0-9a-f]{64}")
 PREFIX = b'{"$tenure.artifact":'
 ENVIRONMENT = "TENURE_ARTIFACTS"
+KEPT = "evidence"
+"""Where evidence lies. No run is called like that."""
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,29 @@ class Artifacts:
         except (BaseError, OSError) as fault:
             raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
         return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
+
+    async def keep(self, path: str, body: bytes, *, replace: bool = False) -> bool:
+        """Keep something for good below `KEPT`, where deleting a run's artifacts does not reach. False: there was something
+        already, and it was left as it is."""
+        store = await asyncio.to_thread(self._open)
+        try:
+            await obstore.put_async(store, f"{KEPT}/{path}", body, mode="overwrite" if replace else "create")
+        except AlreadyExistsError:
+            return False
+        except (BaseError, OSError) as fault:
+            raise TenureError("STORE_UNAVAILABLE", f"{KEPT}/{path} could not be written: {fault}") from fault
+        return True
+
+    async def kept(self, path: str) -> bytes:
+        """What was kept under a path."""
+        store = await asyncio.to_thread(self._open)
+        try:
+            found = await obstore.get_async(store, f"{KEPT}/{path}")
+            return bytes(await found.bytes_async())
+        except (NotFoundError, FileNotFoundError) as fault:
+            raise TenureError("ARTIFACT_LOST", f"{KEPT}/{path} is not there: {fault}") from fault
+        except (BaseError, OSError) as fault:
+            raise TenureError("STORE_UNAVAILABLE", f"{KEPT}/{path} cannot be read: {fault}") from fault
 
     async def delete(self, run: str) -> None:
         """Everything kept for a run that is no more. A place that was never used is left alone."""

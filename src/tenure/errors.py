@@ -61,6 +61,20 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "RUN_ID_TAKEN": _spec(409, "Another run has this id.", "Ask again; ids are made anew.", retryable=True),
     "RUN_NOT_SEALED": _spec(409, "The run is not sealed yet, so it may not be deleted.", "Seal it first."),
+    "RUN_MOVED_ON": _spec(
+        409,
+        "The run's history goes on behind what was to be sealed.",
+        "Build the evidence anew; a sealer does so by itself.",
+        retryable=True,
+    ),
+    "EVIDENCE_BROKEN": _spec(
+        409,
+        "The run's history does not recompute: somebody has written into the database.",
+        "Run `tenure doctor`. No evidence is made of it, and it is not deleted.",
+    ),
+    "EVIDENCE_NOT_FOUND": _spec(
+        404, "There is no such part of this run's evidence.", "See `tenure evidence list RUN`."
+    ),
     "PLAN_FAILED": _spec(
         422, "The planner failed or took too long.", "Look at the planner's error and start a new run."
     ),
@@ -150,6 +164,11 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
+    "APPROVER_NOT_IN_GROUP": _spec(
+        403,
+        "The approval is for the people of a group.",
+        "Ask somebody who is in it; an admin says who is (`tenure people change --group`).",
+    ),
     "CHILD_NOT_KNOWN": _spec(
         409,
         "The child's restart has not been heard of yet.",
@@ -325,6 +344,170 @@ CODES: dict[str, ErrorSpec] = {
         500,
         "A secret's reference leads nowhere here.",
         "Set the variable or write the file that the reference names, where the server runs.",
+    ),
+    # ------------------------------------------------------------------------------------------ policy
+    "POLICY_INVALID": _spec(
+        422,
+        "The policy file is not one; the details name each place by line and column.",
+        "Correct the places named in the details; docs/policy.md says what a file may have.",
+    ),
+    "POLICY_NOT_FOUND": _spec(
+        404, "There is no such version of the policy.", "List them with `tenure policy list`."
+    ),
+    "POLICY_DENIED": _spec(
+        403,
+        "The policy does not allow the action, so nothing was called.",
+        "`tenure policy explain RUN` names the rules; change the action, or have the policy changed.",
+    ),
+    "POLICY_MISSING": _spec(
+        403,
+        "The tenant has no active policy, and without one everything is denied.",
+        "Publish one and activate it: `tenure policy publish FILE`, `tenure policy activate VERSION`.",
+    ),
+    "POLICY_NO_RULE": _spec(
+        403,
+        "No rule of the policy speaks for the action, and what nobody allows is denied.",
+        "Add a rule for its connector and operation; `tenure policy test FILE` shows what it says.",
+    ),
+    "POLICY_ERROR": _spec(
+        403,
+        "The policy, or a condition of it, could not be evaluated: that is a denial.",
+        "`tenure policy explain RUN` names the rule; guard what may be missing with `has(...)`.",
+    ),
+    "SECOND_PERSON_NEEDED": _spec(
+        403,
+        "A second person must say it: whoever proposed it does not confirm it.",
+        "Ask another person with the role to repeat the command.",
+    ),
+    "FROZEN": _spec(
+        409,
+        "Actions of this tenant, workflow or connector are frozen.",
+        "`tenure freeze --list` shows what is; two people end it with `tenure thaw`.",
+    ),
+    # ------------------------------------------------------------------------------- seals and the ledger
+    "SIGNING_KEY_UNAVAILABLE": _spec(
+        500,
+        "The key that seals is not where its reference says, or may not be used as it lies there.",
+        "The message says what is wrong with it; docs/ledger.md explains the references. Nothing was signed.",
+    ),
+    "SIGNING_KEY_UNKNOWN": _spec(
+        409,
+        "The key that is configured is not the one that seals here, or it is revoked.",
+        "Let the old key endorse it with `tenure signing-keys rotate`; `tenure signing-keys list` shows which there are.",
+    ),
+    "SEAL_UNTRUSTED": _spec(
+        422,
+        "A signature is not one of a key that is trusted for its time.",
+        "Ask whoever sealed it for the trust file, on another way than the one the bundle came; believe nothing until then.",
+    ),
+    "LEDGER_CHECKPOINT_INVALID": _spec(
+        422,
+        "This is no signed checkpoint of a ledger, or not of this one.",
+        "Take the file that `tenure ledger export` wrote, as it was written.",
+    ),
+    "LEDGER_BROKEN": _spec(
+        500,
+        "The ledger is not the one that was signed: something was changed, dropped or put back.",
+        "`tenure ledger check` names the place. Nothing is signed over it; restore the database from an honest backup.",
+    ),
+    # ----------------------------------------------------------------------------------------- actions
+    "ACTION_CHANGED": _spec(
+        409,
+        "Another action was recorded at this place of the workflow: its code does not do the same again.",
+        "Let target, fields and key of an action depend only on the input and on what was recorded.",
+    ),
+    "LEASE_TOO_SHORT": _spec(
+        409,
+        "Too little is left of the lease for a call to be made under it.",
+        "Nothing to do: it is asked for again after the next heartbeat.",
+        retryable=True,
+    ),
+    "WRITES_EXCEEDED": _spec(
+        403,
+        "The run has made as many writes as max_writes_per_run allows. Nothing was called.",
+        "Let the workflow write less in one run, or raise the cap with `tenure caps set`.",
+    ),
+    "BUDGET_EXCEEDED": _spec(
+        403,
+        "The run has spent more than its budget.",
+        "Look at its costs; start it again with a larger budget if it is worth that.",
+    ),
+    "RECEIPT_NOT_FOUND": _spec(404, "The run has no such receipt.", "List them with `tenure runs receipts`."),
+    "RECEIPT_SETTLED": _spec(409, "It is known already how this action ended.", "Nothing to do."),
+    "RECEIPT_UNKNOWN": _spec(
+        409,
+        "Nobody said in time whether an action happened whose answer was lost.",
+        "Find out and settle the receipt; then resume the run.",
+    ),
+    "ACT_IN_STEP": _spec(
+        422,
+        "tenure.act was called inside a step; a step is one thing that is done or not, and may be done again.",
+        "Call it from the workflow itself: let the step return what is to be done, and act on it there.",
+    ),
+    "ACTION_FAILED": _spec(
+        502,
+        "An action was not done: the other side refused it, or a person said that it did not happen.",
+        "The message says why. It is known not to have happened, so that it may be done again.",
+    ),
+    "ACTION_CONFLICT": _spec(
+        409,
+        "What an action was to take back is no longer what we wrote: it was left alone.",
+        "Look at the target; whoever changed it knows what it should be.",
+    ),
+    "ACTION_BUSY": _spec(
+        409,
+        "Another run is doing the action of this key, and its end is not known yet.",
+        "Nothing to do: it is asked for again.",
+        retryable=True,
+    ),
+    "ACTION_LATE": _spec(
+        503,
+        "The time for a call was over before it was made, so that it was not made.",
+        "Nothing to do: it is tried again.",
+        retryable=True,
+    ),
+    # -------------------------------------------------------------------------------------- connectors
+    "CONNECTORS_INVALID": _spec(
+        422,
+        "The file of connectors is not one; the details name each place by line and column.",
+        "Correct the places named in the details; docs/connectors.md says what a file may have.",
+    ),
+    "UNKNOWN_OPERATION": _spec(
+        422,
+        "No connector that is set up here has this operation.",
+        "Look for it in docs/connectors.md; it is written `connector.operation`, and its connector is set up in the file of connectors.",
+    ),
+    "SECRET_NOT_A_REFERENCE": _spec(
+        422,
+        "A field that holds a secret was given something else than a reference to one.",
+        "Give `env:NAME` or `file:/PATH`. If the secret itself was sent, change it.",
+    ),
+    "OUTGOING_REFUSED": _spec(
+        403,
+        "A request was to go where requests may not go: a host that is not listed, or a private address. Nothing was sent.",
+        "List the host at its connector; docs/connectors.md says what is out of reach and why.",
+    ),
+    "CONNECTOR_UNREACHABLE": _spec(
+        503,
+        "The other service could not be reached; nothing was sent.",
+        "Try again; if it goes on, look at its name, its port and its certificate.",
+        retryable=True,
+    ),
+    "CONNECTOR_RATE_LIMITED": _spec(
+        429,
+        "The other service takes no more calls for now; nothing was done.",
+        "Try again after the time that it names.",
+        retryable=True,
+    ),
+    "CONNECTOR_REJECTED": _spec(
+        422,
+        "The other service refused the call; nothing was done.",
+        "Look at what it said, which the message repeats, and correct target, fields or permissions.",
+    ),
+    "CONNECTOR_ANSWER_LOST": _spec(
+        502,
+        "The call was sent and it is not known what became of it.",
+        "Look in the other service whether it was done, and settle the receipt.",
     ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": _spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),

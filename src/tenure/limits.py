@@ -30,6 +30,8 @@ INTEGER_MAX = 2**31 - 1
 STEPS_PER_RUN_MAX = 20_000
 CHECKPOINTS_PER_RUN_MAX = 10_000
 OPEN_WAITS_PER_RUN_MAX = 1_000
+PEOPLE_BEHIND_MAX = 100
+"""Besides the requester."""
 EVENTS_BUFFERED_PER_RUN_MAX = 1_000
 """Delivered events nobody has waited for yet."""
 EVENT_IDS_PER_RUN_MAX = 10_000
@@ -49,6 +51,14 @@ LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 HEARTBEATS_PER_LEASE_MIN = 3
 """Two lost heartbeats in a row must not cost a lease."""
+CALL_MARGIN_SECONDS = 0.5
+"""How long before the end of its lease a call on the world has to be over."""
+CALL_SECONDS_MIN = 0.5
+"""With less than this left of its lease no call is intended, unless it may not take longer anyway."""
+SPENT_MICROS_MAX = 10**15
+"""What one message may say was spent, in micro-units."""
+RECEIPT_SECONDS = 7 * 86_400.0
+"""How long people have to say how an unknown action ended, where nothing else says it."""
 KEY_POLL_SECONDS = 5.0
 """How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
 KEY_LINE_POLL_SECONDS = 30.0
@@ -88,6 +98,18 @@ COMPREHENSION_ITEMS_MAX = 2_000
 NESTED_COMPREHENSION_ITEMS_MAX = 100
 COMPREHENSION_CHARS_MAX = 64 * 1024 * 1024
 """Characters that a comprehension could repeat, in the worst case."""
+POLICY_RULES_MAX = 1_000
+"""Rules of one policy."""
+POLICY_RULES_PER_OPERATION_MAX = 100
+"""Rules of one policy that are about the same operation: each verdict names them all."""
+POLICY_CASES_MAX = 1_000
+"""Tests in its file."""
+POLICY_PEOPLE_MAX = 20
+"""People a rule may ask for."""
+SHADOWED_MAX = 10_000
+"""Decisions that another policy is asked about at once."""
+POLICIES_CACHED_MAX = 500
+"""Tenants whose active policy one process keeps compiled."""
 COMMAND_OUTPUT_BYTES_MAX = 128 * 1024
 """What is kept of each of a command's outputs, from the end; both together fit a payload."""
 COMMAND_LINE_BYTES_MAX = 16 * 1024

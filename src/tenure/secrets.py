@@ -8,12 +8,17 @@ Laws:
 4. A tenant names its own only: variables `TENURE_SECRET_{tenant}_...`, and files below the folder of secrets in a folder
    with its id, wherever links lead. Else an admin of one tenant could have things signed by another's secret, or by the
    server's own. Where the installation says that its tenants share, all with that prefix and in that folder are everybody's.
+   What the installation's own settings name is anywhere: whoever writes them has it all.
+5. Who resolves one on behalf of something that could repeat it hears which were (`heard`), to take them out again.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import msgspec
@@ -28,6 +33,34 @@ _FILE = re.compile(r"file:(/[^\0]+)")
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
 FORM = "is a reference, `env:NAME` or `file:/PATH`; the secret itself is never sent here"
 
+_heard: ContextVar[list[bytes] | None] = ContextVar("secrets_heard", default=None)
+
+
+@contextmanager
+def heard() -> Iterator[list[bytes]]:
+    """The values that are resolved inside, as they are (law 5)."""
+    values: list[bytes] = []
+    outer = _heard.get()
+    token = _heard.set(values)
+    try:
+        yield values
+    finally:
+        _heard.reset(token)
+        if outer is not None:
+            outer += values
+
+
+def heard_so_far() -> tuple[bytes, ...]:
+    """The values that were resolved inside the nearest `heard`."""
+    return tuple(_heard.get() or ())
+
+
+def _noted(value: bytes) -> bytes:
+    values = _heard.get()
+    if values is not None and value not in values:
+        values.append(value)
+    return value
+
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     """What may be named where this process runs (law 4)."""
@@ -39,7 +72,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     def problem(self, reference: str, tenant: str) -> str | None:
         """What is wrong with a tenant's reference, as far as its text tells; whether it leads anywhere is known where it is
         used. (A text that is no reference may be the secret itself: it is not repeated.)"""
-        if not _is_reference(reference):
+        if not is_reference(reference):
             return FORM
         kind, _, where = reference.partition(":")
         if kind == "env":
@@ -61,7 +94,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         value = os.environb.get(where.encode()) if kind == "env" else self._read(where, tenant)
         if not value:
             raise TenureError("SECRET_UNAVAILABLE", f"{reference} leads to nothing here")
-        return value
+        return _noted(value)
 
     def _below(self, tenant: str) -> list[str]:
         return [] if self.shared else [tenant]
@@ -89,11 +122,33 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
                 value = opened.read(SECRET_BYTES_MAX + 1)
         except (OSError, RuntimeError):  # the latter: links that lead in a circle
             return None
-        if len(value) > SECRET_BYTES_MAX:
-            return None
-        return value.removesuffix(b"\n").removesuffix(b"\r")
+        return _bounded(value)
 
 
-def _is_reference(text: str) -> bool:
+def _bounded(value: bytes) -> bytes | None:
+    return None if len(value) > SECRET_BYTES_MAX else value.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def resolve_own(reference: str) -> bytes:
+    """The value behind a reference of the installation's own settings; SECRET_UNAVAILABLE where there is none."""
+    if not is_reference(reference):
+        raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {FORM}")
+    kind, _, where = reference.partition(":")
+    value: bytes | None
+    if kind == "env":
+        value = os.environb.get(where.encode())
+    else:
+        try:
+            with Path(where).open("rb") as opened:
+                value = _bounded(opened.read(SECRET_BYTES_MAX + 1))
+        except OSError:
+            value = None
+    if not value:
+        raise TenureError("SECRET_UNAVAILABLE", f"{reference} leads to nothing here")
+    return _noted(value)
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text is a reference, as far as its form tells."""
     fits = _ENV.fullmatch(text) or _FILE.fullmatch(text)
     return fits is not None and len(text) <= REFERENCE_CHARS_MAX and text.isprintable()

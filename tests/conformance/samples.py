@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from tenure.kernel.governed import Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -139,6 +140,24 @@ def an_outbox_row(run_id: int, seq: int, part: int = 0, **given: Any) -> Outbox:
     return _of(Outbox, by_default=default, given=given)
 
 
+def a_verdict(run_id: int, no: int, **given: Any) -> Verdict:
+    default: dict[str, Any] = {
+        "run_id": run_id, "no": no, "tenant": "acme", "idx": 0, "label": "label.add#1", "connector": "github",
+        "operation": "label.add", "digest": b"d" * 32, "version": 1, "outcome": "allow", "rules": "[]", "at": 1000,
+    }  # fmt: skip
+    return _of(Verdict, by_default=default, given=given)
+
+
+def a_receipt(run_id: int, no: int, **given: Any) -> Receipt:
+    default: dict[str, Any] = {
+        "run_id": run_id, "no": no, "tenant": "acme", "idx": 0, "label": "label.add#1", "try_no": 1,
+        "connector": "github", "operation": "label.add", "tier": "low", "name": f"key {run_id}/{no}",
+        "digest": b"d" * 32, "repeats": "none", "reversible": True, "verdict_no": 1, "approval_no": None, "n": 1,
+        "intent_at": 1000, "call_by": 2000, "request_ref": None, "before_ref": None,
+    }  # fmt: skip
+    return _of(Receipt, by_default=default, given=given)
+
+
 def an_idempotency_record(name: str, **given: Any) -> Idempotency:
     default: dict[str, Any] = {
         "tenant": "acme", "source": "api", "name": name, "run_id": None, "status": "completed",
@@ -158,6 +177,8 @@ _KNOWN: dict[type[Row], dict[str, Any]] = {
     Approval: {"status": "approved"},
     Child: {"on_close": "wait"},
     Idempotency: {"status": "failed"},
+    Verdict: {"outcome": "deny"},
+    Receipt: {"state": "reversed", "repeats": "marker"},
 }
 """What the schema asks of a row with everything set."""
 

@@ -15,6 +15,7 @@ import pytest
 from tenure.clock import SECOND_US
 from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tenure.errors import TenureError
+from tenure.kernel.governed import Purse
 from tenure.kernel.model import ROWS, Row, Run, Stale
 from tenure.kernel.service import RemoteLease
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
@@ -27,8 +28,10 @@ from tests.conformance.samples import (
     a_message,
     a_payload,
     a_ready_step,
+    a_receipt,
     a_run,
     a_spec,
+    a_verdict,
     a_wait,
     an_approval,
     an_attempt,
@@ -558,6 +561,9 @@ def _rows_of(run_id: int) -> dict[str, Row]:
         a_payload(run_id, 1),
         an_event(run_id, 1),
         an_outbox_row(run_id, 1),
+        a_verdict(run_id, 1),
+        a_receipt(run_id, 2),
+        Purse(run_id, 5, 1),
         Stale(run_id, 0, 1, "complete", 3, "worker-1", 1000),
         an_idempotency_record(f"key-{run_id}", run_id=run_id),
         RemoteLease(run_id, 0, 1, "acme", "key/claim", bytes(32)),

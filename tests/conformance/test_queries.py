@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import astuple
 
+from tenure.kernel.governance import Governance
+from tenure.kernel.governed import Purse
 from tenure.kernel.model import Cap, Checkpoint, Row, Wait
+from tenure.kernel.service import Person
 from tenure.store import port
 from tenure.store.port import Save, Store
 from tests.conformance.samples import (
@@ -19,9 +23,11 @@ from tests.conformance.samples import (
     a_message,
     a_payload,
     a_ready_step,
+    a_receipt,
     a_run,
     a_spec,
     a_step,
+    a_verdict,
     a_wait,
     an_approval,
     an_attempt,
@@ -105,6 +111,15 @@ OWED_LATER = an_outbox_row(101, 3, 1, created_at=1700)
 OWED_TOO = an_outbox_row(101, 3, 0, created_at=1700)
 PAYLOADS = [a_payload(101, 1), a_payload(101, 2)]
 
+RULED = a_verdict(101, 10)
+DONE_ACT = a_receipt(101, 11, state="succeeded", settled_at=2000, name="shared")
+TRIED = a_receipt(101, 13, label="b#1", state="failed", settled_at=2000, name="other")
+TRIED_AGAIN = a_receipt(101, 14, label="b#1", try_no=2, name="other", verdict_no=10)
+LOST_ACT = a_receipt(102, 3, state="unknown", wait_no=2)
+PURSE = Purse(101, 250, 2)
+HOLDS = Governance("acme", 3, None, None, '["*"]', "{}", 1, 1000)
+ADA = Person("acme", "ada", "Ada", '["approver"]', "[]", None, None, None, 1000)
+
 SOON = an_idempotency_record("soon", expires_at=2000, run_id=101)
 LATE = an_idempotency_record("late", expires_at=3000, run_id=101)
 FAILED = an_idempotency_record("failed", expires_at=1000, run_id=101, status="failed")
@@ -116,6 +131,7 @@ BENEATH: list[Row] = [
     ASKED, SETTLED, OPEN_AGAIN, OPEN_APPROVAL, OLDER_APPROVAL, DECIDED,
     TAKEN, BUFFERED, LATER, OTHER_NAME, OPEN_CHILD, GONE_CHILD,
     *EVENTS, OWED, OWED_LATER, OWED_TOO, *PAYLOADS, SOON, LATE, FAILED,
+    RULED, DONE_ACT, TRIED, TRIED_AGAIN, LOST_ACT, PURSE,
 ]  # fmt: skip
 
 
@@ -124,6 +140,8 @@ async def fill(store: Store) -> None:
     saved = await save(store, everything)
     assert saved.ids == {run.id for run in RUNS}
     await store.put_caps(CAPS)
+    await ask(store, "save_governance", (), *astuple(HOLDS))
+    await ask(store, "save_person", (), *astuple(ADA))
 
 
 # ------------------------------------------------------------------------------------------ the answers
@@ -197,6 +215,13 @@ CASES = [
     rows("load_inbox_ids", [(101, "e1"), (101, "e9")], [TAKEN]),
     rows("load_open_children", [(101,)], [OPEN_CHILD]),
     rows("load_children", [(101, 102), (101, 999)], [GONE_CHILD]),
+    rows("load_acts", [(101, 0, "b#1"), (101, 0, "c#1"), (102, 1, "b#1")], [TRIED, TRIED_AGAIN], in_order=True),
+    rows("load_receipts", [(101, 11), (101, 12)], [DONE_ACT]),
+    rows("load_open_receipts", [(101,), (102,), (103,)], [TRIED_AGAIN, LOST_ACT]),
+    rows("load_purses", [(101,), (102,)], [PURSE]),
+    rows("load_key_holders", [("acme", "shared"), ("beta", "shared"), ("acme", "other")], [DONE_ACT, TRIED_AGAIN]),
+    rows("load_governance", [("acme",), ("beta",)], [HOLDS]),
+    rows("load_people", [("acme", "ada"), ("beta", "ada"), ("acme", "bob")], [ADA]),
     rows("load_payloads", [(101, 2), (101, 9)], [PAYLOADS[1]]),
     rows("load_event_hashes", [(101, 2), (101, 9)], [port.EventHash(101, 2, b"hash-2")]),
     rows("find_keys", [("acme", "api", "once"), ("acme", "slack", "once")], [SPECS[101]]),
@@ -269,6 +294,9 @@ CASES = [
     one("approvals_of", 101, answer=[OPEN_APPROVAL, DECIDED]),
     one("inbox_of", 101, answer=[TAKEN, BUFFERED, LATER, OTHER_NAME]),
     one("children_of", 101, answer=[GONE_CHILD, OPEN_CHILD]),
+    one("verdicts_of", 101, answer=[RULED]),
+    one("receipts_of", 101, answer=[DONE_ACT, TRIED, TRIED_AGAIN]),
+    one("purses_of", 101, answer=[PURSE]),
     one("payloads_of", 101, answer=PAYLOADS),
     one("events_of", 101, answer=EVENTS),
     one("outbox_of", 101, answer=[OWED_TOO, OWED_LATER]),

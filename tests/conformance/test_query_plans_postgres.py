@@ -31,10 +31,11 @@ FILL = """
         case when i % 20 <> 1 then i end, null, case when i % 20 > 1 then i + 1 end, case when i % 20 > 1 then 1 end,
         case when i % 20 > 1 then 'done' end, false, null, null, null, null, null, null,
         case when i % 40 > 1 and i % 20 > 1 then 1 end, case when i % 20 < 2 then i end,
-        3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, null, null
+        3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, null, null, 0
         from generate_series(1, 4000) i;
     insert into run_spec select i, 't' || i % 5, 'api', case when i % 2 = 0 then 'key' || i end, '', 'api', null, 'u', 0,
-        'queue', null, false, null, null, null, null, 0, null, 1, '', '', '' from generate_series(1, 4000) i;
+        'queue', null, false, null, null, null, null, 0, null, 1, '', '', '', null, null, '', false, ''
+        from generate_series(1, 4000) i;
     insert into step select r, x, 's' || x, 'work', '', 'q' || r % 2, 't' || r % 5, 'w' || r % 3, 'wf' || r % 7, r % 4,
         true, '', 3, null, 1, '', null, null, 1,
         case when r % 20 > 1 then 'succeeded' when x > 0 then 'pending' when r % 20 = 1 then 'ready' else 'running' end,
@@ -50,7 +51,8 @@ FILL = """
         case when r % 20 = 0 then 'open' else 'closed' end, null, null, null, case when r % 20 = 0 then r end
         from generate_series(1, 4000) r;
     insert into approval select r, 1, 't' || r % 5, '', 1, 'u', '', 1, r, null, null,
-        case when r % 20 = 0 then 'requested' else 'canceled' end, '', null, null, null from generate_series(1, 4000) r;
+        case when r % 20 = 0 then 'requested' else 'canceled' end, '', null, null, null, '', null, null
+        from generate_series(1, 4000) r;
     insert into inbox select r, 1, 'n', 'e', 's', null, 5, case when r % 20 > 0 then 1 end from generate_series(1, 4000) r;
     insert into child select r, r + 9000, 0, 'cancel', 1, case when r % 20 = 0 then 'open' else 'done' end, null
         from generate_series(1, 4000) r;
@@ -61,7 +63,17 @@ FILL = """
     insert into idempotency select 't' || i % 5, 'api', 'n' || i, null,
         case when i % 10 = 0 then 'processing' else 'completed' end, '', null, null, 1, 1, i, null, 1
         from generate_series(1, 4000) i;
-    insert into cap select 't' || i, '', 1, null, null from generate_series(1, 4000) i;
+    insert into cap select 't' || i, '', 1, null, null, null from generate_series(1, 4000) i;
+    insert into verdict select r, x, 't' || r % 5, 0, 'l', 'c', 'o', '', 1, 'allow', '[]', r, '', 0, '', null, null
+        from generate_series(1, 4000) r, generate_series(5, 6) x;
+    insert into receipt select r, x, 't' || r % 5, 0, 'l' || x, 1, 'c', 'o', 'low', 'k' || r || '/' || x, '', 'none', true, 5,
+        null, 1, r, r, null, null, null, null, case when r % 20 = 0 then 'unknown' else 'succeeded' end,
+        case when r % 20 > 0 then r end, null, null, null, null, null, null, null, null, null
+        from generate_series(1, 4000) r, generate_series(7, 8) x;
+    insert into purse select r, 5, 2 from generate_series(1, 4000) r;
+    insert into governance select 't' || i, 1, null, null, '[]', '{}', 1, 1 from generate_series(1, 4000) i;
+    insert into person select 't' || i % 5, 'p' || i, 'n', '[]', '[]', null, null, null, 1, null
+        from generate_series(1, 4000) i;
 """
 
 ARGUMENTS: dict[str, str] = {
@@ -78,6 +90,11 @@ ARGUMENTS: dict[str, str] = {
     "load_buffered": "'{100,200}', '{n,n}'",
     "load_inbox_ids": "'{100,200}', '{e,e}'",
     "load_children": "'{100,200}', '{9100,9200}'",
+    "load_acts": "'{100,200}', '{0,0}', '{l7,l8}'",
+    "load_receipts": "'{100,200}', '{7,8}'",
+    "load_key_holders": "'{t0,t0}', '{k100/7,k200/8}'",
+    "load_governance": "'{t1,t2}'",
+    "load_people": "'{t0,t1}', '{p100,p101}'",
     "load_payloads": "'{100,200}', '{1,2}'",
     "load_event_hashes": "'{100,200}', '{1,2}'",
     "find_keys": "'{t0,t2}', '{api,api}', '{key100,key202}'",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tenure.kernel.governed import Purse, Receipt, Verdict
 from tenure.kernel.machines import APPROVAL, ATTEMPT, IDEMPOTENCY, LEASE, RUN, STEP
 from tenure.kernel.model import (
     ROWS,
@@ -91,6 +92,9 @@ READ_BACK: dict[type[Row], str] = {
     Payload: "payloads_of",
     Event: "events_of",
     Outbox: "outbox_of",
+    Verdict: "verdicts_of",
+    Receipt: "receipts_of",
+    Purse: "purses_of",
 }
 
 
@@ -106,6 +110,8 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
     Approval: columns(Approval, "tier"),
     Inbox: ("wait_no",),
     Child: columns(Child, "state"),
+    Receipt: ("n", "call_by", *columns(Receipt, "state")[:-2]),
+    Purse: ("spent", "writes"),
 }
 """What may change of a row that is there."""
 

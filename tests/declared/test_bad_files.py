@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "nothing in it": ("a: 1\n", [
         "1:1: a workflow needs 'name'",
         "1:1: a workflow needs 'steps'",
-        "1:1: a: a workflow has no 'a'; there are name, version, profile, timeout, inputs, defaults, steps",
+        "1:1: a: a workflow has no 'a'; there are name, version, profile, timeout, budget, compensate, inputs, defaults, steps",
     ]),
     "a misspelled key": (ONE + "tiemout: 5m\n", ["5:1: tiemout: a workflow has no 'tiemout'; did you mean 'timeout'?"]),
     "a name that is a number": (ONE.replace("x", "5"), ["1:7: name: must be a name (put it in quotes), not 5"]),

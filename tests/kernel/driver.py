@@ -261,6 +261,9 @@ class Story:
             payloads=[kept[key] for key in sorted(kept)],
             events=list(self.events),
             outbox=list(self.outbox),
+            verdicts=[snap.verdicts[key] for key in sorted(snap.verdicts)],
+            receipts=[snap.receipts[key] for key in sorted(snap.receipts)],
+            purses=[] if snap.purse is None else [snap.purse],
         )
 
     def fork(self) -> Story:

@@ -5,7 +5,7 @@ import struct
 import msgspec
 import pytest
 
-from tenure.server.runs.canonical import canonical, number
+from tenure.canonical import canonical, number
 
 NUMBERS = {
     "0000000000000000": "0",
@@ -93,7 +93,7 @@ def test_two_texts_of_one_value_are_one(one: bytes, other: bytes) -> None:
 
 
 def test_the_quick_way_writes_what_the_long_one_does() -> None:
-    from tenure.server.runs.canonical import _written
+    from tenure.canonical import _written
 
     value = {"b": [1, -2, None, True, 'é\x1f"\\'], "a": {"~": {}, "A": [], "": "x"}, "\x7f": 2**53}
     assert canonical(value) == _written(value).encode()

@@ -55,7 +55,8 @@ async def test_whoever_triggers_or_changes_a_schedule_has_asked_for_its_runs(url
         assert (await ada.post("/schedules", json={**SCHEDULE, "name": "nightly"})).status_code == 201
         run = (await bob.post("/schedules/nightly/trigger")).json()["id"]
         await refused(bob, run)
-        await approved(ada, run)
+        await refused(ada, run)  # the schedule is hers
+        await approved(await s.person("carol"), run)
         changed = await bob.put("/schedules/nightly", json={**SCHEDULE, "revision": 1})
         assert changed.json()["owner"] == "person:bob"
 
@@ -79,7 +80,8 @@ async def test_whoever_reruns_a_run_has_asked_for_it(url: str) -> None:
         assert (await bob.post(f"/runs/{run}/cancel")).status_code == 202
         again = (await bob.post(f"/runs/{run}/rerun")).json()["id"]
         await refused(bob, again)
-        await approved(ada, again)
+        await refused(ada, again)  # it is what she had asked for
+        await approved(await s.person("carol"), again)
 
 
 async def test_a_closed_tenants_hooks_are_nobodys(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ NOTHING = {
     "tenant_id": "nothing",
     "key": "nothing",
     "name": "nothing",
+    "version": "999",
 }
 
 BODIES: dict[str, Any] = {
@@ -39,7 +40,13 @@ BODIES: dict[str, Any] = {
 }
 """Bodies of routes whose smallest one would be refused before anything is looked for."""
 
-PERSONAL = {"PUT /me/slack", "DELETE /me/slack"}
+PERSONAL = {
+    "PUT /me/slack",
+    "DELETE /me/slack",
+    "POST /policies/{version}/activate",
+    "POST /policies/{version}/withdraw",
+    "POST /freezes/thaw",
+}
 """Routes that a service has no use for, whatever its role."""
 
 OWN = {"PUT /workflows/{name}", "PUT /schedules/{name}"}
@@ -165,6 +172,8 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     )
     await register(s, "greeting", tenant)
     await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
+    rule = "{name: r, connector: c, operation: o, allow: true}"
+    policy = await _made(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
     hook = await make_hook(s, tenant=tenant)
     await GitHub(s, hook["id"]).deliver("pull_request", pull_request())
     [delivery] = (await admin.get(f"/hooks/{hook['id']}/deliveries")).json()["items"]
@@ -172,7 +181,7 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
         "tenant_id": tenant, "run_id": run, "key": "build", "approval_id": asked.id, "proposal_id": asked.id,
         "lease_id": lease["id"], "token": lease["token"], "client_id": client["id"], "person_id": person["id"],
         "key_id": key["id"], "webhook_id": webhook["id"], "hook_id": hook["id"], "delivery_id": delivery["id"],
-        "name": "greeting",
+        "name": "greeting", "version": str(policy["version"]),
     }  # fmt: skip
 
 
@@ -230,7 +239,7 @@ async def test_another_tenants_things_look_exactly_like_none(
         for path in (
             "/runs/{run_id}", "/runs/{run_id}/steps/{key}/attempts", "/approvals/{approval_id}", "/workflows/{name}",
             "/schedules/{name}", "/hooks/{hook_id}/deliveries/{delivery_id}", "/webhooks/{webhook_id}",
-            "/clients/{client_id}", "/people/{person_id}",
+            "/clients/{client_id}", "/people/{person_id}", "/policies/{version}",
         ):  # fmt: skip
             assert (await owner.get(path.format(**theirs))).status_code == 200, path
         assert await s.engine.store.read("admin_events_after", ACME, 0, 1000) == lines

@@ -7,11 +7,14 @@ both have it; a test compares them with this list.)
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+    from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
+    from tenure.embedded.undoing import Undone, UndoView
+    from tenure.orchestrator.receipts import ReceiptView
     from tenure.orchestrator.tries import TryView
 
 
@@ -68,6 +71,26 @@ class Desk(Protocol):
         """The questions of a run, or all that are open now."""
         ...
 
+    async def receipts(self, run_id: str | None = None) -> list[ReceiptView]:
+        """The receipts of a run, or of all runs those that nobody knows the end of."""
+        ...
+
+    async def receipt(self, receipt_id: str) -> ReceiptView:
+        """One of them."""
+        ...
+
+    async def settle_receipt(
+        self,
+        receipt_id: str,
+        outcome: Literal["done", "not_done", "retry"],
+        *,
+        person: str,
+        result: Any = None,
+        reason: str | None = None,
+    ) -> str:
+        """Say how an unknown one ended; its state then."""
+        ...
+
     async def why(self, run_id: str) -> Why:
         """Why it is not moving."""
         ...
@@ -120,12 +143,32 @@ class Desk(Protocol):
         """Go on; the run that goes on."""
         ...
 
+    async def undo(self, run_id: str, *, step: str | None = None, actor: str | None = None) -> str:
+        """Take back what it did; the run that does it."""
+        ...
+
+    async def foresee_undo(self, run_id: str, *, step: str | None = None) -> Undone:
+        """What an undo would do."""
+        ...
+
+    async def undos(self, run_id: str) -> list[UndoView]:
+        """What undos of it came to."""
+        ...
+
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """A fresh run of the same; its id."""
         ...
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Delete a finished run."""
+        ...
+
+    async def evidence(self, run_id: str) -> list[EvidenceView]:
+        """What was sealed of it."""
+        ...
+
+    async def newest_evidence(self, *, limit: int = 50) -> list[EvidenceView]:
+        """The newest bundles of all runs."""
         ...
 
     async def workflows(self) -> list[WorkflowView]:

@@ -19,7 +19,7 @@ import typer
 
 from tenure.cli.console import err, shown
 from tenure.cli.developing import Wanted
-from tenure.cli.options import Db
+from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.serve import Host, Port, need_server
 from tenure.cli.session import seconds
 from tenure.cli.worker import Grace, Queues, Slots, Target
@@ -63,6 +63,9 @@ def dev(
     host: Host = "127.0.0.1",
     port: Port = 8700,
     server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
+    connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     db: Db = None,
 ) -> None:
     """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler; anew whenever a file changes.
@@ -87,6 +90,9 @@ def dev(
         host=host,
         port=port,
         server=server,
+        connectors=connectors,
+        evidence=evidence,
+        signing_key=signing_key,
     )
     watched = _Watched(Path.cwd())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started

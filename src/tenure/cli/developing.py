@@ -34,6 +34,9 @@ class Wanted(msgspec.Struct, kw_only=True):
     port: int
     server: bool
     """Whether there is a server to be had: it is an extra."""
+    connectors: str | None = None
+    evidence: bool = False
+    signing_key: str | None = None
 
 
 def main() -> None:
@@ -63,7 +66,9 @@ async def _develop(wanted: Wanted) -> int:
     database = choose_database(wanted.db)
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
     with told_to_end() as told:
-        async with Engine(address) as engine:
+        async with Engine(
+            address, connectors=wanted.connectors, evidence=wanted.evidence, signing_key=wanted.signing_key
+        ) as engine:
             refused = await put_all(engine, workflows_in(definitions))
             _tell(definitions, str(database), refused)
             worker = None

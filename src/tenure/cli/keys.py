@@ -137,13 +137,27 @@ def rotate(
 @_app.command()
 def revoke(
     key: _Key,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Of a key that seals (`tenure signing-keys list`): from when on nothing it signs is believed.",
+            show_default=False,
+        ),
+    ] = None,
     operator: _OperatorOption = False,
     tenant: Of = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a key, and with it its sessions and streams: at servers within a second."""
+    """End a key, and with it its sessions and streams: at servers within a second. With --from, a key that seals."""
+    if since is not None:
+        from tenure.cli.signing_keys import revoke_key
+
+        revoke_key(key, since, db, by, as_json)
+        return
     made = ask(db, "" if operator else tenant, by, lambda d: d.revoke_key(key))
     if as_json:
         print_json(made)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-ON_DATABASES = frozenset({"demo", "dev", "doctor", "migrate", "serve"})
+ON_DATABASES = frozenset({"demo", "dev", "doctor", "migrate", "serve", "verify"})
 """Commands that need the database itself, or have a way of their own to a server."""
 
 

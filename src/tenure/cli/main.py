@@ -33,14 +33,25 @@ COMMANDS: dict[str, Line] = {
     # Look after runs.
     "runs": Line("runs", "Runs", "List, show, watch and steer runs; say why one waits."),
     "approvals": Line("approvals", "Runs", "What people are asked, and their answers."),
+    "receipts": Line("receipts", "Runs", "What runs did to the world; say how an unknown action ended."),
+    "undo": Line("undo", "Runs", "Take back what a finished run did to the world."),
     "signal": Line("signal", "Runs", "Deliver an event to a run."),
     "schedule": Line("schedule", "Runs", "Start runs by the clock."),
     "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
+    # Govern what runs do to the world.
+    "policy": Line("policy", "Governing", "Check, test, publish and activate what actions are allowed."),
+    "freeze": Line("freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."),
+    "thaw": Line("freezes", "Governing", "Allow what was frozen again; takes two people."),
     # Look after who may ask a server.
     "tenants": Line("tenants", "People and keys", "Whose runs they are, and their share of the workers."),
     "people": Line("people", "People and keys", "Who asks a server and decides; their one-time codes."),
     "clients": Line("clients", "People and keys", "Programs that ask a server."),
     "keys": Line("keys", "People and keys", "Make, rotate and revoke credentials."),
+    # Prove what happened.
+    "evidence": Line("evidence", "Evidence", "What was sealed of runs, and files of it to take out."),
+    "verify": Line("verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."),
+    "ledger": Line("ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."),
+    "signing-keys": Line("signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."),
     # Look after the database.
     "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
     "doctor": Line("doctor", "Database", "Check every invariant over a database."),

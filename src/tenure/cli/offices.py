@@ -116,17 +116,19 @@ class OfficeThere:
         return await self._to.get(_at("/people", person), PersonView)
 
     async def add_person(
-        self, *, name: str, roles: Collection[str], groups: Collection[str] = (), person: str | None = None
-    ) -> PersonView:
+        self, *, name: str, roles: Collection[str], groups: Collection[str] = (), person: str | None = None,
+        github: str | None = None,
+    ) -> PersonView:  # fmt: skip
         """Make one."""
-        body = {"id": person, "name": name, "roles": list(roles), "groups": list(groups)}
+        body = {"id": person, "name": name, "roles": list(roles), "groups": list(groups), "github": github}
         return await self._to.send("POST", "/people", PersonView, body)
 
     async def set_person(
-        self, person: str, *, name: str, roles: Collection[str], groups: Collection[str] = ()
-    ) -> PersonView:
+        self, person: str, *, name: str, roles: Collection[str], groups: Collection[str] = (),
+        github: str | None = None,
+    ) -> PersonView:  # fmt: skip
         """Change one."""
-        body = {"name": name, "roles": list(roles), "groups": list(groups)}
+        body = {"name": name, "roles": list(roles), "groups": list(groups), "github": github}
         return await self._to.send("PUT", _at("/people", person), PersonView, body)
 
     async def close_person(self, person: str) -> PersonView:

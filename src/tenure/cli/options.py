@@ -25,6 +25,32 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+ConnectorsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--connectors",
+        envvar="TENURE_CONNECTORS",
+        metavar="FILE",
+        help="What runs can do to the world, as far as policies allow it: docs/connectors.md.",
+        show_default=False,
+    ),
+]
+
+# Of whatever looks after a database for good.
+SigningKey = Annotated[
+    str | None,
+    typer.Option(
+        "--signing-key",
+        envvar="TENURE_SIGNING_KEY",
+        metavar="REF",
+        help="The key that seals: file:PATH (mode 0600), env:NAME or command:ARGV.",
+        show_default=False,
+    ),
+]
+WithEvidence = Annotated[
+    bool,
+    typer.Option("--evidence", help="Seal runs that end also without a key: their evidence is not signed."),
+]
 
 # Of whatever starts a run.
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")]

@@ -50,6 +50,15 @@ _Groups = Annotated[
         "--group", help="Whose approvals this person can give; may be repeated.", show_default=False
     ),
 ]
+_GitHub = Annotated[
+    str | None,
+    typer.Option(
+        "--github",
+        metavar="LOGIN",
+        help="The login at GitHub: this person does not approve what their own pull requests start.",
+        show_default=False,
+    ),
+]
 _TOLD = "Hand this code to {}. It is good once and shown only now; `tenure people redeem` or POST /enrolments takes it:"
 
 
@@ -66,6 +75,7 @@ def create(
     roles: Roles,
     name: Name = None,
     groups: _Groups = None,
+    github: _GitHub = None,
     tenant: Of = "default",
     db: Db = None,
     by: By = None,
@@ -76,7 +86,9 @@ def create(
         db,
         tenant,
         by,
-        lambda d: d.add_person(person=person, name=name or person, roles=roles, groups=groups or ()),
+        lambda d: d.add_person(
+            person=person, name=name or person, roles=roles, groups=groups or (), github=github
+        ),
     )
     code = ask(db, tenant, by, lambda d: d.invite(person))
     made = msgspec.structs.replace(made, enrolment_until=code.expires_at)
@@ -113,7 +125,7 @@ def redeem(db: Db = None, as_json: AsJson = False) -> None:
 def list_people(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the people of a tenant, newest first."""
     found = ask(db, tenant, None, lambda d: d.people())
-    show_list(found, "people", ("id", "name", "roles", "groups", "slack", "closed_at"), as_json)
+    show_list(found, "people", ("id", "name", "roles", "groups", "slack", "github", "closed_at"), as_json)
 
 
 @_app.command()
@@ -128,6 +140,7 @@ def change(
     name: NewName = None,
     roles: NewRoles = None,
     groups: _Groups = None,
+    github: _GitHub = None,
     tenant: Of = "default",
     db: Db = None,
     by: By = None,
@@ -144,6 +157,7 @@ def change(
             name=name or before.name,
             roles=roles or before.roles,
             groups=groups if groups is not None else before.groups,
+            github=github if github is not None else before.github,
         ),
     )
     show_one(made, as_json)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tenure.cli.options import Db
+from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.session import seconds
 from tenure.errors import TenureError
 
@@ -109,6 +109,9 @@ def serve(
     ] = False,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
+    connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     migrate: Annotated[
         bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
     ] = True,
@@ -123,6 +126,8 @@ def serve(
     from tenure.embedded import Engine
     from tenure.embedded.running import in_loop
     from tenure.server.observe.logs import configure
+    from tenure.govern.connectors.settings import choose_connectors
+    from tenure.secrets import Secrets as KnownSecrets
     from tenure.server.serving import check_address
     from tenure.server.serving import serve as serve_engine
     from tenure.server.settings import Settings
@@ -143,10 +148,21 @@ def serve(
         secrets_shared=shared_secrets,
     )
     check_address(settings)
+    known = choose_connectors(
+        connectors, secrets=KnownSecrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
+    )
     configure(level=log_level, form=log_format)
     database = choose_database(db)
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
-    in_loop(serve_engine(Engine(address, actor="server", migrate=migrate), settings))
+    engine = Engine(
+        address,
+        actor="server",
+        migrate=migrate,
+        connectors=known,
+        evidence=evidence,
+        signing_key=signing_key,
+    )
+    in_loop(serve_engine(engine, settings))
 
 
 def need_server() -> None:

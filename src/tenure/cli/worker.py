@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tenure.cli.console import counted, err, print_json, shown
-from tenure.cli.options import AsJson, Db
+from tenure.cli.options import AsJson, ConnectorsFile, Db, SigningKey, WithEvidence
 from tenure.cli.session import seconds, wait_for
 from tenure.errors import TenureError
 
@@ -61,6 +61,9 @@ def worker(
     ] = None,
     grace: Grace = "10s",
     commands: Commands = False,
+    connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +93,13 @@ def worker(
     address = f"sqlite:{database.address}" if sqlite else database.address
     lines = wait_for(_registered(address, definitions, sqlite))
     _tell(definitions, str(database), slots, commands, lines, as_json)
-    _end(in_loop(serve(address, definitions, **how)))
+    _end(
+        in_loop(
+            serve(
+                address, definitions, connectors=connectors, evidence=evidence, signing_key=signing_key, **how
+            )
+        )
+    )
 
 
 def _end(stuck: int) -> None:

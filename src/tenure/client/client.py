@@ -15,8 +15,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from tenure.client.evidence import RemoteEvidence
+from tenure.client.receipts import RemoteReceipts
 from tenure.client.schedules import RemoteSchedules
 from tenure.client.transport import PATIENCE_SECONDS, Transport
+from tenure.client.undoing import RemoteUndoing
 from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
 from tenure.embedded.looking import Delivered, LogView, WorkflowView
 from tenure.errors import TenureError
@@ -34,7 +37,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Client:
+class Client(RemoteEvidence, RemoteReceipts, RemoteUndoing):
     """See the laws above. An async context manager."""
 
     def __init__(

@@ -114,8 +114,17 @@ def close_to(word: str, known: list[str]) -> str:
 class Problems:
     """What was found wrong with a file so far."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(
+        self,
+        source: str,
+        code: str = "WORKFLOW_INVALID",
+        what: str = "workflow",
+        needs: str = "a name and steps",
+    ) -> None:
         self.source = source
+        self.code = code
+        self.what = what
+        self.needs = needs
         self.root: Node | None = None
         self.found: set[Problem] = set()
 
@@ -147,7 +156,7 @@ class Problems:
             Detail(f"{self.source}:{p.line}:{p.column}", f"{p.path + ': ' if p.path else ''}{p.text}")
             for p in inorder[:WORKFLOW_PROBLEMS_MAX]
         )
-        return TenureError("WORKFLOW_INVALID", "\n".join(shown), details, problems=len(lines))
+        return TenureError(self.code, "\n".join(shown), details, problems=len(lines))
 
 
 def read(text: str, problems: Problems) -> Node:
@@ -167,7 +176,7 @@ def read(text: str, problems: Problems) -> Node:
     except yaml.reader.ReaderError as fault:
         raise problems.stop((), f"this is not YAML: {fault.reason}", _place(text, fault)) from fault
     if root is None:
-        raise problems.stop((), "the file is empty; a workflow has a name and steps")
+        raise problems.stop((), f"the file is empty; a {problems.what} has {problems.needs}")
     problems.root = root
     return root
 
@@ -197,7 +206,7 @@ class _Builder:
                 documents += 1
                 if documents > 1:
                     raise self.problems.stop(
-                        (), "a file has one workflow; a second document begins here", mark
+                        (), f"a file has one {self.problems.what}; a second document begins here", mark
                     )
             elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
                 self._close()

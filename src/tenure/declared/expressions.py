@@ -129,24 +129,18 @@ class Expression(msgspec.Struct, frozen=True):
         if gone := {r.root for r in self.refers} - scope.keys():
             raise failed(self.source, f"there is no {min(gone)!r} at this moment")
         seen = {r.root: scope[r.root] for r in self.refers}
-        self._check_cost(seen)
+        if self.nested:
+            self.check_cost(*measured(seen))
         try:
-            made = _program(self.source).execute(dict(seen))
+            made = program(self.source).execute(dict(seen))
         except Exception as fault:  # CEL raises many kinds, and all of them say that there is no value
-            raise failed(self.source, _reason(fault)) from fault
+            raise failed(self.source, reason_of(fault)) from fault
         return _as_json(self.source, made)
 
-    def _check_cost(self, seen: Mapping[str, Any]) -> None:
-        if not self.nested:
-            return
+    def check_cost(self, longest: int, size: int) -> None:
+        """Refuse to evaluate a comprehension over what is `measured` to be too much (law 3)."""
         most = COMPREHENSION_ITEMS_MAX if self.nested == 1 else NESTED_COMPREHENSION_ITEMS_MAX
-        longest, size = self.listed, 0
-        for value in _all(seen):
-            if isinstance(value, str):
-                size += len(value)
-            elif isinstance(value, Mapping | list | tuple):
-                longest = max(longest, len(value))
-        longest *= self.joined
+        longest = max(self.listed, longest) * self.joined
         if longest > most:
             raise failed(
                 self.source,
@@ -160,6 +154,17 @@ class Expression(msgspec.Struct, frozen=True):
 
 class Malformed(ValueError):
     """A text is no expression; what it says is meant for whoever wrote it."""
+
+
+def measured(value: Any) -> tuple[int, int]:
+    """The items of the longest list or map within a value, and the characters of all its texts."""
+    longest = size = 0
+    for part in _all(value):
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, Mapping | list | tuple):
+            longest = max(longest, len(part))
+    return longest, size
 
 
 def failed(source: str, why: str) -> TenureError:
@@ -185,7 +190,8 @@ def parse(source: str, roots: tuple[str, ...] = ROOTS) -> Expression:
 
 
 @lru_cache(maxsize=1024)
-def _program(source: str) -> cel.Program:
+def program(source: str) -> cel.Program:
+    """A CEL text, compiled; parse it first."""
     import cel  # late: it brings a whole terminal toolkit along, and most runs have no expression
 
     return cel.compile(source)
@@ -203,7 +209,7 @@ def _check_root(root: str, roots: tuple[str, ...], bound: frozenset[str]) -> Non
 
 def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     # The depth is known from the tokens, before CEL sees the text.
-    tokens = [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
+    tokens = tokens_of(source)
     nested, bound = _comprehensions(tokens)
     if nested > COMPREHENSIONS_NESTED_MAX:
         raise Malformed(
@@ -217,13 +223,13 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     if shadowed := bound & set(roots):
         raise Malformed(f"a comprehension's variable may not be named {min(shadowed)!r}")
     try:
-        program = _program(source)
+        compiled = program(source)
     except Exception as fault:  # the parser has no error of its own
-        raise Malformed(f"this is no CEL: {_reason(fault)}") from fault
-    names = program.variables()
+        raise Malformed(f"this is no CEL: {reason_of(fault)}") from fault
+    names = compiled.variables()
     for name in names:
         _check_root(name, roots, bound)
-    for function in program.functions():
+    for function in compiled.functions():
         if function.isidentifier() and function not in FUNCTIONS:
             guess = get_close_matches(function, FUNCTIONS, n=1)
             raise Malformed(
@@ -241,6 +247,11 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     signs = [text for kind, text in tokens if kind == "sign"]
     listed, joined = signs.count(",") + 1, signs.count("+") + 1
     return Expression(source, tuple(refers), nested=nested, listed=listed, joined=joined)
+
+
+def tokens_of(source: str) -> list[tuple[str, str]]:
+    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character."""
+    return [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
 
 
 def _comprehensions(tokens: list[tuple[str, str]]) -> tuple[int, frozenset[str]]:
@@ -352,7 +363,7 @@ def _as_json(source: str, value: Any) -> Any:
     raise failed(source, f"it is a {type(value).__name__}; make it a text with string(...)")
 
 
-def _reason(fault: Exception) -> str:
+def reason_of(fault: BaseException) -> str:
     """The first line of what CEL says, without the expression it repeats."""
     if isinstance(fault, KeyError):
         return f"there is no {fault.args[0]!r}" if fault.args else "a key is missing"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenure import money
 from tenure.declared.shapes import (
     Either,
     Field,
@@ -182,6 +183,10 @@ APPROVAL = Record(
         ),
         Field(name="tier", shape=Text(what="a tier", choices=("low", "med", "high"), doc="Default: low.")),
         Field(name="people", shape=Whole(least=1, most=100, doc="How many have to say yes. Default: 1.")),
+        Field(
+            name="group",
+            shape=Text(doc="The group that those who decide belong to. Default: anybody who may approve."),
+        ),
         Field(name="within", shape=_seconds),
     ),
 )
@@ -307,6 +312,18 @@ WORKFLOW = Record(
             ),
         ),
         Field(name="timeout", shape=Length(doc="For the whole run. Default: the profile's.")),
+        Field(
+            name="budget",
+            shape=Text(
+                what="an amount such as 5 USD",
+                pattern=money.PATTERN,
+                doc="What a run may cost; it ends BUDGET_EXCEEDED when it has spent more.",
+            ),
+        ),
+        Field(
+            name="compensate",
+            shape=Flag(doc="Whether a run that is canceled has its actions undone, by a run of its own."),
+        ),
         Field(name="inputs", shape=INPUTS),
         Field(name="defaults", shape=DEFAULTS),
         Field(

@@ -16,6 +16,8 @@ from tenure.declared.model import GATES, Awaited, Declared, Question, Step
 from tenure.declared.shapes import MISSING, Variant
 from tenure.errors import TenureError
 from tenure.kernel import profiles
+from tenure.kernel.terms import NONE as NO_TERMS
+from tenure.kernel.terms import Terms
 
 VERSION_DIGITS = 12
 """Hex digits of the digest in a version that is not given."""
@@ -39,11 +41,14 @@ def load(text: str, source: str = "<text>") -> Declared:
         digest="",
         profile=data.get("profile", DEFAULT_PROFILE),
         timeout_seconds=data.get("timeout"),
+        terms=Terms.of(data.get("budget"), data.get("compensate", False)),
         inputs=inputs,
         steps=steps,
     )
     # Written in order of the keys, so that neither their order in the file nor `5m` or `300s` makes a difference.
     defined = {name: value for name, value in msgspec.structs.asdict(made).items() if name != "text"}
+    if made.terms == NO_TERMS:
+        del defined["terms"]  # a file that asks for none keeps its digest
     digest = hashlib.sha256(msgspec.json.encode(defined, order="sorted")).hexdigest()
     return msgspec.structs.replace(
         made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source, text=text

@@ -10,6 +10,7 @@ import msgspec
 from tenure.declared import inputs as given
 from tenure.declared.inputs import Input
 from tenure.kernel.commands import StepSpec
+from tenure.kernel.terms import Terms
 
 Kind = Literal["run", "uses", "workflow", "approval", "wait"]
 GATES: tuple[Kind, ...] = ("approval", "wait")
@@ -30,6 +31,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     tier: Literal["low", "med", "high"] = "low"
     people: int = 1
+    group: str = ""
     within: float | None = None
 
 
@@ -78,6 +80,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256, in hex, of the definition: all of it but the version."""
     profile: str
     timeout_seconds: float | None
+    terms: Terms
     inputs: dict[str, Input]
     steps: tuple[Step, ...]
     source: str = "<text>"

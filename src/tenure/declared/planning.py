@@ -130,7 +130,9 @@ def _gate(step: Step, scope: Mapping[str, Any]) -> StepSpec:
 
 def _approval(step: Step, question: Question, scope: Mapping[str, Any]) -> tuple[ApprovalSpec, bytes]:
     title = _fixed(step, "approval.title", templates.parse(question.title).value(scope), LABEL_CHARS_MAX)
-    spec = ApprovalSpec(question.action, question.tier, question.people, question.within)
+    spec = ApprovalSpec(
+        question.action, question.tier, question.people, question.within, group=question.group
+    )
     return spec, msgspec.json.encode({"title": title})
 
 

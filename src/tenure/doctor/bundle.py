@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tenure.kernel.governed import Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -41,6 +42,10 @@ class Bundle(msgspec.Struct, kw_only=True):
     payloads: list[Payload] = []
     events: list[Event] = []
     outbox: list[Outbox] = []
+    verdicts: list[Verdict] = []
+    receipts: list[Receipt] = []
+    purses: list[Purse] = []
+    """One, or none."""
 
     def copied(self) -> Bundle:
         """The same rows as copies, to be changed without harm."""
@@ -57,6 +62,9 @@ class Bundle(msgspec.Struct, kw_only=True):
             payloads=_copies(self.payloads),
             events=_copies(self.events),
             outbox=_copies(self.outbox),
+            verdicts=_copies(self.verdicts),
+            receipts=_copies(self.receipts),
+            purses=_copies(self.purses),
         )
 
 

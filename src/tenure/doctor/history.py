@@ -32,6 +32,9 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
         ("approval", bundle.approvals),
         ("inbox", bundle.inbox),
         ("child", bundle.children),
+        ("verdict", bundle.verdicts),
+        ("receipt", bundle.receipts),
+        ("purse", bundle.purses),
     ):
         if rows or table in view.tables:
             yield from _compare(view, table, rows)
@@ -41,6 +44,7 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
 
 _FOLDED = frozenset(
     {"run", "run_spec", "step", "attempt", "checkpoint", "wait", "approval", "inbox", "child"}
+    | {"verdict", "receipt", "purse"}
 )
 
 

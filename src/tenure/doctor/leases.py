@@ -20,14 +20,15 @@ SWEEP_BOUND_US = 30_000_000
 MESSAGES = frozenset(
     {
         "ack", "begin", "uploading", "cost", "checkpoint", "complete", "fail", "release", "park", "cancel_ack",
-        "open_wait", "suspend",
+        "open_wait", "suspend", "propose_act", "intend_act", "repeat_act", "settle_act",
     }
 )  # fmt: skip
 """Kinds of events that are a lease holder's messages."""
 _COMPLETES = {
     "complete": ("complete",),
     "complete_waiting": ("complete",),
-    "fail": ("fail", "suspend"),  # a governed refusal found at suspending fails the step there
+    # What is denied, frozen, over a cap or refused by people fails the step where it is found.
+    "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act"),
     "fail_retry": ("fail",),
     "late_result": ("complete", "fail"),
 }
@@ -98,9 +99,10 @@ def _sender(body: Body, recorded_by: dict[str, int]) -> tuple[int, int | None] |
         if n is not None:
             recorded_by[key] = n
         return int(key.split("/", 1)[0]), n
-    for columns in changes.get("wait", {}).values():
-        if "idx" in columns:
-            return columns["idx"], None
+    for table in ("wait", "receipt", "verdict"):
+        for columns in changes.get(table, {}).values():
+            if "idx" in columns:
+                return columns["idx"], columns.get("n")
     return None
 
 

@@ -256,6 +256,9 @@ def charges_add_up(view: View) -> Iterator[Finding]:
     """Replay what every step was charged: claims less releases and suspensions, since the last progress."""
     charged: dict[int, int] = {}
     states: dict[str, str] = {}
+    acts = {row.no: row.idx for row in view.bundle.receipts}
+    settled = iter(view.settled_acts)
+    act = next(settled, None)
     entries = iter(view.taken)
     taken = next(entries, None)
     for event, body in view.bodies:
@@ -266,6 +269,10 @@ def charges_add_up(view: View) -> Iterator[Finding]:
             if (state == "done") if key in states else (state != "started"):
                 charged[int(key.split("/", 1)[0])] = 0
             states[key] = state
+        while act is not None and act.seq <= event.seq:
+            if act.kind == "settle_act" and act.edges[-1][2] == "succeeded":
+                charged[acts.get(act.receipt or 0, -1)] = 0
+            act = next(settled, None)
         while taken is not None and taken.seq <= event.seq:
             idx, move = taken.idx, taken.move
             if idx is None:

@@ -18,6 +18,7 @@ from tenure.kernel.machines import (
     LEASE,
     LEASED_STEP,
     LIVE_LEASE,
+    RECEIPT,
     RUN,
     STEP,
     WAITING_STEP,
@@ -33,6 +34,7 @@ _STATES: dict[str, frozenset[str]] = {
     "wait": frozenset({"open", "settled", "closed"}),
     "checkpoint": frozenset({"started", "done", "failed"}),
     "child": frozenset({"open", "finished"}),
+    "receipt": frozenset(RECEIPT.states),
 }
 _OUTCOMES = frozenset(
     {"approved", "rejected", "received", "elapsed", "finished", "expired", "resumed", "child_failed"}
@@ -48,7 +50,7 @@ def _owners(machine: Machine) -> dict[tuple[str, str], frozenset[str]]:
     return found
 
 
-_EDGES = {machine.name: _owners(machine) for machine in (RUN, STEP, ATTEMPT, LEASE, APPROVAL)}
+_EDGES = {machine.name: _owners(machine) for machine in (RUN, STEP, ATTEMPT, LEASE, APPROVAL, RECEIPT)}
 
 
 def step_row(step: Step) -> str:
@@ -94,6 +96,9 @@ def known_states(view: View) -> Iterator[Finding]:
     for child in bundle.children:
         if child.state not in states["child"]:
             yield f"child {child.child_id}", f"the state {child.state!r} is none"
+    for receipt in bundle.receipts:
+        if receipt.state not in states["receipt"]:
+            yield f"receipt {receipt.no}", f"the state {receipt.state!r} is none"
 
 
 class _Walk:
@@ -205,6 +210,28 @@ def approvals_connect(view: View) -> Iterator[Finding]:
                 if here != "open":
                     yield f"event {event.seq}", f"wait {no}: {here} -> {state}, but it had ended"
                 waits[no] = state
+
+
+@checks("I2")
+def receipts_connect(view: View) -> Iterator[Finding]:
+    """A receipt begins as an intent and changes along its table; its last edge ends at the row."""
+    here: dict[int, str] = {}
+    for taken in view.settled_acts:
+        no = taken.receipt or 0
+        for machine, state, target, owner in taken.edges:
+            owners = _EDGES["receipt"].get((state, target)) if machine == "receipt" else None
+            if owners is None:
+                yield f"event {taken.seq}", f"{machine} {state} -> {target} is not an edge of its table"
+            elif owner not in owners:
+                yield f"event {taken.seq}", f"{machine} {state} -> {target} is not {owner}'s to take"
+            if here.get(no, RECEIPT.first) != state:
+                was = here.get(no, RECEIPT.first)
+                yield f"event {taken.seq}", f"receipt {no} goes {state} -> {target}, but it was {was}"
+            here[no] = target
+    for receipt in view.bundle.receipts:
+        if here.get(receipt.no, RECEIPT.first) != receipt.state:
+            ended = here.get(receipt.no, RECEIPT.first)
+            yield f"receipt {receipt.no}", f"is {receipt.state}, but its history ends at {ended}"
 
 
 @checks("I4")

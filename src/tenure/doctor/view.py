@@ -23,6 +23,8 @@ class Taken(msgspec.Struct, gc=False):
     move: str
     edges: list[list[str]]
     """(machine, state, next, owner)."""
+    receipt: int | None = None
+    """The receipt's number, where they are a receipt's: those stand beside the steps'."""
 
 
 Body = dict[str, Any]
@@ -41,6 +43,7 @@ class View:
         "now",
         "run",
         "settled",
+        "settled_acts",
         "spec",
         "steps",
         "tables",
@@ -63,6 +66,8 @@ class View:
         self.tables: dict[str, dict[str, Body]] = {}
         """What the events fold to: table -> key -> column -> value."""
         self.taken: list[Taken] = []
+        self.settled_acts: list[Taken] = []
+        """The edges of receipts, which may be taken after the run has ended."""
         self.canceled_seq: int | None = None
         """The event that requested the run's cancellation."""
         self.ended_seq: int | None = None
@@ -81,9 +86,9 @@ class View:
         self.bodies.append((event, body))
 
     def _take(self, event: Event, body: Body) -> None:
-        taken = self.taken
         for entry in body.get("edges", ()):
-            taken.append(
+            receipt = entry.get("receipt")
+            (self.taken if receipt is None else self.settled_acts).append(
                 Taken(
                     event.seq,
                     event.at,
@@ -92,6 +97,7 @@ class View:
                     entry.get("attempt", 0),
                     entry.get("move", ""),
                     entry["edges"],
+                    receipt,
                 )
             )
 

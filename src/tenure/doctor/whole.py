@@ -55,6 +55,8 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Lines of the feed without their event, likewise."""
     broken_chains: Sequence[tuple[str, int]] = ()
     """Admin chains that do not recompute: (tenant, line)."""
+    broken_ledgers: Sequence[tuple[str, str, str]] = ()
+    """What is wrong with ledgers: (tenant, place, what)."""
 
 
 def check_whole(view: WholeView) -> list[Violation]:
@@ -166,6 +168,13 @@ def admin_chains_recompute(view: WholeView) -> Iterator[Finding]:
         yield f"tenant {tenant or 'of the installation'}", f"its admin chain does not recompute at line {seq}"
 
 
+def ledgers_recompute(view: WholeView) -> Iterator[Finding]:
+    """I51: the trees recompute, and what was sealed is what is there: of runs length and head when they ended, of admin
+    chains up to their line."""
+    for tenant, place, problem in view.broken_ledgers:
+        yield f"tenant {tenant or 'of the installation'}", f"{place}: {problem}"
+
+
 WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] = (
     ("I31", one_run_per_key),
     ("I32", one_request_per_key),
@@ -177,5 +186,6 @@ WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] =
     ("I46", one_holder_per_key),
     ("I50", rows_have_their_run),
     ("I51", admin_chains_recompute),
+    ("I51", ledgers_recompute),
 )
 """By the number of their invariant; I50 and I51 are also checks of each run."""

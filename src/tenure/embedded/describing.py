@@ -35,6 +35,7 @@ def described(workflow: Workflow[..., Any] | Declared) -> dict[str, Any]:
         "queue": workflow.queue,
         "timeout_seconds": workflow.timeout_seconds,
         "lease_seconds": workflow.lease_seconds,
+        "terms": workflow.terms.fields(),
         "doc": inspect.getdoc(workflow.function) or "",
         "inputs": workflow.parameters.schema,
     }

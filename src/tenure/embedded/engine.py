@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
@@ -21,12 +23,26 @@ from tenure import ids
 from tenure.artifacts import Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
+from tenure.embedded.evidence import Proving, sealed
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
 from tenure.embedded.looking import Looking
 from tenure.embedded.once_more import OnceMore
 from tenure.embedded.options import Options, Said
 from tenure.embedded.plan import PlanLike, make_plan, payload, request_hash
+from tenure.embedded.receipts import Receipts
+from tenure.embedded.undoing import Undoing
 from tenure.errors import CODES, TenureError
+from tenure.govern.connector import Connector
+from tenure.govern.connectors.registry import Connectors
+from tenure.govern.connectors.settings import choose_connectors
+from tenure.govern.evidence.sealer import Sealer, Sealing
+from tenure.govern.governor import Governor
+from tenure.govern.ledger.book import Book
+from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.ledger.keys import Keys
+from tenure.govern.signing import configured
+from tenure.govern.evidence.sealer import Sealer, Sealing
+from tenure.govern.signing import Signer
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
@@ -55,7 +71,7 @@ if TYPE_CHECKING:
 RETENTION_PAGE = 200
 
 
-class Engine(Looking, Flows, OnceMore):
+class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
@@ -69,6 +85,9 @@ class Engine(Looking, Flows, OnceMore):
         sweep: bool = True,
         sweep_seconds: float = SWEEP_SECONDS,
         only_reads: bool = False,
+        evidence: bool = False,
+        signing_key: str | None = None,
+        connectors: Connectors | Iterable[Connector] | str | Path | None = None,
     ) -> None:
         self.url = _address(url)
         self.tenant = tenant
@@ -79,12 +98,19 @@ class Engine(Looking, Flows, OnceMore):
         self._sweep_seconds = sweep_seconds
         self._only_reads = only_reads
         """No command is sent, nothing is swept: the database may be one that cannot be written."""
+        self.seals = evidence or signing_key is not None
+        """Whether runs that end are sealed with evidence; signed where there is a key (a reference: see `govern.signing`)."""
+        self._signing_key = signing_key
         self._stack = AsyncExitStack()
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
+        self._connectors = connectors
+        self._chosen: Connectors | None = None
         self.local: list[Worker] = []
         """Workers of this process: told at once when a run of theirs is canceled."""
         self.artifacts = Artifacts(place_for(self.url))
+        self.sealing: Sealing
+        """How evidence is made, of any run that has ended."""
         self.ends = Ends()
         self._station: LocalStation | None = None
 
@@ -95,6 +121,12 @@ class Engine(Looking, Flows, OnceMore):
                 await store.migrate()
             await store.open()
             stack.push_async_callback(store.close)
+            signer = None
+            if self._signing_key is not None:
+                signer = await asyncio.to_thread(configured, self._signing_key)
+            if signer is not None and not self._only_reads:
+                await Keys(store).ready(signer)  # a key that nobody has endorsed seals nothing
+            self.sealing = Sealing(store, self.artifacts, signer)
             if not self._only_reads:
                 self._orchestrator = await stack.enter_async_context(Orchestrator(store))
                 self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
@@ -102,6 +134,9 @@ class Engine(Looking, Flows, OnceMore):
                     await stack.enter_async_context(self.sweeper)
                     await stack.enter_async_context(Scheduler(self._orchestrator))
                     await stack.enter_async_context(Trimmer(store))
+                    if self.seals:
+                        await stack.enter_async_context(Sealer(self._orchestrator, self.sealing))
+                        await stack.enter_async_context(Keeper(store, signer=lambda: signer))
             self._store = store
             self._stack = stack.pop_all()
         return self
@@ -137,10 +172,19 @@ class Engine(Looking, Flows, OnceMore):
     def station(self) -> LocalStation:
         """Where workers of this process get their work."""
         if self._station is None:
+            governor = Governor(self.orchestrator, self.artifacts, self.connectors)
+            ends = self.ends
             self._station = LocalStation(
-                self.url, self.orchestrator, self.artifacts, self.ends.succeeded, self.ends.ended
+                self.url, self.orchestrator, self.artifacts, ends.succeeded, ends.ended, governor
             )
         return self._station
+
+    @property
+    def connectors(self) -> Connectors:
+        """What runs can do to the world, as far as policies allow it: those given, or of the file that is named."""
+        if self._chosen is None:
+            self._chosen = choose_connectors(self._connectors)
+        return self._chosen
 
     @property
     def views(self) -> Views:
@@ -427,6 +471,12 @@ class Engine(Looking, Flows, OnceMore):
         deleted, at = 0, before_us
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
             due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
+            if self.seals or await Book(self.store, self.tenant).size() > 0:
+                for run in due:
+                    await sealed(self, self.sealing, run.id)
+            if self.seals:
+                for run in due:
+                    await sealed(self, self.sealing, run.id)
             for command in (c.Seal, c.DeleteRun):
                 context = self.context(initiator="policy", cause="retention")
                 orders = [command(run_id=run.id, tenant=self.tenant, context=context) for run in due]

@@ -154,7 +154,7 @@ class Flows:
         if version is not None and version != workflow.version:  # for workers that have that one
             own = capability.capability(workflow.queue, capability.flow(workflow.name, version))
             plan = (msgspec.structs.replace(plan[0], queue=own),)
-        fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds}
+        fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **workflow.terms.fields()}
         if said is not _NOTHING_SAID:
             fields |= said.fields()
         run_id = engine.orchestrator.new_id()
@@ -208,7 +208,7 @@ class Flows:
             profile=profile or workflow.profile,
             plan=workflow.plan(bound),
             input=payload(bound),
-            **{"timeout_seconds": workflow.timeout_seconds, **said.fields()},
+            **{"timeout_seconds": workflow.timeout_seconds, **workflow.terms.fields(), **said.fields()},
         )
         if command.idempotency_key is not None:
             command = msgspec.structs.replace(command, request_hash=request_hash(command))

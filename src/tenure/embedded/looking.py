@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from tenure import ids
+from tenure.embedded.evidence import sealed
 from tenure.embedded.plan import payload
+from tenure.govern.ledger.book import Book
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.model import Wait
@@ -166,6 +168,9 @@ class Looking:
             "tenant": engine.tenant,
             "context": engine.context(actor),
         }
+        if engine.seals or await Book(engine.store, engine.tenant).size() > 0:
+            await engine.views.row(to["run_id"])  # another tenant's is none
+            await sealed(engine, engine.sealing, to["run_id"])
         for command in (c.Seal, c.DeleteRun):
             await engine.orchestrator.send(command(**to))
         await engine.artifacts.delete(run_id)

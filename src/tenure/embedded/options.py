@@ -14,6 +14,7 @@ import msgspec
 from tenure.clock import us
 from tenure.embedded.plan import json_object
 from tenure.kernel import commands as c
+from tenure.money import amount
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Who asked for it, where that is not who starts it."""
     over_rate: Literal["refuse", "delay"] = "refuse"
     trace: str | None = None
+    budget: str | None = None
+    """What it may cost, such as `5 USD`, where that is not the workflow's."""
 
     def fields(self) -> dict[str, Any]:
         """As the command has them; of the timeout nothing where none was said."""
@@ -62,6 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.timeout is not None:
             made["timeout_seconds"] = self.timeout
+        if self.budget is not None:
+            made["budget"], made["currency"] = amount(self.budget)
         return made
 
 
@@ -86,6 +91,7 @@ class Said(TypedDict, total=False):
     requester: str | None
     over_rate: Literal["refuse", "delay"]
     trace: str | None
+    budget: str | None
 
 
 assert set(Said.__annotations__) == set(Options.__struct_fields__)

@@ -184,8 +184,8 @@ class Schedules:
             suffix=f":{mark}",
             context=Context(actor or engine.actor, "user", f"trigger:{mark}"),
         )
-        if requester is not None:
-            asked = msgspec.structs.replace(asked, requester=requester)
+        if requester is not None:  # the owner, who else has asked for it, stands behind it all the same
+            asked = msgspec.structs.replace(asked, requester=requester, behind=asked.requester or "")
         return ids.run_text((await engine.orchestrator.create(asked)).run_id)
 
     async def delete(self, name: str) -> None:

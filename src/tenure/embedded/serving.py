@@ -93,6 +93,9 @@ async def serve(
     name: str | None = None,
     grace: float = GRACE_SECONDS,
     commands: bool = False,
+    connectors: str | None = None,
+    evidence: bool = False,
+    signing_key: str | None = None,
 ) -> int:
     """Be a worker, with a sweeper and a scheduler beside it, until the process is told to end; see the laws above.
 
@@ -100,7 +103,7 @@ async def serve(
     """
     known = _known(target, commands)
     with told_to_end() as told:
-        async with Engine(url) as engine:
+        async with Engine(url, connectors=connectors, evidence=evidence, signing_key=signing_key) as engine:
             only = None if queues is None else tuple(queues)
             worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
             return await _until_told(worker, told, grace)

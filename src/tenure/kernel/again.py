@@ -7,7 +7,8 @@ Laws:
 2. What was begun and can be neither skipped nor repeated is not begun again by resuming either: whoever resumes says
    of every such checkpoint that it happened (with what it returned) or that it may be repeated.
 3. Rerunning starts afresh: the same plan, new keys, nothing reused; attempt + 1, linked.
-4. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request.
+4. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request. Whoever stood behind the
+   first run stands behind this one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import profiles
+from tenure.kernel.behind import joined
 from tenure.kernel.commands import (
     ApprovalSpec,
     BackoffSpec,
@@ -82,6 +84,7 @@ def rerun(old: Finished, first: Finished, run_id: int, context: Context) -> Crea
         _again(first, first.steps, bodies, run_id, context, keep_keys=False),
         labels=old.spec.labels,
         metadata=old.spec.metadata,
+        behind=joined(first.spec.requester, first.spec.behind, old.spec.requester, old.spec.behind),
         rerun_of=old.run.id,
         attempt_no=old.spec.attempt_no + 1,
     )
@@ -173,6 +176,11 @@ def _again(
         labels=spec.labels,
         metadata=spec.metadata,
         trace=run.trace,
+        undo_of=spec.undo_of,
+        budget=spec.budget,
+        currency=spec.currency,
+        compensate=spec.compensate,
+        behind=joined(spec.requester, spec.behind),
     )
 
 

@@ -48,6 +48,8 @@ class ApprovalSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
     within_seconds: float | None = None
     digest: str = ""
     """Hex digest of what is proposed; empty where the question binds nothing."""
+    group: str = ""
+    """The group that those who say yes must belong to; empty: anybody who may approve."""
 
 
 class WaitSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -151,6 +153,15 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     resume_count: int = 0
     rerun_of: int | None = None
     attempt_no: int = 1
+    undo_of: int | None = None
+    """The run whose effects this one undoes."""
+    budget: int | None = None
+    """What it may cost, in micro-units of `currency`."""
+    currency: str = ""
+    compensate: bool = False
+    """Whether its cancellation starts a run that undoes what it did."""
+    behind: str = ""
+    """Everybody who stands behind it besides the requester, as `id id`."""
     reuse: tuple[Reused, ...] = ()
     """Checkpoints of the run this one resumes, given to its first step."""
     eager: ClaimBy | None = None
@@ -220,6 +231,8 @@ class ReportCost(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """What this try has cost so far; what its last word says counts more."""
 
     cost: str
+    spent: int = 0
+    """What was spent since the last message that said so, in micro-units of the run's currency."""
 
 
 class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -245,6 +258,8 @@ class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """A wait that the code has given up: it takes nothing any more."""
     meta: str | None = None
     """Agent, tokens, duration and cost, as a JSON object."""
+    spent: int = 0
+    """As in `ReportCost`."""
 
 
 class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -252,6 +267,8 @@ class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
 
     output: bytes | None = None
     cost: str | None = None
+    spent: int = 0
+    """As in `ReportCost`."""
     last: RecordCheckpoint | None = None
     """A checkpoint recorded just before, in the same breath."""
     restart: StartChild | None = None
@@ -265,6 +282,8 @@ class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
     message: bytes = b""
     retryable: bool | None = None
     cost: str | None = None
+    spent: int = 0
+    """As in `ReportCost`."""
 
 
 class Release(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -377,13 +396,27 @@ class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):
 class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
     """Resume a run that waits for an event or a time, by hand; never an approval."""
 
+    requester: str | None = None
+    """Who wants that, where it is not whoever sends this: they stand behind the run from now on."""
+
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
     """The world has been told how the run ended."""
 
 
 class Seal(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The finished run's history is sealed; from now on it may be deleted."""
+    """The finished run's history is sealed; from now on it may be deleted. With `parts`, by evidence of all of it."""
+
+    parts: tuple[SealedPart, ...] = ()
+
+
+class SealedPart(msgspec.Struct, frozen=True, gc=False):
+    """A bundle (0) or a supplement: up to which event, with which hash, and the SHA-256 of its zip."""
+
+    no: int
+    events: int
+    head: str
+    sha256: str
 
 
 class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -393,6 +426,8 @@ class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
     metadata: str | None = None
     merge: bool = False
     """Change what is named and leave the rest; a null takes a name away."""
+    requester: str | None = None
+    """As in `EndWait`."""
 
 
 class DeleteRun(RunCommand, frozen=True, gc=False, kw_only=True):

@@ -437,6 +437,8 @@ class Draft:
         """The finished decision, with its event if anything that is history changed. `counted` says that of the run
         nothing but what a checkpoint counts can have changed, so that the rest need not be compared."""
         before = self.snap.run
+        if before is not None and before.sealed_at is not None and kind != "sealed":
+            self.edit_run().sealed_at = None  # what comes later is sealed later
         changes: dict[str, dict[str, Any]] = {}
         for key, row in self.changed.items():
             table = key[0]
@@ -493,5 +495,7 @@ class Draft:
         table = key[0]
         if table == "run_spec":
             return snap.spec
+        if table == "purse":
+            return snap.purse
         rest = key[1:]
         return snap.place[table].get(rest if len(rest) > 1 else rest[0])

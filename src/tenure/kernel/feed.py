@@ -4,7 +4,7 @@ Laws:
 1. The lines of a commit are written in that commit, one row for all of them: they exist if and only if what they tell
    of happened (I39).
 2. A line is told by what changed: the run is new, its status is another one, a step of it was done, somebody is asked
-   something, or it was reported. An event that changes none of these (a claim of a running run) tells nothing.
+   something or reminded of it, or it was reported. An event that changes none of these (a claim of a running run) tells nothing.
 3. A line holds no payload and no name: ids, states and numbers, like the history.
 4. Lines are made from the rows a decision has before and after; nothing is decoded for them.
 """
@@ -21,6 +21,8 @@ from tenure.kernel.model import Approval, Attempt, Checkpoint, Event, Run, RunSp
 from tenure.kernel.snapshot import Snapshot
 
 REVISED = "revise_approval"
+REMINDED = "approval_reminder"
+"""The kind of the event by which people are reminded of an approval."""
 REPORTED = "reported"
 """The kind of the event by which a run's outcome was reported: some profiles have a word for that."""
 EXPIRED = "lease_expired"
@@ -49,6 +51,8 @@ class Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Approvals that are requested now, by their numbers in the run."""
     proposed: tuple[int, ...] = ()
     """Proposals likewise."""
+    reminded: tuple[int, ...] = ()
+    """Approvals that people are reminded of."""
 
 
 class Seen(Told, frozen=True, gc=False, kw_only=True):
@@ -107,10 +111,10 @@ def line_of(snap: Snapshot, before: Run | None, decision: Decision) -> Line | No
         return (
             run.id, event.seq, run.tenant, run.workflow, run.profile, event.kind, run.status, run.status, steps, True,
         )  # fmt: skip
-    asked, proposed = _questions(snap, decision)
+    asked, proposed, reminded = _questions(snap, decision)
     grew = steps > (0 if before is None else before.steps_done)
     was = None if before is None else before.status
-    if was == run.status and not grew and not asked and not proposed and event.kind != REPORTED:
+    if was == run.status and not grew and event.kind != REPORTED and not (asked or proposed or reminded):
         return None
     line = (
         run.id,
@@ -124,13 +128,19 @@ def line_of(snap: Snapshot, before: Run | None, decision: Decision) -> Line | No
         steps,
         grew,
     )
+    if reminded:
+        return (*line, asked, proposed, reminded)
     return (*line, asked, proposed) if asked or proposed else line
 
 
-def _questions(snap: Snapshot, decision: Decision) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The numbers of the approvals and the proposals that are asked for by this decision."""
+def _questions(
+    snap: Snapshot, decision: Decision
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The numbers of the approvals and the proposals that are asked for by this decision, and of those it reminds of."""
     asked: tuple[int, ...] = ()
     proposed: tuple[int, ...] = ()
+    if decision.event is not None and decision.event.kind == REMINDED:
+        return asked, proposed, tuple(key[1] for key in decision.rows if key[0] == "approval")
     for key, row in decision.rows.items():
         if (
             key[0] == "approval"
@@ -145,7 +155,7 @@ def _questions(snap: Snapshot, decision: Decision) -> tuple[tuple[int, ...], tup
                 proposed += (row.no,)
             else:
                 asked += (row.no,)
-    return asked, proposed
+    return asked, proposed, ()
 
 
 def encoded(lines: list[Line]) -> bytes:
@@ -163,7 +173,7 @@ def seen(snap: Snapshot, before: Run | None, decision: Decision) -> Seen | None:
     run, event = decision.run, decision.event
     if run is None or event is None:
         return None
-    asked, proposed = _questions(snap, decision)
+    asked, proposed, reminded = _questions(snap, decision)
     ended = run.finished_at is not None and (before is None or before.finished_at is None)
     return Seen(
         run_id=run.id,
@@ -178,6 +188,7 @@ def seen(snap: Snapshot, before: Run | None, decision: Decision) -> Seen | None:
         grew=run.steps_done > (0 if before is None else before.steps_done),
         asked=asked,
         proposed=proposed,
+        reminded=reminded,
         reason=run.reason if ended else None,
         duration_us=run.duration_us if ended else None,
         **_about(decision.rows.values(), event),

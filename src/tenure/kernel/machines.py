@@ -123,16 +123,20 @@ APPROVAL = Machine(
 RECEIPT = Machine(
     "receipt",
     "intent",
-    ("succeeded", "failed", "abandoned"),
+    ("failed", "reversed", "reused"),
     rows("""
+        intent: reuse -> reused
         intent: succeed -> succeeded
+        intent: found -> succeeded
         intent: fail -> failed
         intent: lose_answer -> unknown
+        intent: repeat -> intent
         unknown: found -> succeeded
         unknown: repeat -> intent
         unknown: settle_done -> succeeded [person]
-        unknown: settle_failed -> failed [person]
-        unknown: give_up -> abandoned [person]
+        unknown: settle_not_done -> failed [person]
+        unknown: settle_retry -> intent [person]
+        succeeded: reverse -> reversed
     """),
 )
 

@@ -14,18 +14,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
-
-class Row(msgspec.Struct, gc=False):
-    """A row of a table; `table` names it and `key` its primary key."""
-
-    table: ClassVar[str]
-    key: ClassVar[tuple[str, ...]]
-    beside: ClassVar[frozenset[str]] = frozenset()
-    """Columns that are not history."""
-    fixed: ClassVar[int] = 0
-    """How many of the first columns never change."""
+from tenure.kernel.awaited import Approval as Approval
+from tenure.kernel.awaited import Child as Child
+from tenure.kernel.awaited import Inbox as Inbox
+from tenure.kernel.awaited import Wait as Wait
+from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.row import Row as Row  # noqa: PLC0414  # what all rows are is imported from here
 
 
 class Run(Row, gc=False):
@@ -102,6 +96,8 @@ class Run(Row, gc=False):
     next_no: int = 1
     output_ref: int | None = None
     error_ref: int | None = None
+    receipts: int = 0
+    """How many receipts it has made: a run without any never looks for them."""
 
 
 class RunSpec(Row, gc=False):
@@ -138,6 +134,15 @@ class RunSpec(Row, gc=False):
     labels: str
     metadata: str
     salt: bytes
+    undo_of: int | None = None
+    """The run whose effects this one undoes."""
+    budget: int | None = None
+    """What it may cost, in micro-units of `currency`."""
+    currency: str = ""
+    compensate: bool = False
+    """Whether its cancellation starts a run that undoes what it did."""
+    behind: str = ""
+    """Who stands behind it besides the requester, as `id id`: none of them counts as an approver of what it does."""
 
 
 class Step(Row, gc=False):
@@ -290,95 +295,6 @@ class Checkpoint(Row, gc=False):
         )
 
 
-class Wait(Row, gc=False):
-    """Something a step waits for: an approval, an event, a time or a child; or a proposal, which nobody waits for."""
-
-    table: ClassVar[str] = "wait"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "wake_at"})
-
-    run_id: int
-    no: int
-    idx: int
-    kind: str
-    name: str
-    """The event's name, the approval's action, the child's id; its key at replay is `label`."""
-    label: str
-    gate: bool
-    fatal: bool
-    """Whether a refusal or an expiry fails the step instead of waking it."""
-    opened_at: int
-    expires_at: int | None
-    state: str = "open"
-    """open, settled or closed."""
-    outcome: str | None = None
-    """approved, rejected, received, elapsed, finished, expired, resumed."""
-    settled_at: int | None = None
-    result_ref: int | None = None
-    wake_at: int | None = None
-
-
-class Approval(Row, gc=False):
-    """The question behind an approval or a proposal; it shares that wait's number."""
-
-    table: ClassVar[str] = "approval"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant"})
-
-    run_id: int
-    no: int
-    tenant: str
-    tier: str
-    people: int
-    requester: str
-    digest: bytes
-    """The digest of what is proposed; empty where nothing is bound."""
-    revision: int
-    requested_at: int
-    expires_at: int | None
-    question_ref: int | None
-    status: str = "requested"
-    votes: str = ""
-    """Who said yes to this revision, as `id id`; opaque ids have no blanks."""
-    decided_at: int | None = None
-    decided_by: str | None = None
-    reason_ref: int | None = None
-
-
-class Inbox(Row, gc=False):
-    """An event delivered to a run, until a wait takes it; afterwards its id is kept for deduplication."""
-
-    table: ClassVar[str] = "inbox"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no"})
-
-    run_id: int
-    no: int
-    name: str
-    event_id: str
-    source: str
-    payload_ref: int | None
-    received_at: int
-    wait_no: int | None = None
-
-
-class Child(Row, gc=False):
-    """A run that another one started."""
-
-    table: ClassVar[str] = "child"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "child_id")
-    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "child_id"})
-
-    run_id: int
-    child_id: int
-    idx: int
-    on_close: str
-    """cancel, leave or wait: what the parent's end means to it."""
-    wait_no: int
-    state: str = "open"
-    outcome: str | None = None
-
-
 class Payload(Row, gc=False):
     """Bytes of the user's, out of the history so that they can be erased."""
 
@@ -449,6 +365,7 @@ class Cap(Row, gc=False):
     weight: int = 1
     max_concurrency: int | None = None
     max_runs_per_min: int | None = None
+    max_writes_per_run: int | None = None
 
 
 class Idempotency(Row, gc=False):
@@ -490,6 +407,9 @@ ROWS: dict[str, type[Row]] = {
         Stale,
         Cap,
         Idempotency,
+        Verdict,
+        Receipt,
+        Purse,
     )
 }
 
@@ -498,3 +418,5 @@ CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
 AT_END = "end"
 QUESTIONS = frozenset({"approval", "proposal"})
 """Kinds of waits with a question to people behind them."""
+ASKS_PEOPLE = frozenset({"approval", "receipt"})
+"""Kinds of waits whose end is up to a person: an approval, and how an unknown action ended."""

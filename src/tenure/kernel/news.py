@@ -1,7 +1,7 @@
 """What somebody outside is told of the feed's lines: a status, a step, a question.
 
 Laws:
-1. There are four kinds of news (`TYPES`). A status is told in the words of the run's profile, and only where that word is
+1. There are five kinds of news (`TYPES`). A status is told in the words of the run's profile, and only where that word is
    another one than before: what a profile calls by one name is one thing to those who know it by that profile.
 2. The number of a piece of news within its commit does not depend on those words, so that it is the same tomorrow.
 """
@@ -19,8 +19,8 @@ from tenure.kernel import profiles
 from tenure.kernel.feed import REPORTED, Told
 
 STATUS, STEP = "run.status.changed", "run.step.completed"
-PROPOSAL, APPROVAL = "proposal.created", "approval.requested"
-TYPES = (STATUS, STEP, PROPOSAL, APPROVAL)
+PROPOSAL, APPROVAL, REMINDER = "proposal.created", "approval.requested", "approval.reminder"
+TYPES = (STATUS, STEP, PROPOSAL, APPROVAL, REMINDER)
 
 
 class News(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +69,7 @@ def news_of(lines: Iterable[Told], tenants: Container[str] | None = None) -> Ite
     for told in lines:
         begins = part
         part += (told.before != told.status or told.kind == REPORTED) + told.grew
-        part += len(told.proposed) + len(told.asked)
+        part += len(told.proposed) + len(told.asked) + len(told.reminded)
         if tenants is None or told.tenant in tenants:
             yield from _of_line(told, begins)
 
@@ -83,7 +83,7 @@ def _of_line(told: Told, part: int) -> Iterator[News]:
         word = word_told(told.profile, told.before, told.status, told.kind)
         if word is not None:
             yield News(part, STATUS, told, word=word)
-    for type_, numbers in ((PROPOSAL, told.proposed), (APPROVAL, told.asked)):
+    for type_, numbers in ((PROPOSAL, told.proposed), (APPROVAL, told.asked), (REMINDER, told.reminded)):
         for no in numbers:
             part += 1
             yield News(part, type_, told, no=no)

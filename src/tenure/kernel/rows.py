@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tenure.kernel.governed import Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -34,6 +35,9 @@ _KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
     Approval: lambda row: ("approval", row.no),
     Inbox: lambda row: ("inbox", row.no),
     Child: lambda row: ("child", row.child_id),
+    Verdict: lambda row: ("verdict", row.no),
+    Receipt: lambda row: ("receipt", row.no),
+    Purse: lambda _: ("purse",),
 }
 
 

@@ -69,6 +69,8 @@ class Person(Row, gc=False):
     enrol_until: int | None
     created_at: int
     closed_at: int | None = None
+    github: str | None = None
+    """The login at GitHub, in lower case: who it is that opened a pull request, or pushed."""
 
 
 class ApiKey(Row, gc=False):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenure.kernel.governance import Governance
+from tenure.kernel.governed import HELD_RECEIPT, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     CLOSED_STEP,
     Approval,
@@ -26,6 +28,7 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
+from tenure.kernel.service import Person
 
 Key = tuple[Any, ...]
 
@@ -61,6 +64,23 @@ class Facts:
         self.rate_full_until = rate_full_until
 
 
+class Outside:
+    """What governs a tenant's actions beyond the run: read in the transaction that intends one, and never kept."""
+
+    __slots__ = ("caps", "governance", "holder", "people", "result")
+
+    def __init__(self) -> None:
+        self.governance: Governance | None = None
+        """What holds for the tenant, under a shared lock: freezing and activating wait for this commit."""
+        self.caps: dict[str, Cap] = {}
+        """By scope."""
+        self.people: dict[str, Person] = {}
+        self.holder: Receipt | None = None
+        """The receipt that holds the key, of whichever run."""
+        self.result: bytes | None = None
+        """What came of it, where it is another run's."""
+
+
 class Snapshot:
     """One run as far as it is known. See the laws above."""
 
@@ -75,13 +95,17 @@ class Snapshot:
         "facts",
         "inbox",
         "known",
+        "outside",
         "payloads",
         "place",
+        "purse",
+        "receipts",
         "recorded",
         "run",
         "run_id",
         "spec",
         "steps",
+        "verdicts",
         "waits",
     )
 
@@ -96,6 +120,12 @@ class Snapshot:
         self.approvals: dict[int, Approval] = {}
         self.inbox: dict[int, Inbox] = {}
         self.children: dict[int, Child] = {}
+        self.receipts: dict[int, Receipt] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        """Those written since it was loaded; none is ever asked for."""
+        self.purse: Purse | None = None
+        self.outside: dict[Key, Outside] = {}
+        """By what was asked for; of this transaction only."""
         self.payloads: dict[int, Payload] = {}
         """Only those that a decision asked for."""
         self.known: set[Key] = set()
@@ -117,6 +147,8 @@ class Snapshot:
             "approval": self.approvals,
             "inbox": self.inbox,
             "child": self.children,
+            "receipt": self.receipts,
+            "verdict": self.verdicts,
         }
 
     @classmethod
@@ -130,6 +162,8 @@ class Snapshot:
             ("all_waits",),
             ("open_children",),
             ("all_checkpoints",),
+            ("all_receipts",),
+            ("purse",),
         }
         return snap
 
@@ -140,6 +174,8 @@ class Snapshot:
         place = self.place.get(row.table)
         if isinstance(row, Payload):
             self.payloads[row.ref] = row
+        elif isinstance(row, Purse):
+            self.purse = self.purse or row
         elif place is None:
             self.spec = self.spec or row  # type: ignore[assignment]  # only a spec has no place of its own
         else:
@@ -152,6 +188,8 @@ class Snapshot:
             place[key[1:] if len(key) > 2 else key[1]] = row
         elif key[0] == "run_spec":
             self.spec = row  # type: ignore[assignment]  # the key says which type it is
+        elif isinstance(row, Purse):
+            self.purse = row
 
     def trim(self) -> None:
         """Forget what a long run no longer needs, so that a cached snapshot stays small.
@@ -169,6 +207,8 @@ class Snapshot:
             self.recorded.update(self.checkpoints)
             self.checkpoints.clear()
             self.known = {key for key in self.known if key[0] != "checkpoint"}
+        self.outside.clear()
+        self.verdicts.clear()
         if self.payloads:
             self.payloads.clear()
             self.known = {key for key in self.known if key[0] != "payload"}
@@ -289,6 +329,46 @@ class Snapshot:
         if child is None and ("child", child_id) not in self.known:
             raise Need(("child", child_id))
         return child
+
+    def receipts_of(self, idx: int, label: str) -> list[Receipt]:
+        """The receipts of one act, oldest first."""
+        if ("all_receipts",) not in self.known and ("act", idx, label) not in self.known:
+            raise Need(("act", idx, label))
+        mine = (row for row in self.receipts.values() if row.idx == idx and row.label == label)
+        return sorted(mine, key=lambda row: row.no)
+
+    def find_receipt(self, no: int) -> Receipt | None:
+        """One receipt."""
+        found = self.receipts.get(no)
+        if found is None and ("all_receipts",) not in self.known and ("receipt", no) not in self.known:
+            raise Need(("receipt", no))
+        return found
+
+    def open_receipts(self) -> list[Receipt]:
+        """Those of which it is not known how they ended, oldest first."""
+        if ("all_receipts",) not in self.known and ("open_receipts",) not in self.known:
+            raise Need(("open_receipts",))
+        is_open = (row for row in self.receipts.values() if row.state in ("intent", "unknown"))
+        return sorted(is_open, key=lambda row: row.no)
+
+    def the_purse(self) -> Purse:
+        """What the run has spent and written."""
+        if self.purse is None and ("purse",) not in self.known:
+            raise Need(("purse",))
+        return self.purse or Purse(self.run_id)
+
+    def look_outside(self, tenant: str, name: str | None, people: tuple[str, ...]) -> Outside:
+        """What governs an action beyond the run: what holds for the tenant, its caps, who holds the key `name`, and these
+        people."""
+        key = ("outside", tenant, name, people)
+        found = self.outside.get(key)
+        if found is None:
+            raise Need(key)
+        return found
+
+    def own_holder(self, name: str) -> Receipt | None:
+        """The receipt of this run that holds a key, as far as it is known here: one that was decided in this transaction."""
+        return next((r for r in self.receipts.values() if r.name == name and r.state in HELD_RECEIPT), None)
 
     def find_payload(self, ref: int) -> Payload | None:
         """The bytes behind a reference; None where they were erased."""

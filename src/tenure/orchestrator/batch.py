@@ -370,6 +370,7 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
         snap.run = run
         snap.attempts.clear()  # expiry and sequence change without the run's version
         snap.known = {key for key in snap.known if key[0] != "attempt"}
+        snap.outside.clear()  # of a try of this transaction that did not happen
     snap.caps = items[0].caps or {}
     return snap
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
+from tenure.kernel.actions import IntendAct
 from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
 from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
@@ -59,6 +60,8 @@ POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
+LOOKS_MAX = 3
+"""How often an action's key is looked up before what the database says against it is believed to be something else."""
 
 
 class Orchestrator:
@@ -297,6 +300,7 @@ class Orchestrator:
     async def _commit_locked(self, lane: int, items: list[Item]) -> None:
         """Under the lock, until every item has its answer."""
         pause = RETRY_SECONDS_MIN
+        looked = 0
         while items:
             works: list[Work] = []
             cached = {item.run_id: snap for item in items if (snap := self._cache.pop(item.run_id, None))}
@@ -321,8 +325,11 @@ class Orchestrator:
                     await self._commit_locked(lane, items[:half])
                     items = items[half:]
                     continue
-                self._answer(items[0], None, _refusal(fault))
-                return
+                looked += 1
+                if not _lost_race(items[0], fault) or looked > LOOKS_MAX:
+                    self._answer(items[0], None, _refusal(fault))
+                    return
+                failure = fault
             else:
                 self.finish(outcome)
                 items = outcome.again
@@ -465,6 +472,11 @@ class Orchestrator:
     async def deliver(self, rows: Iterable[Outbox]) -> int:
         """Tell other runs what they are owed; what fails is found again by the sweeper."""
         return await deliver(self, rows)
+
+
+def _lost_race(item: Item, fault: Exception) -> bool:
+    """Whether somebody else has taken an action's key between the look and the save: the next look finds who has it."""
+    return isinstance(fault, Rejected) and isinstance(item.command, IntendAct)
 
 
 def _refusal(fault: Exception) -> TenureError:

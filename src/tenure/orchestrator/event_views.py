@@ -53,6 +53,9 @@ def _notes(changed: dict[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
     for key, row in changed.get("wait", {}).items():
         name = row.get("label") or labels.get(key, key)
         yield f"{name}: {row.get('outcome') or row.get('state', 'waits')}"
+    for key, row in changed.get("receipt", {}).items():
+        if "state" in row:
+            yield f"{row.get('label') or f'receipt {key}'}: {row['state']}"
 
 
 def event_view(row: Event, names: Mapping[int, str], labels: Mapping[str, str] | None = None) -> EventView:
@@ -64,7 +67,7 @@ def event_view(row: Event, names: Mapping[int, str], labels: Mapping[str, str] |
             before,
             after,
             owner,
-            None if "run" in entry else names.get(entry["step"], str(entry["step"])),
+            names.get(entry["step"], str(entry["step"])) if "step" in entry else None,
             entry.get("attempt"),
         )
         for entry in body.get("edges", ())

@@ -7,7 +7,7 @@ from typing import Any
 
 from tenure.clock import us
 from tenure.kernel.admission import rate_full_until
-from tenure.kernel.snapshot import Facts, Key, Snapshot
+from tenure.kernel.snapshot import Facts, Key, Outside, Snapshot
 from tenure.limits import KEY_HORIZON_SECONDS
 from tenure.store.port import Query, Save
 
@@ -31,6 +31,10 @@ _QUERY_OF: dict[str, str] = {
     "open_children": "load_open_children",
     "child": "load_children",
     "payload": "load_payloads",
+    "act": "load_acts",
+    "receipt": "load_receipts",
+    "open_receipts": "load_open_receipts",
+    "purse": "load_purses",
 }
 """Need -> query; the query's rows are (run id, *rest of the need)."""
 
@@ -44,6 +48,9 @@ def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Q
         for key in keys:
             if key[0] == "admission":
                 yield from _load_facts(snap, now, *key[1:])
+                continue
+            if key[0] == "outside":
+                snap.outside[key] = yield from _load_outside(snap.run_id, *key[1:])
                 continue
             if key in snap.known:
                 raise AssertionError(f"{key} was loaded and is needed again")
@@ -76,3 +83,22 @@ def _load_facts(
         rates = {row.workflow: (row.runs, row.first_at) for row in rows}
         facts.rate_full_until = rate_full_until(caps, workflow, rates, RATE_WINDOW_US)
     snap.facts = facts
+
+
+def _load_outside(
+    run_id: int, tenant: str, name: str | None, people: tuple[str, ...]
+) -> Generator[Query | Save, Any, Outside]:
+    """What governs an action. The tenant's row is locked first, so that all the rest is what holds with it."""
+    outside = Outside()
+    outside.governance = next(iter((yield Query("load_governance", [(tenant,)]))), None)
+    outside.caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
+    if people:
+        rows = yield Query("load_people", [(tenant, person) for person in people])
+        outside.people = {row.id: row for row in rows}
+    if name is not None:
+        holder = next(iter((yield Query("load_key_holders", [(tenant, name)]))), None)
+        if holder is not None and holder.run_id != run_id and holder.result_ref is not None:
+            bodies = yield Query("load_payloads", [(holder.run_id, holder.result_ref)])
+            outside.result = bodies[0].body if bodies else None
+        outside.holder = holder
+    return outside

@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.commands import Admit, ChildFinished, Command, Context, CreateRun, RequestCancel
-from tenure.kernel.model import Outbox
+from tenure.kernel.actions import MarkReversed
+from tenure.kernel.capability import capability, flow
+from tenure.kernel.commands import (
+    Admit,
+    ChildFinished,
+    Command,
+    Context,
+    CreateRun,
+    RequestCancel,
+    StepSpec,
+    Trigger,
+)
+from tenure.kernel.model import Outbox, Run, RunSpec
 from tenure.limits import KEY_HORIZON_SECONDS
 from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
 
@@ -87,10 +99,14 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
     cause = _cause(row)
     if row.topic == "create":
         return msgspec.structs.replace(_create.decode(row.body), context=cause)
+    if row.topic == "compensate":
+        return await _compensation(orchestrator, cause, row.run_id)
     body: dict[str, Any] = msgspec.msgpack.decode(row.body)
     if row.topic == "key_freed":
         return await _next_for_key(orchestrator, cause, body["tenant"], body["key"])
     assert row.target_id is not None
+    if row.topic == "reversed":
+        return MarkReversed(context=cause, run_id=row.target_id, **body)
     if row.topic == "child_finished":
         return ChildFinished(context=cause, run_id=row.target_id, **body)
     assert row.topic == "cancel", f"unknown topic {row.topic}"
@@ -109,3 +125,46 @@ async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str,
     if queue.first_waiting_id is None or queue.holder_id is not None:
         return None
     return Admit(context=cause, run_id=queue.first_waiting_id, gate_tenant=tenant)
+
+
+UNDO_WORKFLOW, UNDO_VERSION = "tenure.undo", "1"
+UNDO_QUEUE = "default"
+
+
+def undoing(run: Run, spec: RunSpec, run_id: int, context: Context, **given: Any) -> CreateRun:
+    """The run that takes back what another one did to the world, on behalf of whoever asked for that one. `given`: whatever is to
+    be otherwise."""
+    text = ids.run_text(run.id)
+    queue = capability(UNDO_QUEUE, flow(UNDO_WORKFLOW, UNDO_VERSION))
+    asked: dict[str, Any] = {
+        "requester": spec.requester,
+        "behind": spec.behind,
+        "input": msgspec.json.encode({"run": text}),
+        "trigger": Trigger("child", text),
+        "source": "undo",
+        **given,
+    }
+    return CreateRun(
+        context=context,
+        run_id=run_id,
+        tenant=run.tenant,
+        workspace=run.workspace,
+        workflow=UNDO_WORKFLOW,
+        code_version=UNDO_VERSION,
+        profile=run.profile,
+        plan=(StepSpec(name="main", kind="body", queue=queue),),
+        over_rate="delay",
+        undo_of=run.id,
+        trace=run.trace,
+        **asked,
+    )
+
+
+async def _compensation(orchestrator: Orchestrator, cause: Context, run_id: int) -> CreateRun | None:
+    """What a canceled run asked for: made once, however often it is delivered, by its key."""
+    runs: list[Run] = await orchestrator.store.read("get_run", run_id)
+    specs: list[RunSpec] = await orchestrator.store.read("get_spec", run_id)
+    if not runs or not specs:
+        return None
+    key = f"compensation/{ids.run_text(run_id)}"
+    return undoing(runs[0], specs[0], orchestrator.new_id(), cause, idempotency_key=key)

@@ -34,6 +34,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     """requested, approved, rejected, expired or canceled."""
     tier: str
     people: int
+    group: str
+    """The group that those who decide belong to; empty: anybody who may approve."""
     votes: tuple[str, ...]
     """Who has said yes to this revision."""
     requester: str
@@ -42,6 +44,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the action it binds, to be repeated by who decides; empty where it binds none."""
     requested_at: datetime
     expires_at: datetime | None
+    reminded_at: datetime | None
+    """When people were reminded, half of the time before it expires."""
     decided_at: datetime | None
     decided_by: str | None
     reason: Any = None
@@ -74,12 +78,14 @@ def _view(row: Question, bodies: dict[tuple[int, int], Any]) -> ApprovalView:
         status=row.status,
         tier=row.tier,
         people=row.people,
+        group=row.people_in,
         votes=tuple(row.votes.split()),
         requester=row.requester,
         revision=row.revision,
         digest=row.digest.hex(),
         requested_at=moment(row.requested_at),
         expires_at=maybe(row.expires_at),
+        reminded_at=maybe(row.reminded_at),
         decided_at=maybe(row.decided_at),
         decided_by=row.decided_by,
         reason=bodies.get((row.run_id, row.reason_ref or 0)),

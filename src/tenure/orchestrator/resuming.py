@@ -1,8 +1,8 @@
 """What the next holder of a lease goes on from: everything its step has recorded and been answered.
 
 Laws:
-1. Two reads, asked at the same time: one round trip. A first try of a step without checkpoints asks nothing.
-2. While its lease is live only the holder records checkpoints, so what is read stays true; a wait may settle at any
+1. Three reads, asked at the same time: one round trip. A first try of a step without checkpoints asks nothing.
+2. While its lease is live only the holder records checkpoints and acts, so what is read stays true; a wait may settle at any
    time, and is asked for again by opening its label or by suspending on it.
 """
 
@@ -13,22 +13,25 @@ import asyncio
 import msgspec
 
 from tenure.kernel.decide.leases import Lease
+from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Store, Waited
 
 
 class ResumeView(msgspec.Struct, frozen=True):
-    """All checkpoints and waits of a step, each in the order in which it came to be."""
+    """All checkpoints, waits and acts of a step, each in the order in which it came to be."""
 
     checkpoints: list[Recorded]
     waits: list[Waited]
+    acts: list[Acted]
 
 
 async def resume_view(store: Store, lease: Lease) -> ResumeView:
     """What a claimed lease goes on from."""
     if lease.n == 1 and not lease.checkpoints:
-        return ResumeView([], [])
-    checkpoints, waits = await asyncio.gather(
+        return ResumeView([], [], [])
+    checkpoints, waits, acts = await asyncio.gather(
         store.read("resume_checkpoints", lease.run_id, lease.idx),
         store.read("resume_waits", lease.run_id, lease.idx),
+        store.read("resume_acts", lease.run_id, lease.idx),
     )
-    return ResumeView(checkpoints, waits)
+    return ResumeView(checkpoints, waits, acts)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel.news import APPROVAL, PROPOSAL, STATUS, STEP, News
+from tenure.kernel.news import APPROVAL, PROPOSAL, REMINDER, STATUS, STEP, News
 from tenure.kernel.service import Notice
 
 CONTENT_TYPE = "application/cloudevents+json"
@@ -69,7 +69,7 @@ def body_of(news: News, pos: int, at_us: int) -> bytes:
         more = {"step": told.steps}
     elif news.type == PROPOSAL:
         more = {"proposal_id": news.question}
-    elif news.type == APPROVAL:
+    elif news.type in (APPROVAL, REMINDER):
         more = {"approval_id": news.question}
     event = CloudEvent(
         id=f"{pos}-{news.part}",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tenure.sdk.acts import act
 from tenure.sdk.definitions import Registry, Step, Tool, Workflow, registry, step, tool, workflow
 from tenure.sdk.faults import (
+    ActionConflict,
+    ActionFailed,
     ApprovalExpired,
     ApprovalRejected,
     ChildFailed,
@@ -33,6 +36,8 @@ from tenure.sdk.words import (
 )
 
 __all__ = [
+    "ActionConflict",
+    "ActionFailed",
     "ApprovalExpired",
     "ApprovalRejected",
     "Child",
@@ -46,6 +51,7 @@ __all__ = [
     "Tool",
     "WaitExpired",
     "Workflow",
+    "act",
     "approve",
     "current",
     "gather",

@@ -20,34 +20,28 @@ from typing import Any, NoReturn
 from tenure.errors import TenureError
 from tenure.kernel.retry import Rng
 from tenure.sdk import codec, here
+from tenure.sdk.acts import Acting
 from tenure.sdk.awaited import check_awaited
 from tenure.sdk.definitions import Step, Workflow
 from tenure.sdk.faults import Failure, LeaseLost, Restart, ResumeFailed, StepFailed
-from tenure.sdk.frame import Frame
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
-from tenure.sdk.past import Past
+from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.scope import Scope
 from tenure.sdk.traces import of_steps, traceback_of
 from tenure.sdk.trying import STOP_SECONDS, Left, ended, frame_of, in_own_thread, left, try_once
 from tenure.sdk.turns import NEW
-from tenure.sdk.waiting import STOPPED, Waiting
+from tenure.sdk.waiting import STOPPED
 from tenure.store.port import Recorded
 
-SHORT_SECONDS = 5.0
 
-
-class Body(Waiting):
+class Body(Acting):
     """One workflow under one lease; see the laws above."""
 
     def __init__(self, workflow: Workflow[..., Any], line: Line, past: Past, chance: Rng) -> None:
-        super().__init__(line, past)
-        self.workflow = workflow
-        self.at_work: dict[str, Frame] = {}
-        """The steps that are being tried now, by key."""
+        super().__init__(workflow, line, past, chance)
         self.patches: dict[str, bool] = {}
         """Patches this run has taken here."""
-        self._chance = chance
         self._bridged: dict[concurrent.futures.Future[Any], Scope] = {}
         """What plain code waits for in its threads."""
 
@@ -258,7 +252,7 @@ class Body(Waiting):
             await self.turns.take((known.at, known.no))
             message = (await self.fetched(known.output) or b"").decode(errors="replace")
             raise StepFailed(key, known.error or "STEP_FAILED", message, known.tries)
-        await self._pause(key, known.tries, known.next_at)
+        await self.pause(f"{key}{BESIDE}{known.tries}", known.next_at)
         return known.tries
 
     async def _failed(
@@ -292,18 +286,7 @@ class Body(Waiting):
             self._keep_traceback(key, fault)
             raise StepFailed(key, code, message, tries) from fault
         await self.barrier()
-        await self._pause(key, tries, next_at)
-
-    async def _pause(self, key: str, tries: int, until: int) -> None:
-        """Let a backoff pass: here, or suspended when it is long."""
-        left = (until - self.line.now_us()) / 1e6
-        if left <= 0:
-            return
-        label = f"{key}!{tries}"
-        if left < SHORT_SECONDS and label not in self.past.waits:
-            await self.busy(self.line.sleep(left))
-            return
-        await self.wait(label, until=until)
+        await self.pause(f"{key}{BESIDE}{tries}", next_at)
 
     def restart(self, input_: bytes) -> NoReturn:
         """End here and go on as a new run."""

@@ -116,6 +116,8 @@ class Workflow(Generic[P, R]):
         queue: str = "default",
         timeout: Duration | None = None,
         lease: Duration | None = None,
+        budget: str | None = None,
+        compensate: bool = False,
     ) -> None:
         self.function = function
         self.name = check_name("workflow", name or function.__name__)
@@ -133,6 +135,8 @@ class Workflow(Generic[P, R]):
             raise ValueError(
                 f"workflow {self.name!r}: a lease is {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds, not {lease}"
             )
+        options.flags(f"workflow {self.name!r}", compensate=compensate)
+        self.terms = options.terms(f"workflow {self.name!r}", budget, compensate)
         self.is_async = is_async(function)
         self.parameters = Parameters(function, f"workflow {self.name!r}")
         self.codec = Codec(returns(function), f"the result of workflow {self.name!r}")
@@ -300,12 +304,15 @@ def workflow(
     queue: str = "default",
     timeout: Duration | None = None,
     lease: Duration | None = None,
+    budget: str | None = None,
+    compensate: bool = False,
 ) -> _WorkflowMaker: ...
 def workflow(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Make a function a workflow. Its parameters are its input, by name; what it returns is the run's output.
 
     Unfinished runs stay with workers of their `version`; a later one takes those it `accepts`. `lease`: how long a run stays
-    with a worker that is not heard of (the profile says it if it is left out).
+    with a worker that is not heard of (the profile says it if it is left out). `budget`: what a run may cost, such as
+    "5 USD". `compensate`: a run that is canceled has its actions undone, by a run of its own.
     """
 
     def make(f: Callable[..., Any]) -> Workflow[..., Any]:

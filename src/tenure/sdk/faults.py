@@ -78,6 +78,25 @@ class ChildFailed(TenureError):
         super().__init__("CHILD_FAILED", f"child {run_id} {status} ({reason}){said}")
 
 
+class ActionFailed(TenureError):
+    """An action was not done, and will not be: it is known not to have happened. The same at every replay."""
+
+    def __init__(self, action: str, code: str, message: str) -> None:
+        self.action = action
+        self.fault = code
+        """What went wrong, as its connector calls it."""
+        said = f": {message}" if message else ""
+        super().__init__("ACTION_FAILED", f"{action} was not done ({code}){said}")
+
+
+class ActionConflict(TenureError):
+    """What was to be taken back is no longer what we wrote."""
+
+    def __init__(self, action: str, message: str) -> None:
+        self.action = action
+        super().__init__("ACTION_CONFLICT", f"{action} was not done: {message}")
+
+
 class Signal(BaseException):
     """A body ends here; see law 2."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure.kernel.commands import ApprovalSpec, RecordCheckpoint, StartChild, WaitSpec
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Step
 from tenure.store.port import Waited
 
@@ -62,6 +63,10 @@ class Line(Protocol):
 
     async def waited(self) -> list[Waited]:
         """All waits of this step with their answers."""
+        ...
+
+    async def act(self, ask: Ask) -> Told:
+        """Have a governor do something to the world. Whoever is canceled meanwhile is held until what was begun has ended."""
         ...
 
     def now_us(self) -> int:

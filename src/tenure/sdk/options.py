@@ -15,6 +15,7 @@ from typing import Any
 from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel.retry import Backoff
+from tenure.kernel.terms import Terms
 from tenure.limits import RETRIES_MAX
 from tenure.sdk.codec import close_to
 
@@ -53,6 +54,14 @@ def duration(what: str, option: str, length: Duration | None) -> float | None:
     except TenureError as refused:
         kind = ValueError if isinstance(length, str | int | float | timedelta) else TypeError
         raise kind(f'{refused.message}, such as {option}="30s"') from None
+
+
+def terms(what: str, budget: Any, compensate: bool) -> Terms:
+    """What a workflow asks of its runs."""
+    try:
+        return Terms.of(budget, compensate)
+    except TenureError as refused:
+        raise ValueError(f'{what}: {refused.message}, such as budget="5 USD"') from None
 
 
 def retries(what: str, given: Any) -> int | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tenure.sdk.faults import Misfit
+from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
 
 BESIDE = "!"
 """Keys with this in them belong to another key (a step's backoff) and are not asked for by code."""
+ASKED, SETTLED = "act:", "receipt:"
+"""How the labels of waits begin that belong to acts: for their approval (the act's key is behind it) and for whoever says how one
+ended."""
 PATCHED = "patched:"
 """Keys of patches begin so; the code may stop asking for one, once it has only the new way."""
 
@@ -18,21 +22,44 @@ def scope_of(key: str) -> str:
     return key[: key.rfind("/") + 1]
 
 
-class Past:
-    """Checkpoints and waits by key. False when there is nothing, as in a first try."""
+def _act_of(label: str) -> str:
+    """The key of an act from the label of a wait for its approval; those of later rounds have a number behind it."""
+    key, _, number = label.removeprefix(ASKED).rpartition("~")
+    return key if number.isdigit() and key else label.removeprefix(ASKED)
 
-    def __init__(self, checkpoints: Iterable[Recorded] = (), waits: Iterable[Waited] = ()) -> None:
+
+class Past:
+    """Checkpoints, waits and acts by key. False when there is nothing, as in a first try."""
+
+    def __init__(
+        self,
+        checkpoints: Iterable[Recorded] = (),
+        waits: Iterable[Waited] = (),
+        acts: Iterable[Acted] = (),
+    ) -> None:
         self.checkpoints = {row.name: row for row in checkpoints}
         self.waits = {row.label: row for row in waits}
+        self.acts: dict[str, Acted] = {}
+        """The last receipt of each act."""
+        self._acted_before: set[str] = set()
+        """Acts of the runs that this one resumes: they are asked for again, under the same keys."""
+        for row in acts:
+            if row.own:
+                self.acts[row.label] = row
+            else:
+                self._acted_before.add(row.label)
         self.settled = {row.no: row for row in self.waits.values() if row.state == "settled"}
         self._begun: set[str] = set()
         self._unasked: dict[str, dict[str, None]] = {}
-        for key in (*self.checkpoints, *self.waits):
+        self.proposed = dict.fromkeys(_act_of(label) for label in self.waits if label.startswith(ASKED))
+        """Acts that people were asked about."""
+        said = [label for label in self.waits if not label.startswith((ASKED, SETTLED))]
+        for key in (*self.checkpoints, *said, *self.acts, *self.proposed):
             if BESIDE not in key and not key[key.rfind("/") + 1 :].startswith(PATCHED):
                 self._unasked.setdefault(scope_of(key), {})[key] = None
 
     def __bool__(self) -> bool:
-        return bool(self.checkpoints or self.waits)
+        return bool(self.checkpoints or self.waits or self.acts)
 
     def ask(self, key: str) -> None:
         """The code has come to this key."""
@@ -54,6 +81,11 @@ class Past:
     def check_new_wait(self, key: str) -> None:
         """The same for a wait. A run that resumes another has its checkpoints and none of its waits: it asks again."""
         if self.waits:
+            self.check_new(key)
+
+    def check_new_act(self, key: str) -> None:
+        """The same for an act."""
+        if key not in self._acted_before:
             self.check_new(key)
 
     def check_new(self, key: str) -> None:

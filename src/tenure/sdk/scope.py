@@ -12,7 +12,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tenure.errors import TenureError
 from tenure.sdk import here
@@ -20,6 +21,8 @@ from tenure.sdk import here
 if TYPE_CHECKING:
     from tenure.sdk.body import Body
     from tenure.sdk.definitions import Step
+
+T = TypeVar("T")
 
 
 class Scope:
@@ -87,6 +90,13 @@ class Scope:
         if self.body.past:
             self.body.past.begin(path)
         return Scope(self.body, path, task, plain=self.plain)
+
+    def say(self, key: str, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """A word: awaited, or said at once in plain code. (The types are those of async workflows.)"""
+        if self.plain:
+            return cast("Coroutine[Any, Any, T]", self.body.bridge(work, self))
+        self.body.unbegun[key] = work
+        return work
 
     def call(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A durable call of a step: awaited, or done at once in plain code."""

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 STOPPED = "STEP_CANCELED"
 """With no tries: how something is recorded that the code gave up; see law 3."""
+SHORT_SECONDS = 5.0
+"""A pause below it is waited for here."""
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 
@@ -116,6 +118,16 @@ class Waiting(Recording):
         else:
             no = known.no
         return await self._settled(no)
+
+    async def pause(self, label: str, until: int) -> None:
+        """Let time pass: here, or suspended when it is long."""
+        left = (until - self.line.now_us()) / 1e6
+        if left <= 0:
+            return
+        if left < SHORT_SECONDS and label not in self.past.waits:
+            await self.busy(self.line.sleep(left))
+            return
+        await self.wait(label, until=until)
 
     async def wait_for(self, no: int) -> Waited:
         """How a wait that is open was settled, or will be."""

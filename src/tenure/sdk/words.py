@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
 from tenure.sdk import codec, here
-from tenure.sdk.body import SHORT_SECONDS, Body
+from tenure.sdk.body import Body
 from tenure.sdk.definitions import Step, Workflow, registry
 from tenure.sdk.faults import ChildFailed, WaitExpired
 from tenure.sdk.frame import Cost, Frame
@@ -32,6 +32,7 @@ from tenure.sdk.outcomes import refusal
 from tenure.sdk.past import PATCHED
 from tenure.sdk.scope import Scope
 from tenure.sdk.trying import left
+from tenure.sdk.waiting import SHORT_SECONDS
 from tenure.store.port import Waited
 
 T = TypeVar("T")
@@ -45,14 +46,6 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     approver: str | None = None
     reason: str | None = None
     at: datetime | None = None
-
-
-def _say(scope: Scope, key: str, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """See law 1. (The types are those of async workflows.)"""
-    if scope.plain:
-        return cast("Coroutine[Any, Any, T]", scope.body.bridge(work, scope))
-    scope.body.unbegun[key] = work
-    return work
 
 
 def _length(word: str, length: Duration | None, option: str = "within") -> float | None:
@@ -72,17 +65,19 @@ def approve(
     *,
     tier: Tier = "low",
     people: int = 1,
+    group: str = "",
     within: Duration | None = None,
     show: Any = None,
 ) -> Coroutine[Any, Any, Decision]:
-    """Ask people, and wait for their answer. `show` is what they are shown beside the question.
+    """Ask people, and wait for their answer. `show` is what they are shown beside the question; with a `group` only those
+    who belong to it may say yes or no.
 
     Raises ApprovalRejected or ApprovalExpired; uncaught, these fail the run.
     """
     scope = here.scope("approve")
-    spec = ApprovalSpec(action, tier, people, _length("approve", within))
+    spec = ApprovalSpec(action, tier, people, _length("approve", within), group=group)
     key = scope.key("approve")
-    return _say(scope, key, _approve(scope.body, key, spec, show))
+    return scope.say(key, _approve(scope.body, key, spec, show))
 
 
 async def _approve(body: Body, key: str, spec: ApprovalSpec, show: Any) -> Decision:
@@ -115,13 +110,14 @@ def propose(
     *,
     tier: Tier = "low",
     people: int = 1,
+    group: str = "",
     within: Duration | None = None,
 ) -> Coroutine[Any, Any, Proposal]:
     """Propose something without waiting for the answer. It can be decided after the run has succeeded, too."""
     scope = here.scope("propose")
-    spec = ApprovalSpec(action, tier, people, _length("propose", within))
+    spec = ApprovalSpec(action, tier, people, _length("propose", within), group=group)
     key = scope.key("propose")
-    return _say(scope, key, _propose(scope.body, key, spec, content))
+    return scope.say(key, _propose(scope.body, key, spec, content))
 
 
 async def _propose(body: Body, key: str, spec: ApprovalSpec, content: Any) -> Proposal:
@@ -146,7 +142,7 @@ def wait(
     scope = here.scope("wait")
     spec = WaitSpec(event, source, _length("wait", within))
     key = scope.key(f"wait:{_plain(event)}")
-    return _say(scope, key, _wait(scope.body, key, spec, type))
+    return scope.say(key, _wait(scope.body, key, spec, type))
 
 
 def _plain(event: str) -> str:
@@ -166,7 +162,7 @@ def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
     scope = here.scope("sleep")
     length = _length("sleep", duration, "") or 0.0
     key = scope.key("sleep")
-    return _say(scope, key, _sleep(scope.body, key, length))
+    return scope.say(key, _sleep(scope.body, key, length))
 
 
 async def _sleep(body: Body, key: str, length: float) -> None:
@@ -183,7 +179,7 @@ def now() -> Coroutine[Any, Any, datetime]:
     """The time by the store's clock; recorded, so that a replay sees the same."""
     scope = here.scope("now")
     key = scope.key("now")
-    return _say(scope, key, _now(scope.body, key))
+    return scope.say(key, _now(scope.body, key))
 
 
 async def _now(body: Body, key: str) -> datetime:
@@ -195,7 +191,7 @@ def uuid() -> Coroutine[Any, Any, _uuid.UUID]:
     """A random UUID; recorded."""
     scope = here.scope("uuid")
     key = scope.key("uuid")
-    return _say(scope, key, _make_uuid(scope.body, key))
+    return scope.say(key, _make_uuid(scope.body, key))
 
 
 async def _make_uuid(body: Body, key: str) -> _uuid.UUID:
@@ -206,7 +202,7 @@ def random() -> Coroutine[Any, Any, float]:
     """A random number from 0 to 1; recorded."""
     scope = here.scope("random")
     key = scope.key("random")
-    return _say(scope, key, scope.body.recall(key, _random.random))
+    return scope.say(key, scope.body.recall(key, _random.random))
 
 
 # -------------------------------------------------------------------------------------- side by side
@@ -244,7 +240,7 @@ def map(  # noqa: A001 - what it is
     branches = [scope.branch("map") for _ in things]
     work = [partial(_mapped, function, each, branch) for each, branch in zip(things, branches, strict=True)]
     key = branches[0].path + "map" if branches else "map"
-    return _say(scope, key, _gather(scope.body, work, branches, limit, return_exceptions))
+    return scope.say(key, _gather(scope.body, work, branches, limit, return_exceptions))
 
 
 def _check_limit(limit: int | None, work: Iterable[Awaitable[Any]]) -> None:
@@ -348,7 +344,7 @@ class Child(Generic[T]):
 
     def result(self) -> Coroutine[Any, Any, T]:
         """Wait for its end; its output, or ChildFailed."""
-        return _say(self._scope, f"result:{self._no}", self._result())
+        return self._scope.say(f"result:{self._no}", self._result())
 
     async def _result(self) -> Any:
         row = await self._body.wait_for(self._no)
@@ -379,7 +375,7 @@ def start(
             "INVALID_INPUT", f"there is no workflow {name!r} here; import the module that defines it"
         )
     key = scope.key(f"start:{name}")
-    return _say(scope, key, _start(scope, key, known, args, kwargs, on_close))
+    return scope.say(key, _start(scope, key, known, args, kwargs, on_close))
 
 
 async def _start(
@@ -415,7 +411,7 @@ def patched(name: str) -> Coroutine[Any, Any, bool]:
     passed here before the change. `if await tenure.patched("use-v2"): …`"""
     scope = here.scope("patched")
     key = f"{PATCHED}{_plain(name)}"
-    return _say(scope, key, _patched(scope, key))
+    return scope.say(key, _patched(scope, key))
 
 
 async def _patched(scope: Scope, key: str) -> bool:

@@ -7,6 +7,8 @@ import asyncio
 from tenure.embedded import Engine
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish import Publisher, Reach
+from tenure.publish.cards import CardPublisher
+from tenure.sdk.definitions import Registry
 from tenure.secrets import Secrets
 from tenure.server.hooks.intake import Intake
 from tenure.server.identity.gate import Gate
@@ -24,6 +26,7 @@ from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
 from tenure.store.postgres.store import PostgresStore
 
 KEY_SWEEP_SECONDS = 60.0
+HAND_SLOTS = 16
 SCOPED_MAX = 1_000
 """Engines as callers see them that are kept."""
 
@@ -58,6 +61,15 @@ class Service:
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach, self.secrets)
+        self.cards = CardPublisher(
+            engine.store,
+            self.secrets,
+            reach=reach,
+            slack_url=settings.slack_url,
+            public_url=settings.public_url,
+        )
+        self.hand = engine.worker(Registry(), slots=HAND_SLOTS) if any(engine.connectors.actions()) else None
+        """Does what only a trusted process may: actions of declared steps, and undos."""
         self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
 
@@ -70,14 +82,20 @@ class Service:
         self.tail.start()
         self.engine.orchestrator.on_told.append(self.publisher.wake)
         await self.publisher.start()
+        await self.cards.start()
+        if self.hand is not None:
+            await self.hand.start()
         await self._key_sweep.__aenter__()
 
     async def stop(self) -> None:
         """End it."""
+        if self.hand is not None:
+            await self.hand.stop()
         await self.intake.stop()
         self.observer.stop()
         await self.tail.stop()
         await self.publisher.stop()
+        await self.cards.stop()
         await self.gate.close()
         await self._key_sweep.__aexit__()
 

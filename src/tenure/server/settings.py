@@ -57,6 +57,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhooks_to_private: bool = False
     """Whether they may go to private networks."""
 
+    public_url: str | None = None
+    """Where people reach this server: what messages to them link to."""
+    slack_url: str = "https://slack.com/api"
+
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach it."""

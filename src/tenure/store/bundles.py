@@ -9,7 +9,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from tenure.doctor.whole import Leases, Start
 from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
 from tenure.store.identity import broken_chains
+from tenure.store.ledger_check import broken_ledgers
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ VIOLATIONS_KEPT_MAX = 1_000
 class Reader(Protocol):
     """The part of a store that is needed here."""
 
-    async def read(self, name: str, *scalars: Any) -> list[Any]:
+    async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query."""
         ...
 
@@ -100,6 +101,9 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             payloads=await store.read("payloads_of", run_id),
             events=await store.read("events_of", run_id),
             outbox=await store.read("outbox_of", run_id),
+            verdicts=await store.read("verdicts_of", run_id),
+            receipts=await store.read("receipts_of", run_id),
+            purses=await store.read("purses_of", run_id),
         )
         if await store.read("get_run", run_id) == [run]:
             return bundle
@@ -169,6 +173,7 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
         untold=untold,
         unfounded=unfounded,
         broken_chains=await broken_chains(store),
+        broken_ledgers=[(tenant, flaw.place, flaw.text) for tenant, flaw in await broken_ledgers(store)],
     )
 
 

@@ -7,20 +7,40 @@ the rows they wrote); what a query needs and answers stands there, its text in `
 from __future__ import annotations
 
 from tenure.kernel.beside import BESIDE
+from tenure.kernel.governance import GOVERNANCE
 from tenure.kernel.model import Row
 from tenure.kernel.service import SERVICE
-from tenure.store import beside, deliveries, feeding, gauging, identity, keys, listing, remote
+from tenure.store import (
+    acting,
+    beside,
+    cards,
+    deliveries,
+    evidence,
+    feeding,
+    gauging,
+    identity,
+    keys,
+    ledger,
+    listing,
+    policies,
+    remote,
+)
 from tenure.store.port import Answer
 from tenure.store.sqlfile import named_queries
 
 FAMILIES = {
+    "acting": acting,
     "beside": beside,
+    "cards": cards,
     "identity": identity,
     "keys": keys,
+    "ledger": ledger,
     "listing": listing,
     "deliveries": deliveries,
+    "evidence": evidence,
     "feeding": feeding,
     "gauging": gauging,
+    "policies": policies,
     "remote": remote,
 }
 READS: dict[str, Answer] = {
@@ -29,7 +49,7 @@ READS: dict[str, Answer] = {
 WRITES: dict[str, Answer] = {
     name: answer for family in FAMILIES.values() for name, answer in family.WRITES.items()
 }
-ROWS: dict[str, type[Row]] = {**BESIDE, **SERVICE}
+ROWS: dict[str, type[Row]] = {**BESIDE, **SERVICE, **GOVERNANCE}
 """The tables beside the runs'."""
 
 

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -65,6 +65,7 @@ READS: dict[str, Answer] = {
     "people_before": Person,  # () ; tenant, created_at, id, limit -> newest first
     "person_named": Person,  # () ; tenant, id
     "person_of_slack": Person,  # () ; tenant, slack
+    "person_of_github": Person,  # () ; tenant, login in lower case
     "person_enrolling": Person,  # () ; enrol_hash
     "keys_before": ApiKey,  # () ; tenant, created_at, id, limit, owner_kind or '', owner_id -> newest first
     "keys_owned": ApiKey,  # () ; tenant, owner_kind, owner_id
@@ -145,6 +146,13 @@ class Identity:
         """Whose Slack account it is, if somebody has linked it and may still ask."""
         found: list[Person] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
         return found[0] if found and found[0].closed_at is None else None
+
+    async def by_github(self, tenant: str, logins: Iterable[str]) -> list[Person]:
+        """The people whose GitHub logins these are, as far as they are known."""
+        found: list[Person] = []
+        for login in dict.fromkeys(login.lower() for login in logins):
+            found += await self._store.read("person_of_github", tenant, login)
+        return found
 
     # ----------------------------------------------------------------------------------------- changing
 

@@ -58,6 +58,11 @@ class Question(msgspec.Struct, gc=False):
     decided_at: int | None
     decided_by: str | None
     reason_ref: int | None
+    people_in: str
+    """The group that those who decide belong to; empty: anybody."""
+    reminded_at: int | None
+    used_no: int | None
+    """The receipt that used it up."""
     kind: str
     """approval or proposal."""
     label: str

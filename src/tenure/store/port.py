@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
+from tenure.kernel.governance import Governance
+from tenure.kernel.governed import Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -36,6 +38,7 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
+from tenure.kernel.service import Person
 
 
 class Lane(msgspec.Struct, gc=False):
@@ -217,6 +220,13 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_open_children": Child,  # (run_id)
     "load_children": Child,  # (run_id, child_id)
     "load_payloads": Payload,  # (run_id, ref)
+    "load_acts": Receipt,  # (run_id, idx, label) -> all receipts of an act, in order
+    "load_receipts": Receipt,  # (run_id, no)
+    "load_open_receipts": Receipt,  # (run_id) -> those that are intended or unknown
+    "load_purses": Purse,  # (run_id)
+    "load_key_holders": Receipt,  # (tenant, name) -> the receipt that holds the key, of whichever run
+    "load_governance": Governance,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
+    "load_people": Person,  # (tenant, id)
     "load_event_hashes": EventHash,  # (run_id, seq)
     "find_keys": RunSpec,  # (tenant, source, idempotency_key)
     "caps": Cap,  # (tenant)
@@ -257,6 +267,9 @@ READS: dict[str, Answer] = {
     "inbox_of": Inbox,
     "children_of": Child,
     "payloads_of": Payload,
+    "verdicts_of": Verdict,
+    "receipts_of": Receipt,
+    "purses_of": Purse,
     "events_of": Event,
     "outbox_of": Outbox,
     "events_after": Event,  # () ; run_id, after_seq, limit

@@ -3,7 +3,7 @@
 Laws:
 1. A crash before a commit: what was done is done, and nobody was told. After: it is recorded, and its worker does not
    live to hear it.
-2. A commit point is a message or a claim of a worker; they are counted from 0 in the order in which they are said.
+2. A commit point is a message or a claim of a worker, or a call on the world; they are counted from 0 in the order in which they are said.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from tenure.kernel.commands import Complete, LeaseMessage, RecordCheckpoint
-from tenure.kernel.decide.leases import Reply
+from tenure.kernel.commands import Complete, RecordCheckpoint
 from tenure.sdk.definitions import Registry, Tool, Workflow
-from tenure.testing.station import step_name
+from tenure.testing.station import Said, step_name
 
 if TYPE_CHECKING:
     from tenure.testing.lab import Lab
@@ -34,7 +33,7 @@ class Crash:
         self.point = point
         self.happened = False
 
-    def fits(self, point: int, message: LeaseMessage | None) -> bool:
+    def fits(self, point: int, message: Said | None) -> bool:
         """Whether this is where it comes."""
         if self.happened:
             return False
@@ -67,7 +66,7 @@ class Crashes:
         self.points: list[str] = []
         """What was committed or asked for, in order."""
 
-    def strikes(self, worker: str, when: Literal["before", "claim"], message: LeaseMessage | None) -> bool:
+    def strikes(self, worker: str, when: Literal["before", "claim"], message: Said | None) -> bool:
         """A worker asks for a commit, or was given leases: whether it dies of it."""
         point = len(self.points)
         if message is None:
@@ -81,7 +80,7 @@ class Crashes:
                 return True
         return False
 
-    def said(self, worker: str, message: LeaseMessage, answer: asyncio.Future[Reply]) -> None:
+    def said(self, worker: str, message: Said, answer: asyncio.Future[Any]) -> None:
         """A message is on its way to its commit."""
         point = len(self.points)
         self.points.append(f"{worker}: {_shown(message)}")
@@ -90,7 +89,7 @@ class Crashes:
                 self.doomed.add(worker)
                 answer.add_done_callback(partial(self._heard, crash, worker))
 
-    def _heard(self, crash: Crash, worker: str, _answer: asyncio.Future[Reply]) -> None:
+    def _heard(self, crash: Crash, worker: str, _answer: asyncio.Future[Any]) -> None:
         self._strike(crash, worker)
 
     def _strike(self, crash: Crash, worker: str) -> None:
@@ -99,7 +98,7 @@ class Crashes:
             self._kill(worker)
 
 
-def _shown(message: LeaseMessage) -> str:
+def _shown(message: Said) -> str:
     what = getattr(message, "name", "") or getattr(message, "label", "")
     return f"{type(message).__name__} {what}".strip()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 from tenure.artifacts import Artifacts
 from tenure.embedded.engine import Engine
+from tenure.govern.connector import Connector
+from tenure.govern.evidence.sealer import Sealing
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.schedules import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
@@ -21,8 +24,16 @@ from tenure.testing.station import LabStation
 class LabEngine(Engine):
     """An engine whose clock is a lab's."""
 
-    def __init__(self, url: str, folder: Path, clock: LabClock, alarms: Alarms, crashes: Crashes) -> None:
-        super().__init__(url, sweep=False)
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        clock: LabClock,
+        alarms: Alarms,
+        crashes: Crashes,
+        connectors: Iterable[Connector] = (),
+    ) -> None:
+        super().__init__(url, sweep=False, connectors=connectors)
         self.artifacts = Artifacts(str(folder / "artifacts"))
         self._clock = clock
         self._alarms = alarms
@@ -44,6 +55,7 @@ class LabEngine(Engine):
             self._orchestrator = await stack.enter_async_context(orchestrator)
             self.sweeper = Sweeper(orchestrator)
             self.scheduler = Scheduler(orchestrator)
+            self.sealing = Sealing(store, self.artifacts, None)
             self._store = store
             self._stack = stack.pop_all()
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -75,6 +76,10 @@ class LabHeart:
         pulse = self._pulses.get(key)
         if pulse is not None:
             pulse.message = msgspec.structs.replace(pulse.message, progress=text)
+
+    def held_until(self, key: LeaseKey) -> float:
+        """In a lab a lease is held while it is beaten for."""
+        return math.inf if key in self._pulses else -math.inf
 
     def let_go(self, key: LeaseKey) -> None:
         """The lease has ended."""

@@ -25,12 +25,14 @@ from tenure.durations import seconds
 from tenure.embedded.flows import Run
 from tenure.embedded.schedules import Scheduled, ScheduleView
 from tenure.errors import TenureError
+from tenure.govern.connector import Connector
 from tenure.kernel.model import CLOSED_RUN, Checkpoint
 from tenure.limits import SWEEP_TIMERS_MAX
 from tenure.orchestrator.views import FOREVER_US, EventView, StepView
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.options import Duration
 from tenure.store.bundles import examine
+from tenure.store.policies import Governing
 from tenure.testing.clock import QUIET_SECONDS, Alarms, LabClock
 from tenure.testing.crashes import Crash, Crashes
 from tenure.testing.engine import LabEngine
@@ -106,7 +108,8 @@ class Lab:
     """See the laws above. An async context manager.
 
     `workers` processes serve the definitions, or everything that decorators have collected. `url` is another database
-    than a fresh SQLite file. `check=False` leaves the doctor out at the end.
+    than a fresh SQLite file. `check=False` leaves the doctor out at the end. `connectors` are what runs can do to the world, and
+    `policy` is the text that says what of it they may.
     """
 
     def __init__(
@@ -119,12 +122,16 @@ class Lab:
         url: str | None = None,
         check: bool = True,
         patience: float = PATIENCE_SECONDS,
+        connectors: Iterable[Connector] = (),
+        policy: str | None = None,
     ) -> None:
         self._definitions = definitions
         self._how: dict[str, Any] = {"slots": slots, "commands": commands}
         self._worker_count = workers
         self._url = url
         self._check = check
+        self._connectors = connectors
+        self._policy = policy
         self.patience = patience
         self.clock = LabClock(us(start.timestamp()), runs_on=url is not None and "postgres" in url[:10])
         self.alarms = Alarms(self.clock)
@@ -141,8 +148,10 @@ class Lab:
         async with AsyncExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-lab-")))
             url = self._url or f"sqlite:{self.folder / 'lab.db'}"
-            made = LabEngine(url, self.folder, self.clock, self.alarms, self.crashes)
+            made = LabEngine(url, self.folder, self.clock, self.alarms, self.crashes, self._connectors)
             self._engine = await stack.enter_async_context(made)
+            if self._policy is not None:
+                await Governing(made.store, made.tenant).install(self._policy)
             stack.push_async_callback(self._stop)
             for _ in range(self._worker_count):
                 await self.add_worker(*self._definitions)

@@ -2,24 +2,36 @@
 
 Laws:
 1. A worker that has nothing to do looks again when the bell is rung, and says so when it found nothing.
-2. Everything a worker says goes through `say`, in order: that is where crashes are put.
+2. Everything a worker says goes through `say`, in order, and what its acts say and call through `alive`: that is where crashes
+   are put.
 3. Nobody hears a dead worker: what it says after its end is never sent, and never answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
+from tenure.govern.connector import Call, Connector
+from tenure.govern.governor import Governor
+from tenure.kernel.actions import ActMessage, ActReply
 from tenure.kernel.commands import LeaseMessage
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.heartbeats import LeaseKey
+from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Registry, Tool, Workflow
+from tenure.store.port import Store
 from tenure.testing.clock import Alarms, LabClock
 from tenure.testing.heart import LabHeart
 from tenure.worker import LocalStation, Worker
 from tenure.worker.heart import Heart
+from tenure.worker.station import key_of
 
 if TYPE_CHECKING:
     from tenure.testing.crashes import Crashes
@@ -29,18 +41,72 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.05
 
 
+_ACTS_FOR: ContextVar[str] = ContextVar("lab_acts_for")
+"""The worker that an act is done for."""
+T = TypeVar("T")
+
+
+class Calling(msgspec.Struct, frozen=True):
+    """A call on the world: a place for a crash, like a commit."""
+
+    name: str
+
+
+Said = LeaseMessage | ActMessage | Calling
+"""What a worker may die of."""
+
+
+class _Office:
+    """Where a lab's governor sends its messages."""
+
+    def __init__(self, orchestrator: Orchestrator, station: LabStation) -> None:
+        self._orchestrator = orchestrator
+        self._station = station
+
+    @property
+    def store(self) -> Store:
+        return self._orchestrator.store
+
+    async def send(self, command: ActMessage) -> ActReply:
+        begin = partial(self._orchestrator.submit, command)
+        reply: ActReply = await self._station.alive(_ACTS_FOR.get(), command, begin)
+        return reply
+
+
+class _Struck:
+    """A connector whose calls are places for crashes."""
+
+    def __init__(self, inner: Connector, station: LabStation) -> None:
+        self._inner = inner
+        self._station = station
+
+    async def call(self, call: Call) -> Any:
+        def begin() -> asyncio.Future[Any]:
+            return asyncio.ensure_future(self._inner.call(call))
+
+        return await self._station.alive(_ACTS_FOR.get(), Calling(call.operation), begin)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 class LabStation(LocalStation):
     """See the laws above."""
 
     def __init__(self, engine: LabEngine, clock: LabClock, alarms: Alarms, crashes: Crashes) -> None:
+        struck = [_Struck(engine.connectors[name], self) for name in engine.connectors]
+        governor = Governor(_Office(engine.orchestrator, self), engine.artifacts, struck)
+        ends = engine.ends
         super().__init__(
-            engine.url, engine.orchestrator, engine.artifacts, engine.ends.succeeded, engine.ends.ended
+            engine.url, engine.orchestrator, engine.artifacts, ends.succeeded, ends.ended, governor
         )
         self.pace = alarms
         self.clock = clock
         self.crashes = crashes
         self.hearts: list[LabHeart] = []
         self.dead: set[str] = set()
+        self.holders: dict[LeaseKey, str] = {}
+        """Which worker holds a lease."""
         self.claimed = 0
         self.rings = 0
         self.looked: dict[str, int] = {}
@@ -76,12 +142,21 @@ class LabStation(LocalStation):
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message, unless its worker is dead or dies of it; see laws 2 and 3."""
         worker = message.context.actor.removeprefix("worker:")
+        return self.alive(worker, message, partial(super().say, message))
+
+    def alive(self, worker: str, message: Said, begin: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Begin something that a worker does, unless it is dead or dies of it."""
         gone = worker in self.dead or worker in self.crashes.doomed
         if gone or self.crashes.strikes(worker, "before", message):
             return asyncio.get_running_loop().create_future()
-        answer = super().say(message)
+        answer = begin()
         self.crashes.said(worker, message, answer)
         return answer
+
+    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+        """Have the governor do something, for the worker that holds the lease."""
+        _ACTS_FOR.set(self.holders[key_of(lease)])  # in this act's own task
+        return await super().act(lease, ask, held_until)
 
     def heart(self, heard: Any) -> Heart:
         """Heartbeats by the lab's clock."""
@@ -112,6 +187,10 @@ class LabWorker(Worker):
             if held.work is not None:
                 held.work.add_done_callback(_looked_at)
         super().kill()
+
+    def _begin(self, lease: Lease) -> None:
+        self.station.holders[key_of(lease)] = self.name
+        super()._begin(lease)
 
     def take(self, lease: Lease | None) -> None:
         """What became of a reservation; a crash can come in between."""

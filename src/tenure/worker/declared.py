@@ -1,4 +1,4 @@
-"""A step of a plan under its lease: a tool that is registered here, a child, or a command of a workflow file.
+"""A step of a plan under its lease: a tool that is registered here, an action, a child, or a command of a workflow file.
 
 Laws:
 1. What a step of a workflow file is given is made from its template now: from the run's input and the outputs of steps
@@ -26,6 +26,7 @@ from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
 from tenure.sdk.frame import Frame
 from tenure.sdk.trying import left, plainly, within
+from tenure.worker.governed import Governed
 
 if TYPE_CHECKING:
     from tenure.worker.held import Held
@@ -62,9 +63,11 @@ class Declared:
         if lease.tool.startswith(CHILD):
             return await self._child(lease.tool.removeprefix(CHILD), body)
         tool = self._known.tools.get(lease.tool)
-        if tool is None:
+        if tool is not None:
+            return await self._call(tool, body, key)
+        if lease.tool not in await self._station.actions():
             raise Misfit(f"step {lease.name!r} uses the tool {lease.tool!r}, which is not here")
-        return await self._call(tool, body, key)
+        return await self._kept(await Governed(self._held).run(body, key))
 
     async def _child(self, name: str, body: bytes | None) -> bytes | None:
         """Start another workflow, and let go until it has ended."""

@@ -184,6 +184,12 @@ class Heart:
             if pulse is not None:
                 pulse.message = msgspec.structs.replace(pulse.message, progress=said)
 
+    def held_until(self, key: LeaseKey) -> float:
+        """Until when a lease is ours for certain, by the monotonic clock; what is not beaten for is not ours."""
+        with self._lock:
+            pulse = self._pulses.get(key)
+            return -math.inf if pulse is None else pulse.lost_at
+
     def let_go(self, key: LeaseKey) -> None:
         """The lease has ended."""
         with self._lock:

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tenure.store.port import Waited
 from tenure.worker.isolated import run_isolated
 
 if TYPE_CHECKING:
+    from tenure.sdk.acting import Ask, Told
     from tenure.sdk.body import Body
     from tenure.sdk.definitions import Step
     from tenure.worker.heart import Heart
@@ -136,6 +137,21 @@ class Held:
     async def waited(self) -> list[Waited]:
         """All waits of this step with their answers."""
         return await self._station.waited(self.lease)
+
+    async def act(self, ask: Ask) -> Told:
+        """Have a governor do something. What was begun is held until it has ended, unless the lease is somebody else's."""
+        lease = self.lease
+        until = self._heart.held_until((lease.run_id, lease.idx, lease.n))
+        doing = asyncio.ensure_future(self._station.act(lease, ask, until))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            if self.lost:
+                doing.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((doing,))
+            _looked_at(doing)
+            raise
 
     # --------------------------------------------------------------------------------------- outside
 

@@ -71,13 +71,19 @@ class Link:
         """Send JSON with the runner's key; the answer's body."""
         return (await self._ask("POST", path, self._json, content, 0.0, give_up_seconds))[0]
 
+    async def act(self, lease: str, content: bytes, token: str, wait_seconds: float) -> bytes:
+        """Have something done as the holder of a lease. Asked again it finds what was begun."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        path = f"/runner/leases/{lease}/act"
+        return (await self._ask("POST", path, headers, content, wait_seconds, GIVE_UP_SECONDS))[0]
+
     async def claim(self, content: bytes, wait_seconds: float) -> tuple[bytes, bool]:
         """Claim, however long it takes; the answer's body, and whether it had to be asked more than once."""
         return await self._ask("POST", "/runner/claim", self._json, content, wait_seconds, None)
 
-    async def get(self, path: str, token: str) -> bytes:
-        """Ask something as the holder of a lease."""
-        headers = {"Authorization": f"Bearer {token}"}
+    async def get(self, path: str, token: str | None = None) -> bytes:
+        """Ask something as the holder of a lease; without a token, with the runner's key."""
+        headers = self._json if token is None else {"Authorization": f"Bearer {token}"}
         return (await self._ask("GET", path, headers, None, 0.0, GIVE_UP_SECONDS))[0]
 
     async def put(self, lease: str, body: bytes, token: str) -> bytes:

@@ -23,6 +23,8 @@ MESSAGES_MAX = 1_000
 """Messages in one request."""
 LINES_MAX = 1_000
 """Log lines in one message."""
+ACT_SECONDS_MAX = 60.0
+"""How long an act may take before it is answered."""
 
 # ------------------------------------------------------------------------------------------- claims
 
@@ -324,6 +326,52 @@ for _one in ADDRESSED.values():
     AnyMessage = _one if AnyMessage is None else AnyMessage | _one
 
 
+class Act(_Asked, kw_only=True, frozen=True):
+    """`POST /runner/leases/{id}/act`: have the server do something to the world, as the tenant's policy allows it."""
+
+    label: str
+    """Which act of its step this is: the same again is the same act."""
+    action: str
+    """`connector.operation`."""
+    target: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    key: str = ""
+    """Its idempotency key; empty: made from run, step and label."""
+    why: str = ""
+    """In words, for the people who are asked."""
+    retries: int | None = None
+    """How often it is tried again where it is known not to have happened; left out: you count."""
+    fresh: bool = False
+    """Nothing was asked under this label before."""
+    reverses: tuple[str, int] | None = None
+    """The receipt that it takes back: run and number."""
+    expects: dict[str, Any] | None = None
+    """What the target must look like for that."""
+
+
+class ActAnswer(_Told, kw_only=True, frozen=True):
+    """What became of an act."""
+
+    state: Literal["done", "wait", "failed", "conflict", "refused", "misfit", "cancel"]
+    """`done`: `result` is what the service answered. `wait`: suspend on `wait`, and ask again when it has settled. `failed`: it
+    was not done; from `retry_at` on it may be asked for again, without one never. `conflict`: what was to be taken back is no
+    longer what was written. `refused`: the step has ended. `misfit`: something else was asked under this label. `cancel`: stop."""
+    result: Any = None
+    wait: int | None = None
+    code: str = ""
+    message: str = ""
+    retry_at: datetime | None = None
+    tried: bool = False
+    """Of a failed one: it was tried now, and not before."""
+    receipt: int | None = None
+
+
+class Actions(_Told, kw_only=True, frozen=True):
+    """`GET /runner/actions`: what the server can do for its runners."""
+
+    actions: list[str]
+
+
 class Fault(_Told, kw_only=True, frozen=True):
     """Why a message of a batch was refused."""
 
@@ -414,6 +462,30 @@ class OpenedWait(_Told, kw_only=True, frozen=True):
     child_error: Any = UNSET
 
 
+class ActReceipt(_Told, kw_only=True, frozen=True):
+    """An act of the step, and what became of it."""
+
+    label: str
+    no: int
+    tries: int
+    own: bool = True
+    """Else of a run that this one resumes."""
+    action: str
+    key: str
+    state: str
+    """`intent`, `unknown`, `succeeded`, `failed`, `reversed`, or `reused` (another run's effect)."""
+    attempt: int
+    intent_at: datetime
+    settled_at: datetime | None = None
+    eligible_at: datetime | None = None
+    error: str | None = None
+    wait: int | None = None
+    request: Any = UNSET
+    """Target and fields."""
+    result: Any = UNSET
+    """What the service answered; of a failed one its message."""
+
+
 class BufferedEvent(_Told, kw_only=True, frozen=True):
     """An event that was delivered to the run and that no wait has taken yet."""
 
@@ -443,6 +515,7 @@ class LeaseState(_Told, kw_only=True, frozen=True):
     checkpoints: list[RecordedCheckpoint]
     waits: list[OpenedWait]
     events: list[BufferedEvent]
+    acts: list[ActReceipt] = []
     run: RunFacts | None = None
     """With `?run=true`."""
     now: datetime

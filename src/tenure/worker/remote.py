@@ -32,7 +32,10 @@ from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.orchestrator.heartbeats import LeaseKey
+from tenure.sdk.acting import Ask, Told
+from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
+from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
 from tenure.worker import protocol as p
 from tenure.worker.heart import AGAIN, Heart
@@ -41,7 +44,7 @@ from tenure.worker.pace import HOST_PACE, Pace
 from tenure.worker.pipe import Pipe, Spoken
 from tenure.worker.station import LOG_LINES_WAITING_MAX, LOG_PAUSE_SECONDS, beat_of, key_of
 from tenure.worker.values import lease_ints, lease_text, micros, moment, taken
-from tenure.worker.wording import heard, worded
+from tenure.worker.wording import asked, heard, told, worded
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +58,7 @@ _encode = msgspec.json.Encoder().encode
 _MESSAGES = msgspec.json.Decoder(p.MessagesAnswer).decode
 _CLAIMED = msgspec.json.Decoder(p.ClaimAnswer).decode
 _STATE = msgspec.json.Decoder(p.LeaseState).decode
+_ACTED = msgspec.json.Decoder(p.ActAnswer).decode
 _UPLOADED = msgspec.json.Decoder(p.Uploaded).decode
 
 
@@ -213,11 +217,30 @@ class RemoteStation:
     async def past(self, lease: Lease) -> Past:
         """What the step of a lease has recorded before."""
         state = await self._state(lease)
-        return Past([_recorded(row) for row in state.checkpoints], [_waited(row) for row in state.waits])
+        return Past(
+            [_recorded(row) for row in state.checkpoints],
+            [_waited(row) for row in state.waits],
+            [_acted(row) for row in state.acts],
+        )
 
     async def waited(self, lease: Lease) -> list[Waited]:
         """The waits of a lease's step, with their answers."""
         return [_waited(row) for row in (await self._state(lease)).waits]
+
+    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+        """Have the server's governor do something: policy, secrets and the call stay there."""
+        del held_until  # the server knows its leases better
+        said = _encode(asked(ask))
+        answer = await self._link.act(lease_text(*key_of(lease)), said, self._token(lease), p.ACT_SECONDS_MAX)
+        return told(_ACTED(answer))
+
+    async def actions(self) -> Sequence[str]:
+        """What the server's governor can do."""
+        return msgspec.json.decode(await self._link.get("/runner/actions"), type=p.Actions).actions
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """None: what the system does itself is done beside its database."""
+        return ()
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
         """The run's input, its finished steps' outputs by name, and facts of the run."""
@@ -401,6 +424,32 @@ def _recorded(row: p.RecordedCheckpoint) -> Recorded:
         meta=None if row.meta is None else _encode(row.meta).decode(),
         output_ref=0 if output is not None or row.erased else None,
         output=output,
+    )
+
+
+def _acted(row: p.ActReceipt) -> Acted:
+    connector, _, operation = row.action.partition(".")
+    return Acted(
+        label=row.label,
+        no=row.no,
+        try_no=row.tries,
+        own=row.own,
+        connector=connector,
+        operation=operation,
+        name=row.key,
+        digest=b"",
+        state=row.state,
+        n=row.attempt,
+        repeats="",
+        intent_at=micros(row.intent_at),
+        call_by=0,
+        settled_at=_us(row.settled_at),
+        by_person=False,
+        eligible_at=_us(row.eligible_at),
+        error=row.error,
+        wait_no=row.wait,
+        request=taken(row.request),
+        result=taken(row.result),
     )
 
 

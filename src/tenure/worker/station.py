@@ -17,6 +17,8 @@ import structlog
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
+from tenure.govern.governor import Fence, Governor
+from tenure.govern.undo import undo_workflow
 from tenure.ids import run_text
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage
@@ -25,6 +27,8 @@ from tenure.kernel.model import Run
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.orchestrator.resuming import resume_view
+from tenure.sdk.acting import Ask, Told
+from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
 from tenure.store.port import Store, Waited
 from tenure.worker.heart import Heart, StoreBeats
@@ -68,6 +72,18 @@ class Station(Protocol):
 
     async def waited(self, lease: Lease) -> list[Waited]:
         """The waits of a lease's step, with their answers."""
+        ...
+
+    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+        """Have a governor do something for a lease that is ours until then, by the monotonic clock."""
+        ...
+
+    async def actions(self) -> Sequence[str]:
+        """What its governor can do."""
+        ...
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """Workflows of the system's own that a worker here does besides."""
         ...
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
@@ -123,8 +139,10 @@ class LocalStation:
         artifacts: Artifacts,
         succeeded: Callable[[int, bytes | None], None],
         ended: Callable[[int], None],
+        governor: Governor,
     ) -> None:
         self.url = url
+        self.governor = governor
         self.orchestrator = orchestrator
         self.artifacts = artifacts
         self.succeeded = succeeded
@@ -174,12 +192,26 @@ class LocalStation:
     async def past(self, lease: Lease) -> Past:
         """What the step of a lease has recorded before."""
         view = await resume_view(self.store, lease)
-        return Past(view.checkpoints, view.waits)
+        return Past(view.checkpoints, view.waits, view.acts)
 
     async def waited(self, lease: Lease) -> list[Waited]:
         """The waits of a lease's step, with their answers."""
         rows: list[Waited] = await self.store.read("resume_waits", lease.run_id, lease.idx)
         return rows
+
+    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+        """Have the governor beside the database do something."""
+        return await self.governor.act(Fence.of(lease, held_until), ask)
+
+    async def actions(self) -> Sequence[str]:
+        """What the governor here can do."""
+        return self.governor.actions()
+
+    def own(self) -> Sequence[Workflow[..., Any]]:
+        """Where something can be done to the world, it can be undone."""
+        if not self.governor.actions():
+            return ()
+        return (undo_workflow(self.store, self.artifacts, self.governor.connectors),)
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
         """The run's input, its finished steps' outputs by name, and facts of the run."""

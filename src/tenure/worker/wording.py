@@ -15,6 +15,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Reply
+from tenure.sdk.acting import Ask, Told
 from tenure.worker import protocol as p
 from tenure.worker.values import maybe, micros, shown, taken
 
@@ -129,7 +130,45 @@ def heard(answer: p.Answer) -> Reply:
     )
 
 
+def asked(ask: Ask) -> p.Act:
+    """An act as a worker asks for it."""
+    return p.Act(**{name: getattr(ask, name) for name in p.Act.__struct_fields__})
+
+
+def told(answer: p.ActAnswer) -> Told:
+    """What a worker was told of an act."""
+    return Told(
+        state=answer.state,
+        result=answer.result,
+        no=answer.wait,
+        code=answer.code,
+        message=answer.message,
+        retry_at=None if answer.retry_at is None else micros(answer.retry_at),
+        tried=answer.tried,
+        receipt=answer.receipt,
+    )
+
+
 # ----------------------------------------------------------------------------------------- to commands
+
+
+def ask_of(act: p.Act) -> Ask:
+    """An act as a governor hears it."""
+    return Ask(**{name: getattr(act, name) for name in p.Act.__struct_fields__})
+
+
+def act_answered(reply: Told) -> p.ActAnswer:
+    """What a runner is told of an act."""
+    return p.ActAnswer(
+        state=reply.state,
+        result=reply.result,
+        wait=reply.no,
+        code=reply.code,
+        message=reply.message,
+        retry_at=maybe(reply.retry_at),
+        tried=reply.tried,
+        receipt=reply.receipt,
+    )
 
 
 def _started(child: p.ChildRun, new_id: NewId) -> c.StartChild:

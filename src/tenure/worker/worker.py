@@ -1,7 +1,8 @@
 """A worker: claims what it can do, does it, and says how it went.
 
 Laws:
-1. It claims only what it can do: its queues say which workflows (by version), tools and commands those are.
+1. It claims only what it can do: its queues say which workflows (by version), tools and commands those are, and which
+   actions the governor of its station knows. A tool of an action's name goes first.
 2. Slots bound what it does at once. Work that does not let itself be stopped keeps its slot until it ends.
 3. A lease that is no longer ours is dropped without a word; its work is stopped.
 4. Nothing that code does takes the worker down: whatever it raises ends its own step.
@@ -23,8 +24,8 @@ import structlog
 
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
+from tenure.kernel import profiles
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.limits import CLAIM_STEPS_MAX
 from tenure.orchestrator import spans
@@ -32,13 +33,14 @@ from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
 from tenure.sdk.body import Body
-from tenure.sdk.definitions import Registry, Tool, Workflow, registry
+from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.faults import Failure, Interrupted, LeaseLost, Misfit, Restart, Suspended
 from tenure.sdk.outcomes import LOST, MESSAGE_CHARS_MAX, failure_of
 from tenure.sdk.past import Past
 from tenure.sdk.trying import STOP_SECONDS
-from tenure.worker.declared import CHILD, Declared
+from tenure.worker.declared import Declared
 from tenure.worker.held import Held
+from tenure.worker.serves import collected, governed, queues_of
 from tenure.worker.station import Station, beat_of, key_of
 from tenure.worker.threads import Threads
 
@@ -80,8 +82,9 @@ class Worker:
         self.station = station
         self.slots = slots
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.registry = _collected(definitions)
-        self.queues = _queues(self.registry, None if queues is None else tuple(queues), commands)
+        self.registry = collected(definitions)
+        self._only = None if queues is None else tuple(queues)
+        self.queues = queues_of(self.registry, self._only, commands)
         self.counts = dict.fromkeys(
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
@@ -114,6 +117,11 @@ class Worker:
 
     async def start(self) -> None:
         """Begin to claim."""
+        if own := self.station.own():
+            self.registry = Registry(*self.registry, *own)
+            self.queues = (*self.queues, *(queue for flow in own for queue in flow.serves))
+        self.queues = (*self.queues, *governed(await self.station.actions(), self.registry, self._only))
+        self._serves = frozenset(self.queues)
         if not self.queues:
             raise TenureError("INVALID_INPUT", "a worker needs something it can do: a workflow or a tool")
         await self.station.register(self.name, self.queues, self.slots)
@@ -473,26 +481,3 @@ async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> by
 
 def _shown(why: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in why)[:900]
-
-
-def _collected(definitions: tuple[Workflow[..., Any] | Tool | Registry, ...]) -> Registry:
-    """What a worker is given, or everything the decorators have collected."""
-    if not definitions:
-        return registry
-    mine = Registry()
-    for definition in definitions:
-        for each in definition if isinstance(definition, Registry) else (definition,):
-            mine.add(each)
-    return mine
-
-
-def _queues(known: Registry, only: tuple[str, ...] | None, commands: bool) -> tuple[str, ...]:
-    """Everything a worker can do on its queues, as the queue texts it claims from; see law 1. Without a choice of
-    queues: each workflow's own, and `default` for tools."""
-    flows = (flow for flow in known.workflows.values() if only is None or flow.queue in only)
-    serves = [queue for flow in flows for queue in flow.serves]
-    queues = only or ("default",)
-    whats = [capability.tool(name) for name in known.tools] + ([capability.RUN] if commands else [])
-    whats += [capability.tool(CHILD + name) for name in known.workflows]
-    serves += [capability.capability(queue, what) for queue in queues for what in whats]
-    return tuple(dict.fromkeys(serves))

@@ -13,8 +13,21 @@ from typing import Any
 
 from tenure import ids
 from tenure.errors import TenureError
+from tenure.kernel import actions as a
 from tenure.kernel import commands as c
-from tenure.kernel.decide import adding, checkpoints, closing, facts, leases, plans, runs, ticks, waits
+from tenure.kernel.decide import (
+    acts,
+    adding,
+    checkpoints,
+    closing,
+    facts,
+    leases,
+    plans,
+    runs,
+    settling,
+    ticks,
+    waits,
+)
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
@@ -53,6 +66,12 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.Seal: facts.seal,
     c.UpdateMetadata: facts.update_metadata,
     c.DeleteRun: facts.delete,
+    a.ProposeAct: acts.propose,
+    a.IntendAct: acts.intend,
+    a.RepeatAct: acts.repeat,
+    a.SettleAct: settling.settle,
+    a.SettleReceipt: settling.settle_by_person,
+    a.MarkReversed: settling.mark_reversed,
 }
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
 from tenure.kernel.decide.checks import check_checkpoint
-from tenure.kernel.decide.closing import close_wait
-from tenure.kernel.decide.leases import OK, Reply, hold
+from tenure.kernel.decide.closing import close_wait, end_over_budget
+from tenure.kernel.decide.leases import OK, OVER_BUDGET, Reply, hold
+from tenure.kernel.decide.receipts import spend
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import Checkpoint
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
@@ -24,8 +25,12 @@ GIVEN_UP = frozenset({"approval", "event", "time"})
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     """Record a sub-result; see the laws above."""
     new = record(d, c)
-    reply = Reply(cancel=True) if d.step(c.idx).state == "canceling" else OK
-    return d.decision(reply, "checkpoint", counted=c.closes is None) if new else Decision(reply)
+    canceling = d.step(c.idx).state == "canceling"
+    if new and c.spent and spend(d, c.spent) and not canceling:
+        return end_over_budget(d, OVER_BUDGET, "checkpoint")
+    reply = Reply(cancel=True) if canceling else OK
+    counted = c.closes is None and not c.spent
+    return d.decision(reply, "checkpoint", counted=counted) if new else Decision(reply)
 
 
 def record(d: Draft, c: RecordCheckpoint) -> bool:

@@ -15,6 +15,7 @@ from math import isfinite
 import msgspec
 
 from tenure.errors import Detail, TenureError
+from tenure.kernel import actions as a
 from tenure.kernel import commands as c
 from tenure.kernel.commands import ApprovalSpec, OpenWait, RecordCheckpoint, StepSpec, WaitSpec
 from tenure.kernel.model import Cap
@@ -32,6 +33,7 @@ from tenure.limits import (
     METADATA_BYTES_MAX,
     MOMENT_US_MAX,
     NAME_CHARS_MAX,
+    PEOPLE_BEHIND_MAX,
     RETRIES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
 )
@@ -46,6 +48,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("concurrency_key", 1, KEY_CHARS_MAX),
         ("idempotency_key", 1, KEY_TEXT_CHARS_MAX),
         ("requester", 1, NAME_CHARS_MAX),
+        ("behind", 0, PEOPLE_BEHIND_MAX * NAME_CHARS_MAX),
     ),
     c.PlanFailed: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
@@ -63,6 +66,10 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     ),
     c.RequestCancel: (("reason", 1, CODE_CHARS_MAX),),
     c.CancelStep: (("name", 1, NAME_CHARS_MAX),),
+    c.EndWait: (("requester", 1, NAME_CHARS_MAX),),
+    c.UpdateMetadata: (("requester", 1, NAME_CHARS_MAX),),
+    a.SettleAct: (("error", 1, CODE_CHARS_MAX),),
+    a.SettleReceipt: (("person", 1, NAME_CHARS_MAX),),
 }
 """Command -> (field, fewest, most characters); None is always fine."""
 
@@ -72,6 +79,12 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
     c.DecideApproval: ("no",),
     c.ReviseApproval: ("no",),
     c.RevokeLease: ("idx", "n"),
+    a.ProposeAct: ("idx", "n"),
+    a.IntendAct: ("idx", "n"),
+    a.RepeatAct: ("idx", "n", "no"),
+    a.SettleAct: ("idx", "n", "no"),
+    a.SettleReceipt: ("no",),
+    a.MarkReversed: ("no", "by_no"),
     **dict.fromkeys(
         (
             c.AckLease,
@@ -226,6 +239,8 @@ def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
         yield Detail(f"{at}.within_seconds", _SPAN)
     if not is_hex(approval.digest):
         yield Detail(f"{at}.digest", "must be a hex digest")
+    if not is_name(approval.group, 0):
+        yield text_problem(f"{at}.group", 0, NAME_CHARS_MAX)
 
 
 def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:

@@ -5,7 +5,8 @@ Laws:
 2. When a required step ends badly, or the deadline passes, everything still open is closed in that
    commit: leases are revoked, the steps behind the failed one are skipped, the others canceled.
 3. A cancel is two-phase where a lease is live and at once where none is.
-4. A run that has ended owes its parent, its children and the next holder of its key an outbox row.
+4. A run that has ended owes its parent, its children and the next holder of its key an outbox row; one that was canceled after
+   it wrote to the world, and asked for it, owes a run that takes that back.
 5. A proposal outlives its step and its run where they succeed, and can be decided until it expires; where they
    end otherwise it is withdrawn with them.
 """
@@ -19,6 +20,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.backoff import follow_deadline
 from tenure.kernel.decide.opening import make_ready, open_step
+from tenure.kernel.decide.receipts import lose_intended, purse_of
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
 from tenure.kernel.model import AT_END, CLOSED_RUN, QUESTIONS, Approval, Inbox, Step, Wait
@@ -52,6 +54,8 @@ def end_step(
     run.steps_open -= 1
     if run.waits_open:
         close_waits(d, step.idx, proposals=step.state != "succeeded")
+    if run.receipts:
+        lose_intended(d, step.idx)
     succeeded = step.state == "succeeded"
     if succeeded and step.kind != "body":
         run.steps_done += 1
@@ -127,7 +131,11 @@ def refusal(wait: Wait, outcome: str) -> str:
         return "APPROVAL_REJECTED"
     if outcome == "child_failed":
         return "CHILD_FAILED"
-    return "APPROVAL_EXPIRED" if wait.kind == "approval" else "WAIT_EXPIRED"
+    return _EXPIRED.get(wait.kind, "WAIT_EXPIRED")
+
+
+_EXPIRED = {"approval": "APPROVAL_EXPIRED", "receipt": "RECEIPT_UNKNOWN"}
+"""The code of a wait that nobody ended in time, by its kind."""
 
 
 def settle_wait(d: Draft, wait: Wait, outcome: str, result_ref: int | None = None) -> None:
@@ -214,6 +222,13 @@ def close_open_steps(d: Draft, *, behind: Step | None = None) -> None:
             end_step(d, ended, "RUN_CLOSED", closing=True)
 
 
+def end_over_budget(d: Draft, result: object, kind: str) -> Decision:
+    """The run has spent more than it may: everything open is closed in this commit, as when its deadline passes."""
+    d.notes["reason"] = "BUDGET_EXCEEDED"
+    close_open_steps(d)
+    return finish(d, result, kind)
+
+
 def time_out_run(d: Draft) -> Decision:
     """The run's deadline has passed: everything open is closed in this commit."""
     close_open_steps(d)
@@ -284,6 +299,8 @@ def end_run(d: Draft) -> None:
             d.owe("child_finished", spec.parent_id, told)
         if run.concurrency_key is not None:
             d.owe("key_freed", None, {"tenant": run.tenant, "key": run.concurrency_key})
+    if run.receipts and run.status == "canceled" and d.spec().compensate and purse_of(d).writes:
+        d.owe("compensate", None)
 
 
 # -------------------------------------------------------------------------------------------- cancel

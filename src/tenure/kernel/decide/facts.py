@@ -6,6 +6,7 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.kernel import history
+from tenure.kernel.behind import stand_behind
 from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
 from tenure.kernel.decide.checks import about_problems
 from tenure.kernel.decide.closing import finish
@@ -60,14 +61,22 @@ def mark_reported(d: Draft, _c: MarkReported) -> Decision:
     return d.decision({"again": False}, "reported")
 
 
-def seal(d: Draft, _c: Seal) -> Decision:
-    """The history up to here is sealed."""
+def seal(d: Draft, c: Seal) -> Decision:
+    """The history up to here is sealed. Evidence that does not reach up to here seals nothing (RUN_MOVED_ON)."""
     if d.run.status not in CLOSED_RUN:
         raise TenureError(
             "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is sealed"
         )
     if d.run.sealed_at is not None:
         return Decision({"again": True})
+    if c.parts:
+        last = c.parts[-1]
+        if (last.events, last.head) != (d.run.version, d.run.head.hex()):
+            raise TenureError(
+                "RUN_MOVED_ON",
+                f"the history has {d.run.version} events by now; {last.events} were to be sealed",
+            )
+        d.notes["evidence"] = [[part.no, part.events, part.head, part.sha256] for part in c.parts]
     d.edit_run().sealed_at = d.now
     return d.decision({"again": False}, "sealed")
 
@@ -82,6 +91,7 @@ def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
         for problem in about_problems(name, new):
             raise TenureError("INVALID_INPUT", problem.problem, (problem,))
         setattr(spec, name, new)
+    stand_behind(d, c.context, c.requester)
     spec.salt = d.chance.salt()
     d.notes["about"] = history.digest(spec.salt, (spec.labels + spec.metadata).encode())
     return d.decision({"labels": spec.labels, "metadata": spec.metadata}, "metadata")

@@ -34,8 +34,9 @@ from tenure.kernel.commands import (
     Uploading,
 )
 from tenure.kernel.decide.backoff import delay_us
-from tenure.kernel.decide.closing import close_waits, end_step, finish
+from tenure.kernel.decide.closing import close_waits, end_over_budget, end_step, finish
 from tenure.kernel.decide.opening import make_ready
+from tenure.kernel.decide.receipts import spend
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import AT_END, CLOSED_RUN, Attempt, Stale, Step
 from tenure.limits import HEARTBEATS_PER_LEASE_MIN
@@ -72,7 +73,7 @@ class Reply(msgspec.Struct, gc=False, omit_defaults=True):
 
     state: str = "ok"
     """ok, go_on (a wait has settled already), suspended (a Complete: until its children have ended; nobody has to
-    come back to it), refused (by a governed wait), ignored."""
+    come back to it), refused (by a governed wait, or because the run has spent more than it may), ignored."""
     cancel: bool = False
     """Stop: cancellation has been requested."""
     expires_at: int | None = None
@@ -90,6 +91,7 @@ _decode = msgspec.json.Decoder(Reply).decode
 OK = Reply()
 """Nothing more to say."""
 _OK_BYTES = _encode(OK)
+OVER_BUDGET = Reply("refused", outcome="BUDGET_EXCEEDED")
 
 
 class Answered(Exception):
@@ -262,15 +264,21 @@ def report_cost(d: Draft, c: ReportCost) -> Decision:
     step, attempt = hold(d, c)
     attempt = d.edit(attempt)
     attempt.cost = c.cost
+    if spend(d, c.spent) and step.state != "canceling":
+        return end_over_budget(d, answer(d, c, attempt, OVER_BUDGET), "cost")
     reply = Reply(cancel=True) if step.state == "canceling" else OK
     return finish(d, answer(d, c, attempt, reply), "cost")
 
 
-def complete(d: Draft, c: Complete) -> Decision:
-    """The step succeeded, unless a cancel was requested before."""
+def complete(d: Draft, c: Complete, spent: int = 0) -> Decision:
+    """The step succeeded, unless a cancel was requested before, or this was more than the run may spend. `spent`: by what came
+    with it."""
     step, attempt = hold(d, c)
+    over = spend(d, c.spent + spent)
     if step.state == "canceling":
         return _late(d, c, step, attempt, c.output, c.cost, "complete")
+    if over:
+        return _too_dear(d, c, step, c.output, c.cost, "complete")
     children = _children_to_await(d, step) if d.run.children_open else []
     output_ref = d.payload(c.output)
     step = d.move(step, "complete_waiting" if children else "complete")
@@ -327,11 +335,26 @@ def _late(
     return finish(d, reply, kind)
 
 
+def _too_dear(
+    d: Draft, c: LeaseMessage, step: Step, output: bytes | None, cost: str | None, kind: str
+) -> Decision:
+    """A result with which the run has spent more than it may: kept as evidence; the run ends."""
+    evidence = d.payload(output)
+    if evidence is not None:
+        d.notes["late_result"] = evidence
+    attempt = d.edit(d.attempt_of(step))
+    attempt.cost = cost or attempt.cost
+    return end_over_budget(d, answer(d, c, attempt, OVER_BUDGET), kind)
+
+
 def fail(d: Draft, c: Fail) -> Decision:
     """The step failed: again after a backoff while that may help and tries are left, else for good."""
     step, attempt = hold(d, c)
+    over = spend(d, c.spent)
     if step.state == "canceling":
         return _late(d, c, step, attempt, c.message or None, c.cost, "fail")
+    if over:
+        return _too_dear(d, c, step, c.message or None, c.cost, "fail")
     error_ref = d.payload(c.message or None)
     retryable = c.retryable
     if retryable is None:

@@ -62,8 +62,7 @@ def add_approval(
     proposal: bool = False,
 ) -> Wait:
     """Open a question to people. A proposal is the run's own: whoever asked for the run may accept it."""
-    within = spec.within_seconds if spec.within_seconds is not None else d.rules.timing.approval_seconds
-    expires_at = d.now + us(within) if within is not None else None
+    expires_at, wake_at = fresh_until(d, spec)
     requester = ids.run_text(d.run.id) if proposal else d.spec().requester
     kind = "proposal" if proposal else "approval"
     wait = _add_wait(d, idx, kind, spec.action, label, gate, fatal, expires_at)
@@ -80,8 +79,11 @@ def add_approval(
             d.now,
             expires_at,
             question_ref,
+            people_in=spec.group,
         )
     )
+    if not proposal:
+        wait.wake_at = wake_at
     d.notes.setdefault("approval", []).append(
         {
             "no": wait.no,
@@ -89,10 +91,19 @@ def add_approval(
             "requested_by": requester,
             "tier": spec.tier,
             "people": spec.people,
+            **({"group": spec.group} if spec.group else {}),
             **({"proposal": True} if proposal else {}),
         }
     )
     return wait
+
+
+def fresh_until(d: Draft, spec: ApprovalSpec) -> tuple[int | None, int | None]:
+    """When a question that is asked now expires, and when people are reminded of it: once, when half of their time has gone."""
+    within = spec.within_seconds if spec.within_seconds is not None else d.rules.timing.approval_seconds
+    if within is None:
+        return None, None
+    return d.now + us(within), d.now + us(within) // 2
 
 
 def add_external(d: Draft, idx: int, spec: WaitSpec, *, label: str, gate: bool, fatal: bool) -> Wait:
@@ -132,6 +143,11 @@ def add_timer(d: Draft, idx: int, until: int, *, label: str) -> Wait:
     wait = _add_wait(d, idx, "time", "", label, False, False, max(until, d.now))
     d.notes.setdefault("external", []).append({"no": wait.no, "event_type": "time", "expected_at": until})
     return wait
+
+
+def add_receipt_wait(d: Draft, idx: int, name: str, *, label: str, within_seconds: float) -> Wait:
+    """Open a wait for a person who says how an action ended; without an answer the step ends."""
+    return _add_wait(d, idx, "receipt", name, label, False, True, d.now + us(within_seconds))
 
 
 def add_child_wait(d: Draft, idx: int, child_id: int, *, label: str, fatal: bool) -> Wait:

@@ -20,6 +20,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
+from tenure.kernel.behind import behind_new
 from tenure.kernel.commands import Admit, CreateRun, PlanFailed, PlanReady, StepSpec
 from tenure.kernel.decide.checks import request_problems, step_problems
 from tenure.kernel.decide.closing import finish, time_out_run
@@ -84,6 +85,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
     if c.wall_clock and timeout_us is not None:
         run.deadline_at = d.now + timeout_us
     salt = d.chance.salt()
+    requester = c.context.actor if c.requester is None else c.requester
     spec = RunSpec(
         c.run_id,
         c.tenant,
@@ -92,7 +94,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.request_hash,
         c.trigger.type,
         c.trigger.ref,
-        c.context.actor if c.requester is None else c.requester,
+        requester,
         c.priority,
         c.concurrency_mode,
         c.not_before,
@@ -107,6 +109,11 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.labels,
         c.metadata,
         salt,
+        c.undo_of,
+        c.budget,
+        c.currency,
+        c.compensate,
+        behind_new(requester, c.context, c.behind),
     )
     d.changed["run_spec",] = spec
     d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())

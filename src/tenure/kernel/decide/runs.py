@@ -15,6 +15,7 @@ from tenure.kernel.decide import leases
 from tenure.kernel.decide.checkpoints import record
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.decide.plans import check_plan
+from tenure.kernel.decide.receipts import purse_of
 from tenure.kernel.draft import Decision, Draft, check_size
 from tenure.kernel.model import Run, RunSpec
 
@@ -24,10 +25,18 @@ def _trigger(run: Run, spec: RunSpec) -> Trigger:
 
 
 def owe_run(
-    d: Draft, asked: StartChild, *, parent_id: int | None, parent_no: int | None, again: bool = False
+    d: Draft,
+    asked: StartChild,
+    *,
+    parent_id: int | None,
+    parent_no: int | None,
+    again: bool = False,
+    spent: int = 0,
 ) -> None:
-    """Owe the making of another run of the same tenant and workspace, on behalf of whoever asked for this one."""
+    """Owe the making of another run of the same tenant and workspace, on behalf of whoever asked for this one. One that this run
+    goes on as (`again`) may spend what is left, after what is `spent` just now."""
     run, spec = d.run, d.spec()
+    left = _budget_left(d) if again else None
     check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
     for body in (asked.input, *(part.input for part in asked.plan)):
         check_size(body)
@@ -46,6 +55,7 @@ def owe_run(
         over_rate="delay",
         timeout_seconds=asked.timeout_seconds,
         requester=spec.requester,
+        behind=spec.behind,
         priority=spec.priority if again else 0,
         concurrency_key=run.concurrency_key if again else None,
         concurrency_mode="supersede" if again and spec.concurrency_mode == "supersede" else "queue",
@@ -54,20 +64,35 @@ def owe_run(
         parent_id=parent_id,
         parent_no=parent_no,
         trace=run.trace,
+        undo_of=spec.undo_of if again else None,
+        budget=None if left is None else max(0, left - spent),
+        currency=spec.currency if again else "",
+        compensate=again and spec.compensate,
     )
     check_command(request)
     d.owe("create", asked.run_id, request)
 
 
+def _budget_left(d: Draft) -> int | None:
+    """What the run may still spend; None: it has no budget."""
+    budget = d.spec().budget
+    return None if budget is None else budget - purse_of(d).spent
+
+
 def complete(d: Draft, c: Complete) -> Decision:
     """A step succeeded, perhaps with a last checkpoint that came with it. With `restart` its run ends here and goes on
     as another one, which takes its place: at its parent's, and behind its key."""
+    spent = 0
     if c.last is not None:
         if (c.last.run_id, c.last.idx, c.last.n) != (c.run_id, c.idx, c.n):
             raise TenureError("INVALID_INPUT", "the last checkpoint is another lease's")
         check_command(c.last)
-        record(d, c.last)
-    if c.restart is not None and d.step(c.idx).state != "canceling":
+        spent = c.last.spent if record(d, c.last) else 0
+    if (
+        c.restart is not None
+        and d.step(c.idx).state != "canceling"
+        and not (c.spent + spent and (left := _budget_left(d)) is not None and c.spent + spent > left)
+    ):
         run, spec = d.run, d.spec()
         if run.steps_total != 1 or c.restart.run_id == run.id:
             raise TenureError(
@@ -75,6 +100,13 @@ def complete(d: Draft, c: Complete) -> Decision:
             )
         if any(child.on_close == "wait" for child in (d.snap.open_children() if run.children_open else ())):
             raise TenureError("INVALID_INPUT", "a run with children that it must wait for cannot restart yet")
-        owe_run(d, c.restart, parent_id=spec.parent_id, parent_no=spec.parent_no, again=True)
+        owe_run(
+            d,
+            c.restart,
+            parent_id=spec.parent_id,
+            parent_no=spec.parent_no,
+            again=True,
+            spent=c.spent + spent,
+        )
         d.notes["restarted_as"] = c.restart.run_id
-    return leases.complete(d, c)
+    return leases.complete(d, c, spent)

@@ -9,8 +9,9 @@ from tenure.kernel.decide.leases import after_failure, end_lost, lose_lease
 from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.decide.plans import fail_planning
 from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.feed import REMINDED
 from tenure.kernel.machines import APPROVAL, LEASED_STEP
-from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Step
+from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Step, Wait
 
 
 def tick(d: Draft, c: Tick) -> Decision:
@@ -75,10 +76,24 @@ def _again_at(d: Draft, step: Step, moment: int | None) -> Decision:
     return d.decision(None, "tick")
 
 
+def _remind(d: Draft, wait: Wait) -> Decision:
+    """People are reminded once of an approval that expires, by whoever comes to it first."""
+    if wait.kind != "approval" or wait.wake_at is None or wait.wake_at > d.now:
+        return Decision(None)
+    approval = approval_of(d, wait.no)
+    if approval.reminded_at is None:
+        d.edit(approval).reminded_at = d.now
+        d.notes["reminded"] = wait.no
+    d.edit(wait).wake_at = wait.expires_at
+    return d.decision(None, REMINDED)
+
+
 def _wait(d: Draft, no: int) -> Decision:
     wait = d.snap.find_wait(no)
-    if wait is None or wait.state != "open" or wait.expires_at is None or wait.expires_at > d.now:
+    if wait is None or wait.state != "open" or wait.expires_at is None:
         return Decision(None)
+    if wait.expires_at > d.now:
+        return _remind(d, wait)
     outcome = "elapsed" if wait.kind == "time" else "expired"
     if wait.kind in QUESTIONS:
         approval = d.edit(approval_of(d, no))

@@ -6,8 +6,8 @@ Laws:
    that can be neither skipped nor repeated it does not suspend: that would have to be begun again.
 2. An event is taken by the oldest open wait of its name; else it is buffered, up to a limit, and taken
    first in, first out. The same event id never counts twice.
-3. An approval binds to what was shown (digest and revision). The requester does not count; one person
-   counts once; one refusal decides.
+3. An approval binds to what was shown (digest and revision). Nobody who stands behind the run counts, whenever they came to;
+   one person counts once; one refusal decides.
 4. A child that could not become a run (no such profile, a plan that is none, too large, its id taken by this
    run or by another of its children) is refused when it is asked for: later nobody could be told.
 5. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
@@ -19,6 +19,7 @@ Laws:
 from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
+from tenure.kernel.behind import check_group, people_behind, stand_behind
 from tenure.kernel.commands import (
     ChildFinished,
     DecideApproval,
@@ -44,7 +45,7 @@ from tenure.kernel.decide.opening import add_approval, add_child_wait, add_exter
 from tenure.kernel.decide.runs import owe_run
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL
-from tenure.kernel.model import CLOSED_RUN, Child, Inbox, Step, Wait
+from tenure.kernel.model import ASKS_PEOPLE, CLOSED_RUN, Child, Inbox, Step, Wait
 from tenure.kernel.snapshot import Need
 from tenure.limits import (
     CHILDREN_PER_RUN_MAX,
@@ -160,7 +161,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         raise TenureError(
             "CHECKPOINT_OPEN", f"step {step.name!r} cannot suspend: {_open_mark(d, step)} has not ended"
         )
-    approval = any(w.kind == "approval" for w in waits)
+    approval = any(w.kind in ASKS_PEOPLE for w in waits)
     reply = suspend(d, step, list(c.waits), approval=approval)
     return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
 
@@ -197,17 +198,20 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         raise TenureError("APPROVAL_STALE", f"revision {c.revision} was replaced by {approval.revision}")
     if approval.digest and bytes.fromhex(c.digest) != approval.digest:
         raise TenureError("APPROVAL_STALE", "the digest is not that of what is proposed now")
-    if c.approver == approval.requester:
-        raise TenureError("APPROVER_IS_REQUESTER", "whoever asks does not approve")
+    wait = d.snap.find_wait(c.no)
+    assert wait is not None, "an approval shares its wait's number"
+    behind = people_behind(d.spec()) if wait.kind == "approval" else frozenset()
+    if c.approver == approval.requester or c.approver in behind:
+        raise TenureError("APPROVER_IS_REQUESTER", "whoever asks, or stands behind the run, does not approve")
+    if approval.people_in:
+        check_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:
         return Decision(
             {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
         )
-    wait = d.snap.find_wait(c.no)
-    assert wait is not None, "an approval shares its wait's number"
     approval = d.edit(approval)
     if c.approve:
-        votes.append(c.approver)
+        votes = [*(one for one in votes if one not in behind), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
     approval.status = APPROVAL.take(approval.status, given).next
@@ -320,14 +324,15 @@ def _child_restarted(d: Draft, child: Child, successor: int) -> Decision:
     return finish(d, {"again": False}, "child_finished")
 
 
-def end_wait(d: Draft, _c: EndWait) -> Decision:
-    """Go on by hand: ends waits for events and times, never an approval."""
+def end_wait(d: Draft, c: EndWait) -> Decision:
+    """Go on by hand: ends waits for events and times, never an approval. Whoever does that stands behind the run."""
     run = d.run
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
     waits = [w for w in open_waits(d) if w.kind in ("event", "time")]
     if run.status != "waiting_external" or not waits:
         raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")
+    stand_behind(d, c.context, c.requester)
     for wait in waits:
         settle_wait(d, wait, "resumed")
     return finish(d, {"ended": len(waits)}, "end_wait")

@@ -5,7 +5,7 @@ Laws:
    The answer waits a moment for it (`Settings.hook_answer_seconds`): mostly it can name the run already.
 2. A delivery's run has the delivery's key, so that whoever does the work, and however often, there is one run. What a crash
    left is found by its lock, which expires, and done by any process.
-3. The hook says whose run it is: its tenant, its workspace, its owner. Nothing of that comes from what was told.
+3. The hook says whose run it is: its tenant, its workspace, its owner. What was told only adds people who do not approve it.
 4. Over a tenant's rate runs start later; none is lost (decision 27).
 5. What cannot be done now is done later; what cannot be done at all fails with its reason, and nothing else happens.
 """
@@ -26,10 +26,11 @@ from tenure import ids
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.behind import joined
 from tenure.kernel.service import Delivery, Hook
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.hooks.mapping import Fitting, Rule, TriggerRule, fitting
-from tenure.server.hooks.told import Told, github_trigger, scope_of
+from tenure.server.hooks.told import Told, github_people, github_trigger, scope_of
 from tenure.server.runs.starting import Start, start
 from tenure.server.settings import Settings
 from tenure.store.deliveries import SOURCES, Deliveries, Taken
@@ -56,6 +57,10 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     action and commit; else these count too."""
     linked_only: bool = False
     """Slack: commands are taken only from people who have linked their account."""
+    channel: str | None = None
+    """Slack: the id of the channel in which open approvals are shown as cards, like C0123456789; with `token`."""
+    token: str | None = None
+    """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to look for what may have been posted)."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,6 +221,7 @@ class Intake:
         assert rule.workflow is not None
         engine = self._engine.scoped(tenant=hook.tenant, workspace=rule.workspace or hook.workspace)
         trigger = _trigger(hook, delivery, found, body)
+        requester, behind = await self._people(hook, body)
         asked = Start(
             workflow=rule.workflow,
             version=rule.version,
@@ -232,7 +238,8 @@ class Intake:
             # Of the key alone: rules that were changed between two tries still mean one run.
             request_hash=sha256(delivery.name.encode()).digest(),
             over_rate="delay",
-            requester=await self._requester(hook, body),
+            requester=requester,
+            behind=behind,
             context=c.Context(f"hook:{hook.id}", "webhook", delivery.name),
         )
         return ids.run_int(await start(engine, asked))
@@ -246,15 +253,19 @@ class Intake:
         )
         return Done("done", ids.run_int(found.run), f"rules[{found.index}]: signal {found.rule.signal}")
 
-    async def _requester(self, hook: Hook, body: Any) -> str:
-        """Who asks: the hook's owner; for a command typed in Slack the person who did, where that is known."""
+    async def _people(self, hook: Hook, body: Any) -> tuple[str, str]:
+        """Who asks, and who else stands behind it. The hook's owner asks, or the person who typed a command in Slack, where
+        that is known; behind it are the owner all the same, and the author and the pusher of what GitHub tells of."""
         if hook.kind == "slack" and isinstance(body, dict):
             person = await self._identity.by_slack(
                 hook.tenant, str(body.get("team_id")), str(body.get("user_id"))
             )
             if person is not None:
-                return f"person:{person.id}"
-        return hook.owner
+                return f"person:{person.id}", hook.owner
+        if hook.kind == "github":
+            authors = await self._identity.by_github(hook.tenant, github_people(body))
+            return hook.owner, joined(*(f"person:{author.id}" for author in authors))
+        return hook.owner, ""
 
 
 def _trigger(hook: Hook, delivery: Delivery, found: Fitting, body: Any) -> TriggerRule:

@@ -168,6 +168,21 @@ def github_trigger(said: Any) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
 
 
+def github_people(said: Any) -> list[str]:
+    """The logins of those behind an event of GitHub: who wrote the pull request, who pushed, who did what it tells of."""
+    found = [
+        _at(said, "pull_request", "user", "login"),
+        _at(said, "issue", "user", "login"),
+        _at(said, "pusher", "name"),
+        _at(said, "sender", "login"),
+        _at(said, "head_commit", "author", "username"),
+        _at(said, "head_commit", "committer", "username"),
+    ]
+    return [
+        login for login in found if isinstance(login, str) and 0 < len(login) <= 100 and login.isprintable()
+    ]
+
+
 # --------------------------------------------------------------------------------------------------- Slack
 
 

@@ -17,6 +17,7 @@ from tenure.server.identity.principals import ROLES, new_id
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 GROUPS_MAX = 50
 _ID = re.compile(ID_PATTERN)
+_LOGIN = re.compile(r"[A-Za-z0-9_-]{1,100}(\[bot\])?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -80,6 +81,17 @@ def checked_groups(given: Collection[str]) -> str:
     if wrong:
         raise invalid("groups", f"a group is printable and has 1 to {NAME_CHARS_MAX} characters")
     return _stored("groups", given)
+
+
+def checked_login(given: str | None) -> str | None:
+    """A login at GitHub, as it is compared."""
+    if given is None or given == "":
+        return None
+    if _LOGIN.fullmatch(given) is None:
+        raise invalid(
+            "github", "a login has 1 to 100 letters, digits, dashes and underscores, or a bot's [bot]"
+        )
+    return given.lower()
 
 
 def _stored(what: str, given: Collection[str]) -> str:

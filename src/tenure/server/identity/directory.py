@@ -5,7 +5,7 @@ Laws:
    leaves no trace.
 2. A secret is in the answer of the one call that makes it, for whoever it is for. Nobody makes a key for a person: a
    person gets one by an enrolment code, and whatever keys that person had before end with it.
-3. Nobody changes their own roles or groups.
+3. Nobody changes their own roles or groups, nor the login at GitHub by which their own pull requests are known.
 4. A closed client, person or tenant stops asking; what it did stays readable, and its id is not used again.
 5. A key gives nobody more than it has: one with fewer roles than another of its owner neither replaces nor revokes that
    one, and one that replaces itself does not live longer for it.
@@ -26,6 +26,7 @@ from tenure.orchestrator.step_views import moment
 from tenure.server.identity.checks import (
     check_span,
     checked_groups,
+    checked_login,
     checked_name,
     checked_roles,
     chosen_id,
@@ -127,31 +128,40 @@ class Directory:
     # ------------------------------------------------------------------------------------------- people
 
     async def add_person(
-        self, *, name: str, roles: Collection[str], groups: Collection[str] = (), person: str | None = None
-    ) -> PersonView:
+        self, *, name: str, roles: Collection[str], groups: Collection[str] = (), person: str | None = None,
+        github: str | None = None,
+    ) -> PersonView:  # fmt: skip
         """Make a person. To get a key, the person needs an enrolment code (`invite`)."""
         chosen = chosen_id(person, "per_")
         values = (checked_name(name), checked_roles(roles), checked_groups(groups))
+        login = checked_login(github)
 
         def make(now: int) -> Transaction[Told[Person]]:
             yield from self._open_tenant()
             yield from self._free(chosen)
-            row = Person(self._tenant, chosen, *values, None, None, None, now)
+            yield from self._free_login(login, chosen)
+            row = Person(self._tenant, chosen, *values, None, None, None, now, github=login)
             yield from saved(row)
             return row, [self._person_line("person.created", row)]
 
         return person_view(await self._change(make))
 
     async def set_person(
-        self, person: str, *, name: str, roles: Collection[str], groups: Collection[str] = ()
-    ) -> PersonView:
+        self, person: str, *, name: str, roles: Collection[str], groups: Collection[str] = (),
+        github: str | None = None,
+    ) -> PersonView:  # fmt: skip
         """Change a person."""
         values = (checked_name(name), checked_roles(roles), checked_groups(groups))
+        login = checked_login(github)
 
         def make(_now: int) -> Transaction[Told[Person]]:
             before = yield from self._person(person, is_open=True)
-            self._not_oneself("person", person, (before.roles, before.groups) != values[1:])
-            row = msgspec.structs.replace(before, name=values[0], roles=values[1], groups=values[2])
+            now_has = (before.roles, before.groups, before.github)
+            self._not_oneself("person", person, now_has != (*values[1:], login))
+            yield from self._free_login(login, person)
+            row = msgspec.structs.replace(
+                before, name=values[0], roles=values[1], groups=values[2], github=login
+            )
             yield from saved(row)
             return row, [self._person_line("person.changed", row)]
 
@@ -164,7 +174,9 @@ class Directory:
             row = yield from self._person(person)
             if row.closed_at is not None:
                 return row, []
-            row = msgspec.structs.replace(row, closed_at=now, enrol_hash=None, enrol_until=None, slack=None)
+            row = msgspec.structs.replace(
+                row, closed_at=now, enrol_hash=None, enrol_until=None, slack=None, github=None
+            )
             yield from saved(row)
             return row, [self._line("person.closed", person=person)]
 
@@ -320,7 +332,10 @@ class Directory:
         return Change(tenant=self._tenant, kind=kind, actor=self._actor, about=about)
 
     def _person_line(self, kind: str, row: Person) -> Change:
-        return self._line(kind, person=row.id, roles=listed(row.roles), groups=listed(row.groups))
+        github = row.github is not None  # the login itself is a name
+        return self._line(
+            kind, person=row.id, roles=listed(row.roles), groups=listed(row.groups), github=github
+        )
 
     def _key_line(self, kind: str, row: ApiKey, **about: Any) -> Change:
         fewer = None if row.roles is None else listed(row.roles)
@@ -329,7 +344,9 @@ class Directory:
 
     def _not_oneself(self, kind: str, whose: str, changes: bool) -> None:
         if changes and self._actor == f"{kind}:{whose}":
-            raise TenureError("FORBIDDEN", "nobody changes their own roles or groups: ask another admin")
+            raise TenureError(
+                "FORBIDDEN", "nobody changes their own roles, groups or GitHub login: ask another admin"
+            )
 
     def _open_tenant(self) -> Transaction[None]:
         found = yield Query("tenant_named", scalars=(self._tenant,))
@@ -343,6 +360,13 @@ class Directory:
         for kind in ("client", "person"):
             if (yield Query(f"{kind}_named", scalars=(self._tenant, chosen))):
                 raise taken(kind, chosen)
+
+    def _free_login(self, login: str | None, person: str) -> Transaction[None]:
+        """One login at GitHub is one person's."""
+        if login is not None:
+            for other in (yield Query("person_of_github", scalars=(self._tenant, login))):
+                if other.id != person:
+                    raise taken("person with the GitHub login", login)
 
     def _client(self, client: str, *, is_open: bool = False, at: str | None = None) -> Transaction[Client]:
         """A client of this tenant; where `at` a body names it, that it is not there is the body's fault."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
 from tenure.server.call import Call
+from tenure.server.identity.principals import Principal
 
 
 async def owner_of(request: Call, given: str | None) -> str:
@@ -23,3 +24,10 @@ async def owner_of(request: Call, given: str | None) -> str:
         problem = "there is no such person"
         raise TenureError("INVALID_INPUT", f"owner: {problem}", (Detail("owner", problem),))
     return f"person:{given}"
+
+
+def person_asking(who: Principal) -> str:
+    """The id of the person whose own credential it is; for what a service never decides."""
+    if who.kind != "person":
+        raise TenureError("FORBIDDEN", "this takes people: a person's own key or session, never a service's")
+    return who.id

@@ -47,6 +47,8 @@ class PersonView(msgspec.Struct, frozen=True, kw_only=True):
     """Whose approvals this person can give."""
     slack: str | None
     """`team/user`, linked by that person."""
+    github: str | None
+    """The login at GitHub: whose pull requests and pushes this person is behind."""
     enrolment_until: datetime | None
     """Until when an enrolment code waits to be used."""
     created_at: datetime
@@ -127,6 +129,7 @@ def person_view(row: Person) -> PersonView:
         roles=listed(row.roles),
         groups=listed(row.groups),
         slack=row.slack,
+        github=row.github,
         enrolment_until=_moment(row.enrol_until),
         created_at=moment(row.created_at),
         closed_at=_moment(row.closed_at),

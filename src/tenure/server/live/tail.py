@@ -23,7 +23,7 @@ import structlog
 
 from tenure.errors import TenureError
 from tenure.kernel.feed import decoded
-from tenure.kernel.news import PROPOSAL, STATUS, STEP, News, news_of
+from tenure.kernel.news import PROPOSAL, REMINDER, STATUS, STEP, News, news_of
 from tenure.kernel.service import Feed
 from tenure.store.feeding import Feeding
 
@@ -77,7 +77,13 @@ class ApprovalFrame(msgspec.Struct, tag="approval.requested", rename="camel"):
     approval_id: str
 
 
-Frame = StatusFrame | StepFrame | ProposalFrame | ApprovalFrame
+class ReminderFrame(msgspec.Struct, tag="approval.reminder", rename="camel"):
+    """Half of the time for an approval has gone."""
+
+    approval_id: str
+
+
+Frame = StatusFrame | StepFrame | ProposalFrame | ApprovalFrame | ReminderFrame
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,6 +96,8 @@ def frame_of(pos: int, news: News) -> bytes:
         body = StepFrame(news.run, news.told.steps)
     elif news.type == PROPOSAL:
         body = ProposalFrame(news.question)
+    elif news.type == REMINDER:
+        body = ReminderFrame(news.question)
     else:
         body = ApprovalFrame(news.question)
     return b"id: %d-%d\ndata: %b\n\n" % (pos, news.part, _encode(body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets as chance
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -27,6 +28,7 @@ from tenure.store.deliveries import DeliveryLine
 from tenure.store.identity import Change
 
 SECRETS_MAX = 2
+_CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,30}")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 _ADDRESS = {
@@ -145,6 +147,7 @@ async def _checked(request: Call, text: HookText) -> dict[str, Any]:
         found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
     tenant, problem = request.who.tenant, request.service.secrets.problem
     found += [Detail(f"secrets[{i}]", p) for i, one in enumerate(text.secrets) if (p := problem(one, tenant))]
+    found += _card_problems(request, text.settings)
     found += [
         Detail(word, "is printable")
         for word in ("name", "workspace")
@@ -161,6 +164,19 @@ async def _checked(request: Call, text: HookText) -> dict[str, Any]:
         "settings": msgspec.json.encode(text.settings).decode(),
         "disabled": text.disabled,
     }
+
+
+def _card_problems(request: Call, settings: HookSettings) -> list[Detail]:
+    """What is wrong with where cards go."""
+    found = []
+    if (settings.channel is None) != (settings.token is None):
+        found.append(Detail("settings.channel", "channel and token belong together"))
+    if settings.channel is not None and _CHANNEL.fullmatch(settings.channel) is None:
+        found.append(Detail("settings.channel", "is a channel's id, like C0123456789"))
+    if settings.token is not None:
+        problem = request.service.secrets.problem(settings.token, request.who.tenant)
+        found += [Detail("settings.token", problem)] if problem else []
+    return found
 
 
 async def _hook(request: Call, hook_id: str) -> Hook:

@@ -124,6 +124,20 @@ def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
     return made(handle)
 
 
+@post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Have something done to the world")
+async def act(request: Call, lease_id: FromPath[str], data: JSONBody[p.Act]) -> p.ActAnswer:
+    """Have the server do an action, as the policy of the lease's tenant allows it. The same label again is the same act: it is
+    done once, and answered with what became of it."""
+    ticket = await _holder(request, lease_id)
+    return await request.service.runners.act(ticket, data)
+
+
+@get("/runner/actions", summary="What the server can do to the world")
+async def actions(request: Call) -> p.Actions:
+    """The actions of its connectors: a worker that names them (`tool:connector.operation`) is given steps that use them."""
+    return p.Actions(actions=await request.service.runners.actions())
+
+
 @put(
     "/runner/leases/{lease_id:str}/artifacts/{name:str}",
     status_code=200,
@@ -180,6 +194,8 @@ HANDLERS = [
     messages,
     lease,
     *(_verb(verb, body) for verb, body in p.MESSAGES.items()),
+    act,
+    actions,
     upload,
     download,
     register,

@@ -18,6 +18,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
 from tenure import ids
+from tenure.canonical import canonical
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.embedded.looking import Delivered
@@ -31,7 +32,6 @@ from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, page
 from tenure.server.call import Call
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
-from tenure.server.runs.canonical import canonical
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.server.runs.new_runs import Asking, RunCreated, answer_of, wrong
 
@@ -193,6 +193,7 @@ async def change_run(request: Call, run_id: FromPath[str], data: JSONBody[Change
         labels=None if data.labels is None else json_object(data.labels),
         metadata=None if data.metadata is None else json_object(data.metadata),
         merge=True,
+        requester=request.who.requester,
     )
     said = await engine.orchestrator.send(command)
     return About(
@@ -238,9 +239,11 @@ async def resume_run(
     said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: Held | None) -> Answer:
-        command = await engine.resumption(run_id, happened=said.happened, repeat=said.repeat)
+        command = await engine.resumption(
+            run_id, happened=said.happened, repeat=said.repeat, requester=request.who.requester
+        )
         if command is not None:
-            return await _started(request, engine, command, held)
+            return await started(request, engine, command, held)
         status = (await engine.views.row(number)).status
         return Answer.of(RunStatus(id=run_id, status=status), run_id=number)
 
@@ -253,12 +256,12 @@ async def rerun_run(request: Call, run_id: FromPath[str]) -> Response[RunCreated
     engine = request.engine
 
     async def operation(held: Held | None) -> Answer:
-        return await _started(request, engine, await engine.repetition(run_id), held)
+        return await started(request, engine, await engine.repetition(run_id), held)
 
     return await idempotent(request, operation, run_id=ids.run_int(run_id))
 
 
-async def _started(request: Call, engine: Engine, command: c.CreateRun, held: Held | None) -> Answer:
+async def started(request: Call, engine: Engine, command: c.CreateRun, held: Held | None) -> Answer:
     """Make a run out of another, under the request's key."""
     asking = Asking(who=request.who, request_id=request.request_id)
     command = msgspec.structs.replace(command, context=asking.context(), requester=asking.requester)

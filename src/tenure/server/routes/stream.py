@@ -22,7 +22,9 @@ _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
 ROUTE = "GET /events/stream"
 RUNS_MAX = 200
 
-NewsType = Literal["run.status.changed", "run.step.completed", "proposal.created", "approval.requested"]
+NewsType = Literal[
+    "run.status.changed", "run.step.completed", "proposal.created", "approval.requested", "approval.reminder"
+]
 
 
 @get(
@@ -53,7 +55,8 @@ async def stream(
 ) -> EventStream:
     """Server-sent events. Frames have `id` and `data`; `data` is one of
     `{"type":"run.status.changed","runId":…,"status":…}`, `{"type":"run.step.completed","runId":…,"step":…}`,
-    `{"type":"proposal.created","proposalId":…}` and `{"type":"approval.requested","approvalId":…}`.
+    `{"type":"proposal.created","proposalId":…}`, `{"type":"approval.requested","approvalId":…}` and
+    `{"type":"approval.reminder","approvalId":…}`.
 
     Whoever comes again with the id of the last event it got hears everything since, in order and once. 410 STREAM_RESET
     says that this is not kept any more."""

@@ -40,6 +40,7 @@ Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Roles = Annotated[list[Role], msgspec.Meta(min_length=1, max_length=len(ROLES))]
 Groups = Annotated[list[Name], msgspec.Meta(max_length=GROUPS_MAX)]
+Login = Annotated[str, msgspec.Meta(max_length=100)]
 OwnerFilter = Annotated[str | None, QueryParameter(max_length=64, description="Only the keys of this one.")]
 
 
@@ -70,6 +71,8 @@ class NewPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name
     roles: Roles
     groups: Groups = []
+    github: Login | None = None
+    """The login at GitHub: runs that this person's pull requests and pushes start are theirs, and not theirs to approve."""
 
 
 class SetPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +81,7 @@ class SetPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name
     roles: Roles
     groups: Groups = []
+    github: Login | None = None
 
 
 class Invite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -158,7 +162,7 @@ async def add_person(request: Call, data: JSONBody[NewPerson]) -> Response[Perso
 
     async def operation(_held: Held | None) -> Answer:
         made = await own(request).add_person(
-            person=data.id, name=data.name, roles=data.roles, groups=data.groups
+            person=data.id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
         )
         return Answer.of(made, 201, location=f"/people/{made.id}")
 
@@ -176,8 +180,10 @@ async def person(request: Call, person_id: FromPath[str]) -> PersonView:
 
 @put("/people/{person_id:str}", summary="Change a person")
 async def set_person(request: Call, person_id: FromPath[str], data: JSONBody[SetPerson]) -> PersonView:
-    """What is not said has its default. Nobody changes their own roles or groups."""
-    changed = await own(request).set_person(person_id, name=data.name, roles=data.roles, groups=data.groups)
+    """What is not said has its default. Nobody changes their own roles, groups or login."""
+    changed = await own(request).set_person(
+        person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+    )
     request.service.gate.forget()
     return changed
 

@@ -27,7 +27,9 @@ SUBSCRIPTIONS_MAX = 100
 """Of one tenant."""
 POS_MAX = 2**62
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
-NewsType = Literal["run.status.changed", "run.step.completed", "proposal.created", "approval.requested"]
+NewsType = Literal[
+    "run.status.changed", "run.step.completed", "proposal.created", "approval.requested", "approval.reminder"
+]
 
 
 class WebhookText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

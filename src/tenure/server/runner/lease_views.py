@@ -10,6 +10,7 @@ from tenure import ids
 from tenure.kernel import profiles
 from tenure.kernel.decide.leases import Lease
 from tenure.limits import HEARTBEATS_PER_LEASE_MIN
+from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
 from tenure.store.remote import HeldLease
 from tenure.worker import protocol as p
@@ -93,6 +94,27 @@ def recorded_of(row: Recorded) -> p.RecordedCheckpoint:
         meta=None if row.meta is None else msgspec.Raw(row.meta.encode()),
         output=shown(row.output),
         erased=row.output is None and row.output_ref is not None,
+    )
+
+
+def acted_of(row: Acted) -> p.ActReceipt:
+    """An act, told."""
+    return p.ActReceipt(
+        label=row.label,
+        no=row.no,
+        tries=row.try_no,
+        own=row.own,
+        action=row.action,
+        key=row.name,
+        state=row.state,
+        attempt=row.n,
+        intent_at=moment(row.intent_at),
+        settled_at=maybe(row.settled_at),
+        eligible_at=maybe(row.eligible_at),
+        error=row.error,
+        wait=row.wait_no,
+        request=shown(row.request),
+        result=shown(row.result),
     )
 
 

@@ -39,14 +39,14 @@ from tenure.server.identity.principals import Principal
 from tenure.server.problems import named
 from tenure.server.runner.doubts import Doubts, is_doubtful
 from tenure.server.runner.lease_tokens import Tickets
-from tenure.server.runner.lease_views import granted_of, info_of, lease_of, recorded_of, waited_of
+from tenure.server.runner.lease_views import acted_of, granted_of, info_of, lease_of, recorded_of, waited_of
 from tenure.server.runs.catalog import check
 from tenure.store.beside import lines_kept, settled
 from tenure.store.port import Transaction
 from tenure.store.remote import HeldLease, Ticket, put_artifact
 from tenure.worker import protocol as p
 from tenure.worker.values import lease_ints, lease_text, micros, moment, shown
-from tenure.worker.wording import answered, command_of
+from tenure.worker.wording import act_answered, answered, ask_of, command_of
 
 LATE_SECONDS = 600.0
 CLAIMS_ENDED_MAX = 10_000
@@ -260,6 +260,21 @@ class Runners:
             raise TenureError("UNAUTHENTICATED")
         return ticket
 
+    async def act(self, ticket: Ticket, asked: p.Act) -> p.ActAnswer:
+        """Do something to the world for whoever holds a lease: policy, secrets and the call stay here. What was begun goes on
+        when the asker is gone; whoever asks again is told how it ended."""
+        before = time.monotonic()
+        held = await self.look(ticket)
+        if held.over_since is not None:
+            raise _stale(held)
+        until = before + (held.expires_at - held.now_us) / 1e6
+        acting = asyncio.ensure_future(self._engine.station.act(lease_of(held), ask_of(asked), until))
+        return act_answered(await asyncio.shield(acting))
+
+    async def actions(self) -> list[str]:
+        """What can be done for runners here."""
+        return sorted(await self._engine.station.actions())
+
     # ------------------------------------------------------------------------------------------- logs
 
     async def _log(self, ticket: Ticket, message: p.Log) -> p.Answer:
@@ -316,9 +331,10 @@ class Runners:
         if held.over_since is not None:
             raise _stale(held)
         lease, read = lease_of(held), self._engine.store.read
-        checkpoints, waits, inbox = await asyncio.gather(
+        checkpoints, waits, acts, inbox = await asyncio.gather(
             read("resume_checkpoints", held.run_id, held.idx),
             read("resume_waits", held.run_id, held.idx),
+            read("resume_acts", held.run_id, held.idx),
             read("inbox_of", held.run_id),
         )
         return p.LeaseState(
@@ -327,6 +343,7 @@ class Runners:
             checkpoints=[recorded_of(row) for row in checkpoints],
             waits=[waited_of(row) for row in waits],
             events=[await self._event(row) for row in inbox if row.wait_no is None],
+            acts=[acted_of(row) for row in acts],
             run=await self._run(lease) if with_run else None,
             now=moment(held.now_us),
         )

@@ -25,6 +25,8 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel import capability
 from tenure.kernel.beside import RegisteredWorkflow
 from tenure.kernel.commands import StepSpec
+from tenure.kernel.terms import NONE as NO_TERMS
+from tenure.kernel.terms import Terms
 from tenure.store.port import Store
 
 BELIEVED_SECONDS = 1.0
@@ -40,6 +42,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     profile: str
     timeout_seconds: float | None
+    terms: Terms = NO_TERMS
     plan: tuple[StepSpec, ...] = ()
     """Of code: the same for every run."""
     names: frozenset[str] | None = None
@@ -159,6 +162,7 @@ def _declared(row: RegisteredWorkflow) -> Known:
         version=row.version,
         profile=found.profile,
         timeout_seconds=found.timeout_seconds,
+        terms=found.terms,
         declared=msgspec.structs.replace(found, version=row.version),
     )
 
@@ -170,6 +174,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     profile: str | None = None
     timeout_seconds: float | None = None
     lease_seconds: float | None = None
+    terms: Terms = NO_TERMS
     inputs: Any = None
 
 
@@ -193,6 +198,7 @@ def _code(row: RegisteredWorkflow) -> Known:
         version=row.version,
         profile=about.profile or "agent-runs",
         timeout_seconds=about.timeout_seconds,
+        terms=about.terms,
         plan=(StepSpec(name="main", kind="body", queue=queue, lease_seconds=about.lease_seconds),),
         names=names,
         required=required,

@@ -1,8 +1,9 @@
 """People decide: what is checked of who answers, before the kernel decides what the answer means.
 
 Laws:
-1. Only a person's credential decides, whatever roles a client's key has; and never for a run that this person asked for,
-   by themselves or by a client they answer for. (A proposal is the run's own: whoever asked for the run may decide it.)
+1. Only a person's credential decides, whatever roles a client's key has; and never for a run that this person stands behind,
+   by themselves or by a client they answer for. (A proposal is the run's own: whoever asked for the run may decide it.) That the
+   person is none of those behind the run, and in the group that was asked, the kernel sees to: for HTTP, Slack and the command line.
 2. Where the question binds an action, its digest is repeated: nobody decides what they were not shown.
 3. The same answer by the same person again is no error, and changes nothing.
 4. Another tenant's question looks exactly like none.
@@ -18,6 +19,7 @@ from tenure import ids
 from tenure.embedded.plan import payload
 from tenure.errors import Detail, TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.behind import people_behind
 from tenure.kernel.model import CLOSED_RUN
 from tenure.kernel.service import Client
 from tenure.orchestrator.questions import ApprovalView, views_of
@@ -79,7 +81,7 @@ async def decide(call: Call, row: Question, answer: Decision) -> Decided:
     """Answer a question; see the laws above."""
     check_person(call)
     if row.kind == APPROVAL:
-        await _check_apart(call, row)
+        await check_apart(call, row.run_id)
     if row.digest and answer.digest is None:
         raise TenureError(
             "INVALID_INPUT",
@@ -137,11 +139,14 @@ def check_person(call: Call) -> None:
         raise TenureError("APPROVER_NOT_ELIGIBLE", "only a person decides; this is a service's key")
 
 
-async def _check_apart(call: Call, row: Question) -> None:
-    """Refuse the person who answers for the client that asked; the kernel refuses whoever asked themselves."""
-    kind, _, client = row.requester.partition(":")
-    if kind != "client":
-        return
-    found: list[Client] = await call.service.engine.store.read("client_named", call.who.tenant, client)
-    if found and found[0].owner == call.who.id:
-        raise TenureError("APPROVER_IS_REQUESTER", "a client you answer for has asked for this run")
+async def check_apart(call: Call, run_id: int) -> None:
+    """Refuse the person who answers for a client that stands behind the run; the kernel refuses those who do themselves."""
+    store = call.service.engine.store
+    spec = await call.engine.views.spec(run_id)
+    for actor in sorted(people_behind(spec)):
+        kind, _, client = actor.partition(":")
+        if kind != "client":
+            continue
+        found: list[Client] = await store.read("client_named", call.who.tenant, client)
+        if found and found[0].owner == call.who.id:
+            raise TenureError("APPROVER_IS_REQUESTER", "a client you answer for stands behind this run")

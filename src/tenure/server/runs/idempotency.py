@@ -31,13 +31,13 @@ import structlog
 from litestar import Response
 
 from tenure import ids
+from tenure.canonical import canonical
 from tenure.errors import TenureError
 from tenure.kernel.decide.keyed import refused
 from tenure.kernel.model import Idempotency
 from tenure.limits import KEY_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.problems import body_of, named
-from tenure.server.runs.canonical import canonical
 from tenure.store.keys import Held, Keys, Request
 
 log = structlog.get_logger(__name__)

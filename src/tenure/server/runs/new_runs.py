@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tenure import durations, ids
+from tenure import durations, ids, money
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import Detail, TenureError
@@ -65,6 +65,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     not_before: datetime | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | str | None = None
     """Seconds, or a text like `5m`."""
+    budget: Annotated[str, msgspec.Meta(pattern=f"^{money.PATTERN}$")] | None = None
+    """What it may cost, like `5 USD`; it ends BUDGET_EXCEEDED when it has spent more."""
 
 
 class RunCreated(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,7 @@ def start_of(new: NewRun, asking: Asking, wanted: Request | None) -> Start:
         supersede=new.supersede,
         not_before=moment_,
         timeout=None if new.timeout is None else _seconds(new.timeout),
+        budget=new.budget,
         context=asking.context(),
         requester=asking.requester,
         key=None if wanted is None else wanted.name,

@@ -36,6 +36,8 @@ class Start(Options, frozen=True, kw_only=True):
     request_hash: bytes = b""
     """With a key: what makes two requests the same one."""
     context: c.Context | None = None
+    behind: str = ""
+    """Who else stands behind it, as `id id`."""
 
 
 _catalogs: weakref.WeakKeyDictionary[Store, Catalog] = weakref.WeakKeyDictionary()
@@ -61,7 +63,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
     known = await catalog_of(engine.store).find(engine.tenant, asked.workflow, asked.version)
     plan, body = known.begin(asked.input)
     fields = asked.fields()
-    fields.setdefault("timeout_seconds", known.timeout_seconds)
+    fields = {"timeout_seconds": known.timeout_seconds, **known.terms.fields(), **fields}
     command = c.CreateRun(
         context=asked.context or engine.context(asked.actor),
         run_id=engine.orchestrator.new_id(),
@@ -73,6 +75,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
         plan=plan,
         input=body,
         request_hash=asked.request_hash,
+        behind=asked.behind,
         **fields,
     )
     return Prepared(command, body)

@@ -39,6 +39,9 @@ select {api_key} from api_key where tenant = $1 and owner_kind = $2 and owner_id
 -- name: person_of_slack
 select {person} from person where tenant = $1 and slack = $2
 
+-- name: person_of_github
+select {person} from person where tenant = $1 and github = $2
+
 -- name: person_enrolling
 select {person} from person where enrol_hash = $1
 
@@ -85,9 +88,9 @@ returning {client}
 
 -- name: save_person
 insert into person ({person})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bigint, $11::text)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github
 returning {person}
 
 -- name: save_api_key

@@ -114,6 +114,39 @@ cross join lateral (
     select {child} from child t
     where t.run_id = n.run_id and t.child_id = n.child_id offset 0) c
 
+-- name: load_acts
+select {r.receipt} from unnest($1::bigint[], $2::integer[], $3::text[]) n (run_id, idx, label)
+cross join lateral (
+    select {receipt} from receipt t
+    where t.run_id = n.run_id and t.idx = n.idx and t.label = n.label offset 0) r
+order by r.run_id, r.no
+
+-- name: load_open_receipts
+select {receipt} from receipt where run_id = any($1::bigint[]) and state in ('intent', 'unknown')
+order by run_id, no
+
+-- name: load_receipts
+select {r.receipt} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
+cross join lateral (
+    select {receipt} from receipt t where t.run_id = n.run_id and t.no = n.no offset 0) r
+
+-- name: load_purses
+select {purse} from purse where run_id = any($1::bigint[])
+
+-- name: load_key_holders
+select {r.receipt} from unnest($1::text[], $2::text[]) n (tenant, name)
+cross join lateral (
+    select {receipt} from receipt t
+    where t.tenant = n.tenant and t.name = n.name and t.state in ('intent', 'unknown', 'succeeded') offset 0) r
+
+-- name: load_governance
+select {governance} from governance where tenant = any($1::text[]) order by tenant for share
+
+-- name: load_people
+select {p.person} from unnest($1::text[], $2::text[]) n (tenant, id)
+cross join lateral (
+    select {person} from person t where t.tenant = n.tenant and t.id = n.id offset 0) p
+
 -- name: load_payloads
 -- Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)
@@ -344,6 +377,15 @@ select {inbox} from inbox where run_id = $1 order by no
 -- name: children_of
 select {child} from child where run_id = $1 order by child_id
 
+-- name: verdicts_of
+select {verdict} from verdict where run_id = $1 order by no
+
+-- name: receipts_of
+select {receipt} from receipt where run_id = $1 order by no
+
+-- name: purses_of
+select {purse} from purse where run_id = $1 order by run_id
+
 -- name: payloads_of
 -- Also those that lie with their checkpoints.
 select {payload} from payload where run_id = $1
@@ -395,7 +437,10 @@ select distinct b.run_id from (
     union all select run_id from payload
     union all select run_id from event
     union all select run_id from stale
-    union all select run_id from log_line) b
+    union all select run_id from log_line
+    union all select run_id from verdict
+    union all select run_id from receipt
+    union all select run_id from purse) b
 where not exists (select from run r where r.id = b.run_id) order by b.run_id
 
 -- name: lost_specs
@@ -412,6 +457,9 @@ union all select 'wait', count(*) from wait
 union all select 'approval', count(*) from approval
 union all select 'inbox', count(*) from inbox
 union all select 'child', count(*) from child
+union all select 'verdict', count(*) from verdict
+union all select 'receipt', count(*) from receipt
+union all select 'purse', count(*) from purse
 union all select 'payload', count(*) from payload
 union all select 'event', count(*) from event
 union all select 'outbox', count(*) from outbox
@@ -458,7 +506,8 @@ update run r set
     steps_external = n.steps_external, steps_retry = n.steps_retry, steps_bad = n.steps_bad,
     steps_done = n.steps_done, checkpoints = n.checkpoints, waits_open = n.waits_open,
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
-    next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref
+    next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
+    receipts = n.receipts
 from unnest({rows}::run_change_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
     and (select yes from fine) and {gate}
@@ -476,8 +525,8 @@ select {n.run} from unnest({rows}::run_in[]) n where (n.id in (select run_id fro
 returning id
 
 -- name: save_run_spec
--- Labels and metadata change, and an erased salt; nothing else does.
-update run_spec s set labels = n.labels, metadata = n.metadata, salt = n.salt
+-- Labels and metadata change, an erased salt, and who stands behind it; nothing else does.
+update run_spec s set behind = n.behind, labels = n.labels, metadata = n.metadata, salt = n.salt
 from unnest({rows}::run_spec_in[]) n
 where s.run_id = any (array[n.run_id]) and (n.run_id in (select id from ok)) is true
 
@@ -526,7 +575,8 @@ on conflict (run_id, no) do update set
     tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
     revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
     question_ref = excluded.question_ref, status = excluded.status, votes = excluded.votes,
-    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref
+    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref,
+    people_in = excluded.people_in, reminded_at = excluded.reminded_at, used_no = excluded.used_no
 
 -- name: save_inbox
 insert into inbox ({inbox})
@@ -538,6 +588,25 @@ insert into child ({child})
 select {n.child} from unnest({rows}::child_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, child_id) do update set
     state = excluded.state, outcome = excluded.outcome
+
+-- name: save_verdict
+insert into verdict ({verdict})
+select {n.verdict} from unnest({rows}::verdict_in[]) n where (n.run_id in (select id from ok)) is true
+
+-- name: save_receipt
+insert into receipt ({receipt})
+select {n.receipt} from unnest({rows}::receipt_in[]) n where (n.run_id in (select id from ok)) is true
+on conflict (run_id, no) do update set
+    n = excluded.n, call_by = excluded.call_by, state = excluded.state, settled_at = excluded.settled_at,
+    settled_by = excluded.settled_by, result_ref = excluded.result_ref, error = excluded.error,
+    eligible_at = excluded.eligible_at, wait_no = excluded.wait_no, reversed_run = excluded.reversed_run,
+    reversed_no = excluded.reversed_no
+
+-- name: save_purse
+insert into purse ({purse})
+select {n.purse} from unnest({rows}::purse_in[]) n where (n.run_id in (select id from ok)) is true
+on conflict (run_id) do update set
+    spent = excluded.spent, writes = excluded.writes
 
 -- name: save_payload
 insert into payload ({payload})
@@ -573,7 +642,7 @@ insert into cap ({cap})
 select {n.cap} from unnest({rows}::cap_in[]) n
 on conflict (tenant, scope) do update set
     weight = excluded.weight, max_concurrency = excluded.max_concurrency,
-    max_runs_per_min = excluded.max_runs_per_min
+    max_runs_per_min = excluded.max_runs_per_min, max_writes_per_run = excluded.max_writes_per_run
 
 -- name: save_idempotency
 -- One that is there refuses the save: somebody else has the key.
@@ -611,6 +680,15 @@ delete from inbox where run_id = any (array(select id from gone))
 
 -- name: delete_child
 delete from child where run_id = any (array(select id from gone))
+
+-- name: delete_verdict
+delete from verdict where run_id = any (array(select id from gone))
+
+-- name: delete_receipt
+delete from receipt where run_id = any (array(select id from gone))
+
+-- name: delete_purse
+delete from purse where run_id = any (array(select id from gone))
 
 -- name: delete_payload
 delete from payload where run_id = any (array(select id from gone))

@@ -58,6 +58,9 @@ create table approval (
     decided_at bigint,
     decided_by text collate "C",
     reason_ref integer,
+    people_in text collate "C" not null,
+    reminded_at bigint,
+    used_no integer,
     constraint approval_counters CHECK (people >= 1 AND revision >= 0),
     constraint approval_pkey PRIMARY KEY (run_id, no),
     constraint approval_status_known CHECK (
@@ -68,7 +71,8 @@ CASE status
     WHEN 'expired'::text THEN true
     WHEN 'canceled'::text THEN true
     ELSE false
-END)
+END),
+    constraint approval_used_when_approved CHECK (used_no IS NULL OR status = 'approved'::text)
 );
 CREATE INDEX approval_open ON approval USING btree (tenant, requested_at, run_id, no) WHERE status = 'requested'::text;
 
@@ -120,9 +124,26 @@ create table cap (
     weight integer not null,
     max_concurrency integer,
     max_runs_per_min integer,
-    constraint cap_limits CHECK (weight >= 1 AND max_concurrency >= 0 AND max_runs_per_min >= 0),
+    max_writes_per_run integer,
+    constraint cap_limits CHECK (weight >= 1 AND max_concurrency >= 0 AND max_runs_per_min >= 0 AND max_writes_per_run >= 0),
     constraint cap_pkey PRIMARY KEY (tenant, scope)
 );
+
+create table card (
+    run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    hook_id text collate "C" not null,
+    channel text collate "C" not null,
+    ts text collate "C",
+    shown text collate "C" not null,
+    due_at bigint,
+    tries integer not null,
+    reminded boolean not null,
+    error text collate "C",
+    constraint card_pkey PRIMARY KEY (run_id, no)
+);
+CREATE INDEX card_due ON card USING btree (due_at) WHERE due_at IS NOT NULL;
 
 create table checkpoint (
     run_id bigint not null,
@@ -171,6 +192,22 @@ create table client (
     constraint client_pkey PRIMARY KEY (tenant, id)
 );
 
+create table cost_line (
+    run_id bigint not null,
+    provider text collate "C" not null,
+    model text collate "C" not null,
+    currency text collate "C" not null,
+    tenant text collate "C" not null,
+    workflow text collate "C" not null,
+    at bigint not null,
+    calls bigint not null,
+    tokens_in bigint not null,
+    tokens_out bigint not null,
+    micros bigint not null,
+    constraint cost_line_pkey PRIMARY KEY (run_id, provider, model, currency)
+);
+CREATE INDEX cost_line_time ON cost_line USING btree (tenant, at);
+
 create table delivery (
     hook_id text collate "C" not null,
     id text collate "C" not null,
@@ -207,11 +244,39 @@ create table event (
     constraint event_pkey PRIMARY KEY (run_id, seq)
 );
 
+create table evidence (
+    run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    sha256 bytea not null,
+    size bigint not null,
+    head bytea not null,
+    events integer not null,
+    key_id text collate "C",
+    reference bytea not null,
+    envelope bytea not null,
+    at bigint not null,
+    constraint evidence_pkey PRIMARY KEY (run_id, no)
+);
+CREATE INDEX evidence_newest ON evidence USING btree (tenant, at, run_id) WHERE no = 0;
+
 create table feed (
     pos bigint not null,
     at bigint not null,
     body bytea not null,
     constraint feed_pkey PRIMARY KEY (pos)
+);
+
+create table governance (
+    tenant text collate "C" not null,
+    version integer not null,
+    proposed integer,
+    proposed_by text collate "C",
+    frozen text collate "C" not null,
+    thaw text collate "C" not null,
+    revision integer not null,
+    updated_at bigint not null,
+    constraint governance_pkey PRIMARY KEY (tenant)
 );
 
 create table hook (
@@ -267,6 +332,20 @@ create table inbox (
 CREATE INDEX inbox_buffered ON inbox USING btree (run_id, name, no) WHERE wait_no IS NULL;
 CREATE UNIQUE INDEX inbox_event ON inbox USING btree (run_id, event_id);
 
+create table leaf (
+    tenant text collate "C" not null,
+    pos bigint not null,
+    kind text collate "C" not null,
+    run_id bigint,
+    part integer not null,
+    body bytea not null,
+    at bigint not null,
+    constraint leaf_kind_known CHECK (kind = ANY (ARRAY['created'::text, 'sealed'::text, 'supplement'::text, 'admin'::text, 'key'::text])),
+    constraint leaf_pkey PRIMARY KEY (tenant, pos)
+);
+CREATE UNIQUE INDEX leaf_admin ON leaf USING btree (tenant, part) WHERE kind = 'admin'::text;
+CREATE UNIQUE INDEX leaf_run ON leaf USING btree (tenant, run_id, kind, part) WHERE run_id IS NOT NULL;
+
 create table log_line (
     run_id bigint not null,
     no integer not null,
@@ -277,6 +356,14 @@ create table log_line (
     fields text collate "C" not null,
     constraint log_line_numbers CHECK (no >= 1),
     constraint log_line_pkey PRIMARY KEY (run_id, no)
+);
+
+create table node (
+    tenant text collate "C" not null,
+    level integer not null,
+    pos bigint not null,
+    hash bytea not null,
+    constraint node_pkey PRIMARY KEY (tenant, level, pos)
 );
 
 create table notice (
@@ -327,11 +414,76 @@ create table person (
     enrol_until bigint,
     created_at bigint not null,
     closed_at bigint,
+    github text collate "C",
     constraint person_code_ends CHECK ((enrol_hash IS NULL) = (enrol_until IS NULL)),
     constraint person_pkey PRIMARY KEY (tenant, id)
 );
 CREATE UNIQUE INDEX person_enrolling ON person USING btree (enrol_hash) WHERE enrol_hash IS NOT NULL;
+CREATE UNIQUE INDEX person_github ON person USING btree (tenant, github) WHERE github IS NOT NULL;
 CREATE UNIQUE INDEX person_slack ON person USING btree (tenant, slack) WHERE slack IS NOT NULL;
+
+create table policy (
+    tenant text collate "C" not null,
+    version integer not null,
+    text text collate "C" not null,
+    digest bytea not null,
+    author text collate "C" not null,
+    created_at bigint not null,
+    constraint policy_pkey PRIMARY KEY (tenant, version)
+);
+
+create table purse (
+    run_id bigint not null,
+    spent bigint not null,
+    writes integer not null,
+    constraint purse_counters CHECK (spent >= 0 AND writes >= 0),
+    constraint purse_pkey PRIMARY KEY (run_id)
+);
+
+create table receipt (
+    run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    idx integer not null,
+    label text collate "C" not null,
+    try_no integer not null,
+    connector text collate "C" not null,
+    operation text collate "C" not null,
+    tier text collate "C" not null,
+    name text collate "C" not null,
+    digest bytea not null,
+    repeats text collate "C" not null,
+    reversible boolean not null,
+    verdict_no integer not null,
+    approval_no integer,
+    n integer not null,
+    intent_at bigint not null,
+    call_by bigint not null,
+    request_ref integer,
+    before_ref integer,
+    reverses_run bigint,
+    reverses_no integer,
+    state text collate "C" not null,
+    settled_at bigint,
+    settled_by text collate "C",
+    result_ref integer,
+    error text collate "C",
+    eligible_at bigint,
+    wait_no integer,
+    reversed_run bigint,
+    reversed_no integer,
+    source_run bigint,
+    source_no integer,
+    constraint receipt_pkey PRIMARY KEY (run_id, no),
+    constraint receipt_repeats_known CHECK (repeats = ANY (ARRAY['native_key'::text, 'sets_state'::text, 'marker'::text, 'none'::text])),
+    constraint receipt_settled_when_closed CHECK ((state = ANY (ARRAY['intent'::text, 'unknown'::text])) = (settled_at IS NULL)),
+    constraint receipt_state_known CHECK (state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text, 'failed'::text, 'reversed'::text, 'reused'::text]))
+);
+CREATE INDEX receipt_act ON receipt USING btree (run_id, idx, label, no);
+CREATE UNIQUE INDEX receipt_approval ON receipt USING btree (run_id, approval_no) WHERE approval_no IS NOT NULL AND (state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text]));
+CREATE UNIQUE INDEX receipt_key ON receipt USING btree (tenant, name) WHERE state = ANY (ARRAY['intent'::text, 'unknown'::text, 'succeeded'::text]);
+CREATE INDEX receipt_open ON receipt USING btree (run_id, no) WHERE state = ANY (ARRAY['intent'::text, 'unknown'::text]);
+CREATE INDEX receipt_unknown ON receipt USING btree (tenant, intent_at) WHERE state = 'unknown'::text;
 
 create table remote_lease (
     run_id bigint not null,
@@ -395,6 +547,7 @@ create table run (
     next_no counter not null,
     output_ref integer,
     error_ref integer,
+    receipts counter not null,
     constraint run_pkey PRIMARY KEY (id),
     constraint run_sealed_when_finished CHECK (sealed_at IS NULL OR finished_at IS NOT NULL),
     constraint run_status_known CHECK ((status::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL)),
@@ -409,6 +562,7 @@ CREATE INDEX run_key_open ON run USING btree (tenant, concurrency_key, created_a
 CREATE INDEX run_newest ON run USING btree (tenant, created_at DESC, id DESC);
 CREATE INDEX run_rate ON run USING btree (tenant, admitted_at) WHERE rated;
 CREATE INDEX run_sealed ON run USING btree (finished_at, id) WHERE sealed_at IS NOT NULL;
+CREATE INDEX run_unsealed ON run USING btree (finished_at, id) WHERE finished_at IS NOT NULL AND sealed_at IS NULL;
 CREATE INDEX run_wake ON run USING btree (wake_at) WHERE wake_at IS NOT NULL;
 
 create table run_spec (
@@ -434,10 +588,16 @@ create table run_spec (
     labels text collate "C" not null,
     metadata text collate "C" not null,
     salt bytea not null,
+    undo_of bigint,
+    budget bigint,
+    currency text collate "C" not null,
+    compensate boolean not null,
+    behind text collate "C" not null,
     constraint run_spec_mode_known CHECK (concurrency_mode = ANY (ARRAY['queue'::text, 'supersede'::text])),
     constraint run_spec_pkey PRIMARY KEY (run_id)
 );
 CREATE UNIQUE INDEX run_spec_key ON run_spec USING btree (tenant, source, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX run_spec_undo ON run_spec USING btree (undo_of) WHERE undo_of IS NOT NULL;
 
 create table schedule (
     tenant text collate "C" not null,
@@ -488,6 +648,26 @@ create table session (
 );
 CREATE INDEX session_expiry ON session USING btree (expires_at);
 CREATE INDEX session_of_key ON session USING btree (key_id);
+
+create table signed (
+    tenant text collate "C" not null,
+    size bigint not null,
+    root bytea not null,
+    note text collate "C" not null,
+    key_id text collate "C" not null,
+    at bigint not null,
+    constraint signed_pkey PRIMARY KEY (tenant, size)
+);
+
+create table signing_key (
+    id text collate "C" not null,
+    public bytea not null,
+    endorsed_by text collate "C",
+    endorsement bytea,
+    created_at bigint not null,
+    revoked_from bigint,
+    constraint signing_key_pkey PRIMARY KEY (id)
+);
 
 create table slack_code (
     hash bytea not null,
@@ -585,6 +765,29 @@ create table tenant (
     constraint tenant_pkey PRIMARY KEY (id)
 );
 
+create table verdict (
+    run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    idx integer not null,
+    label text collate "C" not null,
+    connector text collate "C" not null,
+    operation text collate "C" not null,
+    digest bytea not null,
+    version integer not null,
+    outcome text collate "C" not null,
+    rules text collate "C" not null,
+    at bigint not null,
+    tier text collate "C" not null,
+    people integer not null,
+    people_in text collate "C" not null,
+    within_us bigint,
+    error text collate "C",
+    constraint verdict_outcome_known CHECK (outcome = ANY (ARRAY['allow'::text, 'deny'::text, 'needs_approval'::text])),
+    constraint verdict_pkey PRIMARY KEY (run_id, no)
+);
+CREATE INDEX verdict_time ON verdict USING btree (tenant, at);
+
 create table wait (
     run_id bigint not null,
     no integer not null,
@@ -656,7 +859,10 @@ create type approval_in as (
     votes text,
     decided_at bigint,
     decided_by text,
-    reason_ref integer
+    reason_ref integer,
+    people_in text,
+    reminded_at bigint,
+    used_no integer
 );
 
 create type attempt_in as (
@@ -686,7 +892,8 @@ create type cap_in as (
     scope text,
     weight integer,
     max_concurrency integer,
-    max_runs_per_min integer
+    max_runs_per_min integer,
+    max_writes_per_run integer
 );
 
 create type checkpoint_in as (
@@ -794,6 +1001,48 @@ create type payload_in as (
     body bytea
 );
 
+create type purse_in as (
+    run_id bigint,
+    spent bigint,
+    writes integer
+);
+
+create type receipt_in as (
+    run_id bigint,
+    no integer,
+    tenant text,
+    idx integer,
+    label text,
+    try_no integer,
+    connector text,
+    operation text,
+    tier text,
+    name text,
+    digest bytea,
+    repeats text,
+    reversible boolean,
+    verdict_no integer,
+    approval_no integer,
+    n integer,
+    intent_at bigint,
+    call_by bigint,
+    request_ref integer,
+    before_ref integer,
+    reverses_run bigint,
+    reverses_no integer,
+    state text,
+    settled_at bigint,
+    settled_by text,
+    result_ref integer,
+    error text,
+    eligible_at bigint,
+    wait_no integer,
+    reversed_run bigint,
+    reversed_no integer,
+    source_run bigint,
+    source_no integer
+);
+
 create type remote_lease_in as (
     run_id bigint,
     idx integer,
@@ -843,7 +1092,8 @@ create type run_change_in as (
     next_ref integer,
     next_no integer,
     output_ref integer,
-    error_ref integer
+    error_ref integer,
+    receipts integer
 );
 
 create type run_in as (
@@ -896,7 +1146,8 @@ create type run_in as (
     next_ref integer,
     next_no integer,
     output_ref integer,
-    error_ref integer
+    error_ref integer,
+    receipts integer
 );
 
 create type run_light_in as (
@@ -933,7 +1184,12 @@ create type run_spec_in as (
     attempt_no integer,
     labels text,
     metadata text,
-    salt bytea
+    salt bytea,
+    undo_of bigint,
+    budget bigint,
+    currency text,
+    compensate boolean,
+    behind text
 );
 
 create type stale_in as (
@@ -984,6 +1240,26 @@ create type step_in as (
     last_error text,
     eligible_at bigint,
     wake_at bigint
+);
+
+create type verdict_in as (
+    run_id bigint,
+    no integer,
+    tenant text,
+    idx integer,
+    label text,
+    connector text,
+    operation text,
+    digest bytea,
+    version integer,
+    outcome text,
+    rules text,
+    at bigint,
+    tier text,
+    people integer,
+    people_in text,
+    within_us bigint,
+    error text
 );
 
 create type wait_in as (

@@ -39,6 +39,9 @@ select * from api_key where tenant = ?1 and owner_kind = ?2 and owner_id = ?3 or
 -- name: person_of_slack
 select * from person where tenant = ?1 and slack = ?2
 
+-- name: person_of_github
+select * from person where tenant = ?1 and github = ?2
+
 -- name: person_enrolling
 select * from person where enrol_hash = ?1
 
@@ -82,9 +85,9 @@ on conflict (tenant, id) do update set
 returning *
 
 -- name: save_person
-insert into person values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+insert into person values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github
 returning *
 
 -- name: save_api_key

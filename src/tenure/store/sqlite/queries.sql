@@ -89,6 +89,34 @@ select * from child indexed by child_open where run_id = ?1 and state = 'open' o
 -- Children by key.
 select * from child where run_id = ?1 and child_id = ?2
 
+-- name: load_acts
+-- All receipts of an act, in order.
+select * from receipt where run_id = ?1 and idx = ?2 and label = ?3 order by no
+
+-- name: load_open_receipts
+-- Those of which it is not known how they ended.
+select * from receipt indexed by receipt_open where run_id = ?1 and state in ('intent', 'unknown') order by no
+
+-- name: load_receipts
+-- One receipt.
+select * from receipt where run_id = ?1 and no = ?2
+
+-- name: load_purses
+-- What a run has spent and written.
+select * from purse where run_id = ?1
+
+-- name: load_key_holders
+-- The receipt that holds a key of a tenant's, whichever run's it is.
+select * from receipt where tenant = ?1 and name = ?2 and state in ('intent', 'unknown', 'succeeded')
+
+-- name: load_governance
+-- What holds for a tenant, under a shared lock.
+select * from governance where tenant = ?1
+
+-- name: load_people
+-- People by id.
+select * from person where tenant = ?1 and id = ?2
+
 -- name: load_payloads
 -- Payloads by key. Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select * from payload where run_id = ?1 and ref = ?2
@@ -244,7 +272,8 @@ select id from run where id = ?1 and version = ?2
 -- Of a new run; nothing where its id or its idempotency key exists (I31). Whether it did anything is told by
 -- changes(): a RETURNING clause costs a third more.
 insert into run_spec values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+    ?23, ?24, ?25, ?26, ?27
 )
 on conflict do nothing
 
@@ -253,7 +282,7 @@ on conflict do nothing
 insert into run values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
-    ?45, ?46, ?47, ?48, ?49, ?50
+    ?45, ?46, ?47, ?48, ?49, ?50, ?51
 )
 on conflict (id) do nothing
 
@@ -268,13 +297,13 @@ update run set
     sealed_at = ?31, wake_at = ?32, steps_total = ?33, steps_open = ?34, steps_ready = ?35, steps_live = ?36,
     steps_approval = ?37, steps_external = ?38, steps_retry = ?39, steps_bad = ?40, steps_done = ?41,
     checkpoints = ?42, waits_open = ?43, inbox_total = ?44, inbox_buffered = ?45, children_open = ?46,
-    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50
+    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50, receipts = ?51
 where id = ?1
 
 -- name: save_run_spec
--- Labels and metadata change, and an erased salt; nothing else does. (?22 is the last column, so that a
+-- Labels and metadata change, an erased salt, and who stands behind it; nothing else does. (?27 is the last column, so that a
 -- whole row can be bound.)
-update run_spec set labels = ?20, metadata = ?21, salt = ?22
+update run_spec set labels = ?20, metadata = ?21, salt = ?22, behind = ?27
 where run_id = ?1
 
 -- name: save_step
@@ -323,13 +352,14 @@ on conflict (run_id, no) do update set
 -- name: save_approval
 -- A revision may ask anew.
 insert into approval values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
 on conflict (run_id, no) do update set
     tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
     revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
     question_ref = excluded.question_ref, status = excluded.status, votes = excluded.votes,
-    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref
+    decided_at = excluded.decided_at, decided_by = excluded.decided_by, reason_ref = excluded.reason_ref,
+    people_in = excluded.people_in, reminded_at = excluded.reminded_at, used_no = excluded.used_no
 
 -- name: save_inbox
 -- Delivered, then taken.
@@ -346,6 +376,32 @@ insert into child values (
 )
 on conflict (run_id, child_id) do update set
     state = excluded.state, outcome = excluded.outcome
+
+-- name: save_verdict
+-- Only ever inserted.
+insert into verdict values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
+)
+
+-- name: save_receipt
+-- Intended, then settled, perhaps reversed.
+insert into receipt values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+    ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33
+)
+on conflict (run_id, no) do update set
+    n = excluded.n, call_by = excluded.call_by, state = excluded.state, settled_at = excluded.settled_at,
+    settled_by = excluded.settled_by, result_ref = excluded.result_ref, error = excluded.error,
+    eligible_at = excluded.eligible_at, wait_no = excluded.wait_no, reversed_run = excluded.reversed_run,
+    reversed_no = excluded.reversed_no
+
+-- name: save_purse
+-- Made with the first act or cost, then changed.
+insert into purse values (
+    ?1, ?2, ?3
+)
+on conflict (run_id) do update set
+    spent = excluded.spent, writes = excluded.writes
 
 -- name: save_payload
 -- Only ever inserted.
@@ -387,11 +443,11 @@ update meta set last_at = max(last_at, ?1)
 -- name: save_cap
 -- Insert or replace.
 insert into cap values (
-    ?1, ?2, ?3, ?4, ?5
+    ?1, ?2, ?3, ?4, ?5, ?6
 )
 on conflict (tenant, scope) do update set
     weight = excluded.weight, max_concurrency = excluded.max_concurrency,
-    max_runs_per_min = excluded.max_runs_per_min
+    max_runs_per_min = excluded.max_runs_per_min, max_writes_per_run = excluded.max_writes_per_run
 
 -- name: save_idempotency
 -- One that is there refuses the save: somebody else has the key.
@@ -436,6 +492,18 @@ delete from inbox where run_id = ?1
 -- name: delete_child
 -- Beneath a deleted run.
 delete from child where run_id = ?1
+
+-- name: delete_verdict
+-- Beneath a deleted run.
+delete from verdict where run_id = ?1
+
+-- name: delete_receipt
+-- Beneath a deleted run.
+delete from receipt where run_id = ?1
+
+-- name: delete_purse
+-- Beneath a deleted run.
+delete from purse where run_id = ?1
 
 -- name: delete_payload
 -- Beneath a deleted run.
@@ -563,6 +631,18 @@ select * from inbox where run_id = ?1 order by no
 -- All of one run, in key order.
 select * from child where run_id = ?1 order by child_id
 
+-- name: verdicts_of
+-- All of one run, in key order.
+select * from verdict where run_id = ?1 order by no
+
+-- name: receipts_of
+-- All of one run, in key order.
+select * from receipt where run_id = ?1 order by no
+
+-- name: purses_of
+-- All of one run, in key order.
+select * from purse where run_id = ?1 order by run_id
+
 -- name: payloads_of
 -- All of one run, in key order, also those that lie with their checkpoints.
 select * from payload where run_id = ?1
@@ -638,6 +718,12 @@ select run_id from (
     select run_id from stale
     union
     select run_id from log_line
+    union
+    select run_id from verdict
+    union
+    select run_id from receipt
+    union
+    select run_id from purse
 )
 where run_id not in (select id from run) order by run_id
 
@@ -665,6 +751,12 @@ union all
 select 'inbox', count(*) from inbox
 union all
 select 'child', count(*) from child
+union all
+select 'verdict', count(*) from verdict
+union all
+select 'receipt', count(*) from receipt
+union all
+select 'purse', count(*) from purse
 union all
 select 'payload', count(*) from payload
 union all

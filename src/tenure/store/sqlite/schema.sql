@@ -48,7 +48,12 @@ CREATE TABLE approval (
     decided_at integer,
     decided_by text,
     reason_ref integer,
+    people_in text not null,
+    reminded_at integer,
+    used_no integer,
     primary key (run_id, no),
+    -- I42: only what was approved is used.
+    constraint approval_used_when_approved check (used_no is null or status = 'approved'),
     -- I44: decided once, by somebody.
     constraint approval_status_known check (
         case status
@@ -139,7 +144,23 @@ CREATE TABLE cap (
     weight integer not null check (weight >= 1),
     max_concurrency integer check (max_concurrency >= 0),
     max_runs_per_min integer check (max_runs_per_min >= 0),
+    max_writes_per_run integer check (max_writes_per_run >= 0),
     primary key (tenant, scope)
+) strict, without rowid;
+
+CREATE TABLE card (
+    run_id integer not null,
+    no integer not null,
+    tenant text not null,
+    hook_id text not null,
+    channel text not null,
+    ts text,
+    shown text not null,
+    due_at integer,
+    tries integer not null,
+    reminded integer not null,
+    error text,
+    primary key (run_id, no)
 ) strict, without rowid;
 
 CREATE TABLE checkpoint (
@@ -190,6 +211,21 @@ CREATE TABLE client (
     primary key (tenant, id)
 ) strict, without rowid;
 
+CREATE TABLE cost_line (
+    run_id integer not null,
+    provider text not null,
+    model text not null,
+    currency text not null,
+    tenant text not null,
+    workflow text not null,
+    at integer not null,
+    calls integer not null,
+    tokens_in integer not null,
+    tokens_out integer not null,
+    micros integer not null,
+    primary key (run_id, provider, model, currency)
+) strict, without rowid;
+
 CREATE TABLE delivery (
     hook_id text not null,
     id text not null,
@@ -222,11 +258,38 @@ CREATE TABLE event (
     primary key (run_id, seq)
 ) strict;
 
+CREATE TABLE evidence (
+    run_id integer not null,
+    no integer not null,
+    tenant text not null,
+    sha256 blob not null,
+    size integer not null,
+    head blob not null,
+    events integer not null,
+    key_id text,
+    reference blob not null,
+    envelope blob not null,
+    at integer not null,
+    primary key (run_id, no)
+) strict, without rowid;
+
 CREATE TABLE feed (
     pos integer primary key,
     at integer not null,
     body blob not null
 ) strict;
+
+CREATE TABLE governance (
+    tenant text not null,
+    version integer not null,
+    proposed integer,
+    proposed_by text,
+    frozen text not null,
+    thaw text not null,
+    revision integer not null,
+    updated_at integer not null,
+    primary key (tenant)
+) strict, without rowid;
 
 CREATE TABLE hook (
     id text not null,
@@ -280,6 +343,18 @@ CREATE TABLE inbox (
     primary key (run_id, no)
 ) strict, without rowid;
 
+CREATE TABLE leaf (
+    tenant text not null,
+    pos integer not null,
+    kind text not null,
+    run_id integer,
+    part integer not null,
+    body blob not null,
+    at integer not null,
+    primary key (tenant, pos),
+    constraint leaf_kind_known check (kind in ('created', 'sealed', 'supplement', 'admin', 'key'))
+) strict, without rowid;
+
 CREATE TABLE log_line (
     run_id integer not null,
     no integer not null check (no >= 1),
@@ -295,6 +370,14 @@ CREATE TABLE meta (
     one integer primary key check (one = 1),
     last_at integer not null
 ) strict;
+
+CREATE TABLE node (
+    tenant text not null,
+    level integer not null,
+    pos integer not null,
+    hash blob not null,
+    primary key (tenant, level, pos)
+) strict, without rowid;
 
 CREATE TABLE notice (
     tenant text not null,
@@ -341,8 +424,67 @@ CREATE TABLE person (
     enrol_until integer,
     created_at integer not null,
     closed_at integer,
+    github text,
     primary key (tenant, id),
     constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
+) strict, without rowid;
+
+CREATE TABLE policy (
+    tenant text not null,
+    version integer not null,
+    text text not null,
+    digest blob not null,
+    author text not null,
+    created_at integer not null,
+    primary key (tenant, version)
+) strict, without rowid;
+
+CREATE TABLE purse (
+    run_id integer not null,
+    spent integer not null,
+    writes integer not null,
+    primary key (run_id),
+    constraint purse_counters check (spent >= 0 and writes >= 0)
+) strict, without rowid;
+
+CREATE TABLE receipt (
+    run_id integer not null,
+    no integer not null,
+    tenant text not null,
+    idx integer not null,
+    label text not null,
+    try_no integer not null,
+    connector text not null,
+    operation text not null,
+    tier text not null,
+    name text not null,
+    digest blob not null,
+    repeats text not null,
+    reversible integer not null check (reversible in (0, 1)),
+    verdict_no integer not null,
+    approval_no integer,
+    n integer not null,
+    intent_at integer not null,
+    call_by integer not null,
+    request_ref integer,
+    before_ref integer,
+    reverses_run integer,
+    reverses_no integer,
+    state text not null,
+    settled_at integer,
+    settled_by text,
+    result_ref integer,
+    error text,
+    eligible_at integer,
+    wait_no integer,
+    reversed_run integer,
+    reversed_no integer,
+    source_run integer,
+    source_no integer,
+    primary key (run_id, no),
+    constraint receipt_state_known check (state in ('intent', 'unknown', 'succeeded', 'failed', 'reversed', 'reused')),
+    constraint receipt_repeats_known check (repeats in ('native_key', 'sets_state', 'marker', 'none')),
+    constraint receipt_settled_when_closed check ((state in ('intent', 'unknown')) = (settled_at is null))
 ) strict, without rowid;
 
 CREATE TABLE remote_lease (
@@ -406,6 +548,7 @@ CREATE TABLE run (
     next_no integer not null,
     output_ref integer,
     error_ref integer,
+    receipts integer not null,
     constraint run_status_known check (
         case status
             when 'created' then finished_at is null
@@ -435,7 +578,8 @@ CREATE TABLE run (
     constraint run_counters check (
         min(
             version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external, steps_retry,
-            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open
+            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open,
+            receipts
         ) >= 0
     )
 ) strict;
@@ -462,7 +606,12 @@ CREATE TABLE run_spec (
     attempt_no integer not null check (attempt_no >= 0),
     labels text not null,
     metadata text not null,
-    salt blob not null
+    salt blob not null,
+    undo_of integer,
+    budget integer,
+    currency text not null,
+    compensate integer not null check (compensate in (0, 1)),
+    behind text not null
 ) strict;
 
 CREATE TABLE schedule (
@@ -507,6 +656,26 @@ CREATE TABLE session (
     created_at integer not null,
     expires_at integer not null,
     primary key (hash)
+) strict, without rowid;
+
+CREATE TABLE signed (
+    tenant text not null,
+    size integer not null,
+    root blob not null,
+    note text not null,
+    key_id text not null,
+    at integer not null,
+    primary key (tenant, size)
+) strict, without rowid;
+
+CREATE TABLE signing_key (
+    id text not null,
+    public blob not null,
+    endorsed_by text,
+    endorsement blob,
+    created_at integer not null,
+    revoked_from integer,
+    primary key (id)
 ) strict, without rowid;
 
 CREATE TABLE slack_code (
@@ -626,6 +795,28 @@ CREATE TABLE tenant (
     primary key (id)
 ) strict, without rowid;
 
+CREATE TABLE verdict (
+    run_id integer not null,
+    no integer not null,
+    tenant text not null,
+    idx integer not null,
+    label text not null,
+    connector text not null,
+    operation text not null,
+    digest blob not null,
+    version integer not null,
+    outcome text not null,
+    rules text not null,
+    at integer not null,
+    tier text not null,
+    people integer not null,
+    people_in text not null,
+    within_us integer,
+    error text,
+    primary key (run_id, no),
+    constraint verdict_outcome_known check (outcome in ('allow', 'deny', 'needs_approval'))
+) strict, without rowid;
+
 CREATE TABLE wait (
     run_id integer not null,
     no integer not null,
@@ -682,7 +873,11 @@ CREATE INDEX approval_open on approval (tenant, requested_at) where status = 're
 
 CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
+CREATE INDEX card_due on card (due_at) where due_at is not null;
+
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
+
+CREATE INDEX cost_line_time on cost_line (tenant, at);
 
 CREATE INDEX delivery_content on delivery (hook_id, digest);
 
@@ -692,6 +887,8 @@ CREATE INDEX delivery_newest on delivery (hook_id, received_at);
 
 CREATE INDEX delivery_open on delivery (received_at) where status = 'received';
 
+CREATE INDEX evidence_newest on evidence (tenant, at, run_id) where no = 0;
+
 CREATE INDEX hook_of on hook (tenant, created_at);
 
 CREATE INDEX idempotency_expiry on idempotency (status, expires_at);
@@ -699,6 +896,10 @@ CREATE INDEX idempotency_expiry on idempotency (status, expires_at);
 CREATE INDEX inbox_buffered on inbox (run_id, name, no) where wait_no is null;
 
 CREATE UNIQUE INDEX inbox_event on inbox (run_id, event_id);
+
+CREATE UNIQUE INDEX leaf_admin on leaf (tenant, part) where kind = 'admin';
+
+CREATE UNIQUE INDEX leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
 
 CREATE INDEX notice_due on notice (due_at) where due_at is not null;
 
@@ -708,7 +909,20 @@ CREATE INDEX outbox_oldest on outbox (created_at);
 
 CREATE UNIQUE INDEX person_enrolling on person (enrol_hash) where enrol_hash is not null;
 
+CREATE UNIQUE INDEX person_github on person (tenant, github) where github is not null;
+
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
+
+CREATE INDEX receipt_act on receipt (run_id, idx, label, no);
+
+CREATE UNIQUE INDEX receipt_approval on receipt (run_id, approval_no)
+    where approval_no is not null and state in ('intent', 'unknown', 'succeeded');
+
+CREATE UNIQUE INDEX receipt_key on receipt (tenant, name) where state in ('intent', 'unknown', 'succeeded');
+
+CREATE INDEX receipt_open on receipt (run_id, no) where state in ('intent', 'unknown');
+
+CREATE INDEX receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 
 CREATE INDEX remote_lease_claim on remote_lease (claim);
 
@@ -728,9 +942,13 @@ CREATE INDEX run_rate on run (tenant, admitted_at) where rated = 1;
 
 CREATE INDEX run_sealed on run (finished_at) where sealed_at is not null;
 
+CREATE INDEX run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
+
 CREATE INDEX run_wake on run (wake_at) where wake_at is not null;
 
 CREATE UNIQUE INDEX run_spec_key on run_spec (tenant, source, idempotency_key) where idempotency_key is not null;
+
+CREATE INDEX run_spec_undo on run_spec (undo_of) where undo_of is not null;
 
 CREATE INDEX schedule_due on schedule (next_at) where next_at is not null;
 
@@ -745,6 +963,8 @@ CREATE UNIQUE INDEX step_name on step (run_id, name);
 CREATE INDEX step_open on step (run_id, idx) where finished_at is null;
 
 CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
+
+CREATE INDEX verdict_time on verdict (tenant, at);
 
 CREATE INDEX wait_label on wait (run_id, idx, label);
 

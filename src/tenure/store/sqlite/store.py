@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
+import msgspec
 
 from tenure import limits
 from tenure.clock import Clock, HostClock
@@ -242,7 +243,7 @@ class SqliteStore(Beside):
             try:
                 cursor.executemany(
                     SQL["save_cap"],
-                    [(c.tenant, c.scope, c.weight, c.max_concurrency, c.max_runs_per_min) for c in caps],
+                    [msgspec.structs.astuple(cap) for cap in caps],
                 )
                 cursor.execute("commit")
             except Exception as fault:

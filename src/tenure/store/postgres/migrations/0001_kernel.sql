@@ -87,6 +87,7 @@ create table run (
     next_no counter not null,
     output_ref integer,
     error_ref integer,
+    receipts counter not null,
     constraint run_status_known check (
         (status in ('succeeded', 'failed', 'canceled', 'timed_out')) = (finished_at is not null)),
     constraint run_terminal_is_complete check (
@@ -132,6 +133,11 @@ create table run_spec (
     labels text collate "C" not null,
     metadata text collate "C" not null,
     salt bytea not null,
+    undo_of bigint,
+    budget bigint,
+    currency text collate "C" not null,
+    compensate boolean not null,
+    behind text collate "C" not null,
     constraint run_spec_mode_known check (concurrency_mode in ('queue', 'supersede'))
 );
 
@@ -304,7 +310,12 @@ create table approval (
     decided_at bigint,
     decided_by text collate "C",
     reason_ref integer,
+    people_in text collate "C" not null,
+    reminded_at bigint,
+    used_no integer,
     primary key (run_id, no),
+    -- I42: only what was approved is used.
+    constraint approval_used_when_approved check (used_no is null or status = 'approved'),
     -- I44: decided once, by somebody.
     constraint approval_status_known check (
         case status
@@ -404,8 +415,9 @@ create table cap (
     weight integer not null,
     max_concurrency integer,
     max_runs_per_min integer,
+    max_writes_per_run integer,
     primary key (tenant, scope),
-    constraint cap_limits check (weight >= 1 and max_concurrency >= 0 and max_runs_per_min >= 0)
+    constraint cap_limits check (weight >= 1 and max_concurrency >= 0 and max_runs_per_min >= 0 and max_writes_per_run >= 0)
 );
 
 create table idempotency (

@@ -80,6 +80,7 @@ create table run (
     next_no integer not null,
     output_ref integer,
     error_ref integer,
+    receipts integer not null,
     constraint run_status_known check (
         case status
             when 'created' then finished_at is null
@@ -109,7 +110,8 @@ create table run (
     constraint run_counters check (
         min(
             version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external, steps_retry,
-            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open
+            steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open,
+            receipts
         ) >= 0
     )
 ) strict;
@@ -148,7 +150,12 @@ create table run_spec (
     attempt_no integer not null check (attempt_no >= 0),
     labels text not null,
     metadata text not null,
-    salt blob not null
+    salt blob not null,
+    undo_of integer,
+    budget integer,
+    currency text not null,
+    compensate integer not null check (compensate in (0, 1)),
+    behind text not null
 ) strict;
 
 -- I31: one run per tenant, source and key.
@@ -382,7 +389,12 @@ create table approval (
     decided_at integer,
     decided_by text,
     reason_ref integer,
+    people_in text not null,
+    reminded_at integer,
+    used_no integer,
     primary key (run_id, no),
+    -- I42: only what was approved is used.
+    constraint approval_used_when_approved check (used_no is null or status = 'approved'),
     -- I44: decided once, by somebody.
     constraint approval_status_known check (
         case status
@@ -470,6 +482,7 @@ create table cap (
     weight integer not null check (weight >= 1),
     max_concurrency integer check (max_concurrency >= 0),
     max_runs_per_min integer check (max_runs_per_min >= 0),
+    max_writes_per_run integer check (max_writes_per_run >= 0),
     primary key (tenant, scope)
 ) strict, without rowid;
 

@@ -34,11 +34,13 @@ create table person (
     enrol_until integer,
     created_at integer not null,
     closed_at integer,
+    github text,
     primary key (tenant, id),
     constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
 ) strict, without rowid;
 
 create unique index person_slack on person (tenant, slack) where slack is not null;
+create unique index person_github on person (tenant, github) where github is not null;
 create unique index person_enrolling on person (enrol_hash) where enrol_hash is not null;
 
 create table api_key (

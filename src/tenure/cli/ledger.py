@@ -1,0 +1,270 @@
+"""`tenure ledger`: what was sealed and signed for, taken out of the database and checked against it.
+
+Law: `check` ends with 0 where nothing is wrong, with 1 where something is; what could not be checked is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import unquote
+
+import typer
+
+from tenure.cli.console import counted, err, out, print_json, shown
+from tenure.cli.options import AsJson, Db, SigningKey
+from tenure.cli.runs_show import table
+from tenure.cli.session import By, on_engine, wait_for, who
+from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from tenure.govern.ledger.checking import Checked
+    from tenure.govern.ledger.notes import Checkpoint
+    from tenure.store.ledger import LedgerSize
+    from tenure.store.port import Store
+
+T = TypeVar("T")
+
+_app = typer.Typer(
+    name="ledger",
+    help="A tenant's ledger: two leaves per run and its admin chain, under signed checkpoints.",
+    epilog="""
+    Keep a checkpoint where nobody who can write the database can write, and compare now and then:
+
+    tenure ledger export --tenant acme --to /safe/acme.checkpoint
+
+    tenure ledger check --checkpoint /safe/acme.checkpoint --trust trust.json
+
+    A dropped run, a history or ledger that was cut off, a change, an old backup that was put back: each is named.
+    docs/ledger.md explains the whole, and the formats.
+    """,
+    no_args_is_help=True,
+)
+
+_Whose = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        help="Whose.  \\[default: default; of `check`: the checkpoint's, else all]",
+        show_default=False,
+    ),
+]
+_Installation = Annotated[
+    bool, typer.Option("--installation", help="The installation's own, which has the signing keys.")
+]
+LEAVES_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(_app)
+
+
+def _on_store(db: str | None, call: Callable[[Store], Awaitable[T]]) -> T:
+    return wait_for(on_engine(db, "default", lambda engine: call(engine.store)))
+
+
+def _whose(tenant: str | None, installation: bool) -> str:
+    if installation and tenant is not None:
+        raise typer.BadParameter("name a --tenant or say --installation")
+    return "" if installation else tenant or "default"
+
+
+@_app.command()
+def show(
+    tenant: _Whose = None,
+    installation: _Installation = False,
+    db: Db = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a ledger: its size and root, its newest checkpoint, and its last leaves."""
+    whose = _whose(tenant, installation)
+
+    async def look(store: Store) -> dict[str, object]:
+        from tenure.govern.ledger.book import Book
+        from tenure.kernel.leaves import facts, problem
+
+        book = Book(store, whose)
+        size, newest = await book.size(), await book.newest()
+        found = await store.read("leaves_after", whose, size - 1 - LEAVES_SHOWN, LEAVES_SHOWN)
+        return {
+            "origin": await book.origin(),
+            "size": size,
+            "root": (await book.root(size)).hex(),
+            "checkpoint": None if newest is None else {"size": newest.size, "note": newest.note},
+            "leaves": [
+                {"pos": leaf.pos, **({"problem": wrong} if (wrong := problem(leaf)) else facts(leaf))}
+                for leaf in found
+            ],
+        }
+
+    _show(_on_store(db, look), as_json)
+
+
+def _show(seen: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print_json(seen)
+        return
+    console = out()
+    shows = table("leaf", "kind", "of", "events", "says")
+    leaves = seen["leaves"]
+    assert isinstance(leaves, list)
+    for leaf in leaves:
+        of = leaf.get("run") or leaf.get("key", "")[:12] or f"line {leaf.get('seq', '?')}"
+        says = leaf.get("problem") or leaf.get("outcome") or leaf.get("action") or ""
+        shows.add_row(
+            str(leaf["pos"]),
+            shown(leaf.get("kind", "?")),
+            shown(of),
+            shown(leaf.get("events", "")),
+            shown(says),
+        )
+    if leaves:
+        console.print(shows)
+    console.print(shown(f"{seen['origin'] or 'no name yet: no signing key was ever used here'}"))
+    console.print(
+        f"{counted(int(str(seen['size'])), 'leaf').replace('leafs', 'leaves')}, root {seen['root']}"
+    )
+    newest = seen["checkpoint"]
+    if isinstance(newest, dict):
+        console.print(shown(f"signed for up to {newest['size']}:\n\n{newest['note']}"), end="")
+    else:
+        console.print("nothing is signed for yet")
+
+
+@_app.command()
+def sign(
+    signing_key: SigningKey = None,
+    db: Db = None,
+) -> None:
+    """Enter new runs and admin lines and sign for all ledgers now, as a server does by itself every minute."""
+
+    async def work(store: Store) -> int:
+        from tenure.govern.ledger.keeper import RUNS_AT_ONCE, Keeper
+        from tenure.govern.ledger.keys import Keys
+        from tenure.govern.signing import configured
+
+        signer = configured(signing_key)
+        if signer is None:
+            raise TenureError(
+                "SIGNING_KEY_UNAVAILABLE", "no signing key is named: --signing-key or TENURE_SIGNING_KEY"
+            )
+        await Keys(store).ready(signer)
+        keeper = Keeper(store, signer=lambda: signer)
+        while await keeper.enter_runs() == RUNS_AT_ONCE:
+            pass
+        await keeper.seal_admin()
+        count = await keeper.sign_due(now=True)
+        await keeper.copy_owed()
+        return count
+
+    out().print(f"signed {counted(_on_store(db, work), 'checkpoint')}")
+
+
+@_app.command()
+def export(
+    to: Annotated[str, typer.Option("--to", metavar="FILE|s3://BUCKET/NAME", help="Where it is written.")],
+    tenant: _Whose = None,
+    installation: _Installation = False,
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the newest checkpoint to a file or an object. An older ledger never takes the place of a newer one."""
+    from tenure.govern.ledger.exporting import export as written
+
+    whose = _whose(tenant, installation)
+    made = _on_store(db, lambda store: written(store, whose, to, who(by)))
+    if as_json:
+        print_json(
+            {"tenant": whose, "size": made.size, "root": made.root.hex(), "key": made.key_id, "to": to}
+        )
+    else:
+        err().print(shown(f"the checkpoint of {made.size} leaves is in {to}"), soft_wrap=True)
+
+
+@_app.command()
+def check(
+    tenant: _Whose = None,
+    installation: _Installation = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="FILE", help="One that was kept elsewhere.", show_default=False),
+    ] = None,
+    trust: Annotated[
+        Path | None,
+        typer.Option("--trust", metavar="FILE", help="The keys to believe.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="FILE", help="The public key to believe.", show_default=False),
+    ] = None,
+    db: Db = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute a ledger, the runs and the admin chain that it tells of, and compare it with a checkpoint."""
+    from tenure.govern.signing import Trust
+
+    kept = None if checkpoint is None else _note(checkpoint)
+    trusted = Trust.given(key, trust)
+
+    async def look(store: Store) -> list[Checked]:
+        from tenure.govern.ledger.checking import check as checked
+
+        if kept is not None and tenant is None and not installation:
+            whose = [_tenant_of(kept)]
+        elif tenant is None and not installation:
+            sizes: list[LedgerSize] = await store.read("ledger_sizes")
+            whose = [each.tenant for each in sizes]
+        else:
+            whose = [_whose(tenant, installation)]
+        return [await checked(store, each, kept, trusted) for each in whose]
+
+    found = _on_store(db, look)
+    wrong = any(each.flaws for each in found)
+    if as_json:
+        print_json({"clean": not wrong, "ledgers": found})
+    else:
+        for each in found:
+            _tell(each)
+        if not found:
+            out().print("there is no ledger: nothing was sealed here")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _tell(checked: Checked) -> None:
+    console = out()
+    name = f"tenant {checked.tenant}" if checked.tenant else "the installation"
+    console.print(
+        shown(
+            f"{name}: {checked.size} leaves, {counted(checked.runs, 'run')}, {checked.deleted} of them deleted,"
+            f" {counted(checked.checkpoints, 'checkpoint')}"
+        ),
+        soft_wrap=True,
+    )
+    for line in checked.unchecked:
+        console.print(shown(f"  not checked  {line}", "yellow"), soft_wrap=True)
+    for flaw in checked.flaws:
+        console.print(
+            shown(f"  WRONG        {flaw.code} {flaw.place}: {flaw.text}", "bold red"), soft_wrap=True
+        )
+    if not checked.flaws:
+        console.print(shown("  ok           it is what was signed for", "green"))
+
+
+def _note(file: Path) -> Checkpoint:
+    from tenure.govern.ledger import notes
+
+    try:
+        with file.open("rb") as opened:
+            return notes.parse(opened.read(notes.NOTE_BYTES_MAX + 1))
+    except OSError as fault:
+        raise TenureError("INVALID_INPUT", f"{file} cannot be read: {fault.strerror}") from fault
+
+
+def _tenant_of(checkpoint: Checkpoint) -> str:
+    """Whose ledger a checkpoint is of, as its origin says; whether that is so the check tells."""
+    parts = checkpoint.origin.split("/")
+    return unquote(parts[2]) if len(parts) == 3 else ""

@@ -1,0 +1,77 @@
+"""`tenure undo`: take back what a finished run did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.options import AsJson, Db
+from tenure.cli.session import By, RunArg, Tenant, ask, who
+
+if TYPE_CHECKING:
+    from tenure.embedded.undoing import UndoLine
+
+_WORDS = {
+    "to_undo": "would be undone by",
+    "undone": "undone by",
+    "conflict": "conflict: not touched;",
+    "failed": "failed:",
+    "cannot": "cannot be undone:",
+    "unsettled": "not settled:",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `tenure undo`."""
+    app.command("undo")(undo)
+
+
+def undo(
+    run: RunArg,
+    step: Annotated[
+        str | None, typer.Option(help="Only what this step did: its name, or the label of an act.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Show what earlier undos of the run came to.")] = False,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take back what a finished run did to the world, as far as its receipts say how; prints the id of the run that does it.
+
+    That run is governed and receipted like any other, and works newest action first; `tenure runs watch` follows it. A worker
+    with the same connectors has to be there, beside the database. What is no longer as the run left it is a conflict and not
+    touched; what cannot be undone is listed, with what a person should do.
+    """
+    if log:
+        views = ask(db, tenant, lambda desk: desk.undos(run))
+        if as_json:
+            print_json(views)
+            return
+        for view in views:
+            out().print(shown(f"{view.run}  {view.status}"), soft_wrap=True)
+            _print(view.lines)
+        return
+    if dry_run:
+        foreseen = ask(db, tenant, lambda desk: desk.foresee_undo(run, step=step))
+        if as_json:
+            print_json(foreseen)
+        elif foreseen.lines:
+            _print(foreseen.lines)
+        else:
+            out().print("nothing to undo")
+        return
+    made = ask(db, tenant, lambda desk: desk.undo(run, step=step, actor=who(by)), changes=True)
+    if as_json:
+        print_json({"run": made, "undo_of": run})
+    else:
+        print(made)
+
+
+def _print(lines: tuple[UndoLine, ...]) -> None:
+    for line in lines:
+        told = " ".join(part for part in (_WORDS[line.outcome], line.by, line.note) if part)
+        out().print(shown(f"  {line.receipt:>4}  {line.step}  {line.action}  {told}"), soft_wrap=True)

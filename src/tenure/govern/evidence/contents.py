@@ -1,0 +1,261 @@
+"""The files of a bundle, and what each says: folded from the run's events, so that whoever has the events can make them again.
+
+Laws:
+1. Every file but `costs.json` follows from the events alone. Columns are listed here, one by one: a column that is added to a
+   table is not in a bundle until somebody puts it here, under another format.
+2. Metadata only. Of a payload there are its number and its salted digest; people are opaque ids. The users' own words about
+   a checkpoint (`meta`), labels and the questions to people are payloads or beside the history, and so are not here.
+3. What did not go through `act` is ungoverned: no policy was asked, there is no receipt. It is listed, not hidden.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.kernel.governance import CostLine
+from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.model import (
+    Approval,
+    Attempt,
+    Checkpoint,
+    Child,
+    Event,
+    Inbox,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
+from tenure.kernel.row import Row
+
+Tables = dict[str, dict[str, dict[str, Any]]]
+Json = dict[str, Any]
+
+RUN_FACTS = (
+    "id tenant workspace workflow code_version profile repo created_at status started_at finished_at duration_us reason "
+    "cancel_at cancel_reason steps_total steps_done output error"
+)
+SPEC_FACTS = (
+    "source trigger_type trigger_ref requester behind input parent_id resumed_from rerun_of undo_of attempt_no budget "
+    "currency"
+)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A file that lists the rows of a table."""
+
+    row: type[Row]
+    columns: str
+    """In order. `X` stands for the payload behind `X_ref` where there is such a column."""
+
+
+LISTS: dict[str, Listed] = {
+    "approvals.json": Listed(
+        Approval,
+        "no tier people people_in requester digest revision requested_at expires_at status votes decided_at decided_by used_no "
+        "question reason",
+    ),
+    "attempts.json": Listed(Attempt, "idx n owner granted_at timeout_at state lease ended_at reason cost"),
+    "checkpoints.json": Listed(
+        Checkpoint, "idx name no state n resumable idempotent arguments at tries next_at error input output"
+    ),
+    "children.json": Listed(Child, "child_id idx on_close wait_no state outcome"),
+    "decisions.json": Listed(
+        Verdict,
+        "no idx label connector operation digest version outcome rules tier people people_in within_us error at",
+    ),
+    "deliveries.json": Listed(Inbox, "no name event_id source received_at wait_no payload"),
+    "receipts.json": Listed(
+        Receipt,
+        "no idx label try_no connector operation tier name digest repeats reversible verdict_no approval_no n intent_at call_by "
+        "state settled_at settled_by error eligible_at wait_no reverses_run reverses_no reversed_run reversed_no source_run "
+        "source_no request before result",
+    ),
+    "steps.json": Listed(
+        Step,
+        "idx name kind tool required max_attempts idempotency_key created_at state attempt charged finished_at reason last_error "
+        "input output error",
+    ),
+    "waits.json": Listed(
+        Wait, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"
+    ),
+}
+"""File -> what it lists."""
+
+RUN_IDS = frozenset(
+    {
+        "reverses_run",
+        "reversed_run",
+        "source_run",
+        "child_id",
+        "parent_id",
+        "resumed_from",
+        "rerun_of",
+        "undo_of",
+    }
+)
+"""Columns that name runs: they appear as people know them."""
+AT_WORK = frozenset({"work", "body"})
+CHILD = "workflow:"
+"""A step that starts another workflow does nothing itself."""
+RECORDED = frozenset({"now", "uuid", "random", "sleep"})
+"""Values that a body has recorded, not steps that it did."""
+
+
+class Folded:
+    """A run's rows as a part of its events tells them."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.tables: Tables = {}
+        self.payloads: dict[str, str] = {}
+        """Payload -> its salted digest."""
+        self.events = 0
+
+        for event in events:
+            self.add(msgspec.json.decode(event.body))
+
+    def add(self, body: Json) -> None:
+        """What one more event says."""
+        self.events += 1
+        self.payloads |= body.get("payloads", {})
+        for table, changed in body.get("set", {}).items():
+            rows = self.tables.setdefault(table, {})
+            for key, columns in changed.items():
+                rows.setdefault(key, {}).update(columns)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended by now."""
+        return self.tables.get("run", {}).get("", {}).get("finished_at") is not None
+
+    def rows(self, row: type[Row]) -> list[Json]:
+        """The rows of a table with all their columns, in the order of their keys."""
+        fields = {f.name: f for f in msgspec.structs.fields(row)}
+        rest = row.key[1:]
+        made = []
+        for key, columns in self.tables.get(row.table, {}).items():
+            parts: list[Any] = key.split("/", len(rest) - 1) if rest else []
+            whole = dict(zip(rest, parts, strict=True))
+            for name in rest:
+                if fields[name].type is int:
+                    whole[name] = int(whole[name])
+            for name, field in fields.items():
+                if name not in whole:
+                    usual = None if field.default is msgspec.NODEFAULT else field.default
+                    whole[name] = columns.get(name, usual)
+            made.append({name: _plain(fields[name].type, name, value) for name, value in whole.items()})
+        return sorted(made, key=lambda one: [one[name] for name in rest])
+
+    def shown(self, whole: Json, columns: str) -> Json:
+        """Some columns of a row, payloads by digest."""
+        return {
+            name: self._payload(whole[f"{name}_ref"]) if f"{name}_ref" in whole else whole[name]
+            for name in columns.split()
+        }
+
+    def _payload(self, ref: int | None) -> Json | None:
+        return None if ref is None else {"ref": ref, "digest": self.payloads.get(str(ref))}
+
+
+def _plain(kind: Any, name: str, value: Any) -> Any:
+    """A value as it appears: bytes in hex, runs by their names."""
+    if value is None:
+        return None
+    if kind is bytes:
+        return (value if isinstance(value, bytes) else base64.b64decode(value)).hex()
+    if name in RUN_IDS:
+        return ids.run_text(value)
+    return value
+
+
+def files_of(folded: Folded, run_id: int) -> dict[str, bytes]:
+    """The files of a finished run that follow from its events."""
+    lists = {
+        name: [folded.shown(one, listed.columns) for one in folded.rows(listed.row)]
+        for name, listed in LISTS.items()
+    }
+    for one in lists["decisions.json"]:
+        one["rules"] = msgspec.json.decode(one["rules"])
+    for one in lists["approvals.json"]:
+        one["votes"] = one["votes"].split()
+    made: dict[str, Any] = dict(lists)
+    made["run.json"] = run_facts(folded, run_id)
+    made["ungoverned.json"] = ungoverned(lists)
+    return {name: encoded(value) for name, value in made.items()}
+
+
+def run_facts(folded: Folded, run_id: int) -> Json:
+    """What the run is and was asked to be."""
+    [run], specs = folded.rows(Run), folded.rows(RunSpec)
+    run["id"] = ids.run_text(run_id)
+    facts = folded.shown(run, RUN_FACTS)
+    for spec in specs:
+        facts |= folded.shown(spec, SPEC_FACTS)
+        facts["behind"] = facts["behind"].split()
+    facts["spent"], facts["writes"] = 0, 0
+    for purse in folded.rows(Purse):
+        facts |= folded.shown(purse, "spent writes")
+    return facts
+
+
+def ungoverned(lists: dict[str, list[Json]]) -> list[Json]:
+    """What the run did that may have reached the world past `act` (law 3): steps with tools or commands, and what bodies did in
+    steps of their own, by name."""
+    acts = {one["idx"] for name in ("decisions.json", "receipts.json") for one in lists[name]}
+    done: dict[int, dict[str, int]] = {}
+    for checkpoint in lists["checkpoints.json"]:
+        name = checkpoint["name"].partition("#")[0]
+        if checkpoint["arguments"] or name.rpartition("/")[2] not in RECORDED:
+            counts = done.setdefault(checkpoint["idx"], {})
+            counts[name] = counts.get(name, 0) + checkpoint["tries"]
+    found: list[Json] = []
+    for step in lists["steps.json"]:
+        idx = step["idx"]
+        if step["kind"] not in AT_WORK or not step["attempt"] or step["tool"].startswith(CHILD):
+            continue
+        inside = [{"name": name, "tries": tries} for name, tries in sorted(done.get(idx, {}).items())]
+        is_act = idx in acts and not inside
+        if inside or (step["kind"] == "work" and not is_act):
+            found.append(
+                {
+                    "idx": idx,
+                    "step": step["name"],
+                    "kind": step["kind"],
+                    "tool": step["tool"],
+                    "attempts": step["attempt"],
+                    "inside": inside,
+                }
+            )
+    return found
+
+
+def costs_file(costs: Iterable[CostLine]) -> bytes:
+    """What was spent, per provider and model. (Costs are counted beside the history.)"""
+    lines = [
+        {
+            "provider": one.provider,
+            "model": one.model,
+            "currency": one.currency,
+            "calls": one.calls,
+            "tokens_in": one.tokens_in,
+            "tokens_out": one.tokens_out,
+            "micros": one.micros,
+        }
+        for one in sorted(costs, key=lambda one: (one.provider, one.model, one.currency))
+    ]
+    return encoded(lines)
+
+
+def changes_file(folded: Folded) -> bytes:
+    """Of a supplement: the columns that its events have changed, table by table."""
+    return encoded({table: folded.tables[table] for table in sorted(folded.tables)})
+
+
+def encoded(value: Any) -> bytes:
+    """JSON for people and programs: names as they stand in the lists above, indented, a newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

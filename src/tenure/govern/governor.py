@@ -1,0 +1,312 @@
+"""The one door to the world: whether, when and how often an action is done.
+
+Laws:
+1. In this order: target and fields fit; the act's own receipts; the policy; people; the state before; one commit that looks at
+   everything again and intends the call; the call; what became of it. So an act adds two commits to its step.
+2. A receipt that was done or has failed for good is the answer, and nobody is asked again. One that is open is settled
+   (`govern.settling`) before anything else.
+3. Whatever breaks before the call is made leaves it unmade: a broken policy denies, a broken connector fails.
+4. An act is done once at a time: whoever asks for it again while it is under way is told how it ended.
+5. What was begun goes on when its asker is gone. It ends before the lease does, by the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from tenure import ids
+from tenure.artifacts import Artifacts, is_reference
+from tenure.clock import HostClock
+from tenure.errors import TenureError
+from tenure.govern.connector import Connector
+from tenure.govern.connectors.registry import Connectors
+from tenure.govern.policy import Policies
+from tenure.govern.settling import Action, Fence, Office, Settling
+from tenure.kernel.actions import ActReply, IntendAct, ProposeAct, Proposed, Ruling, action_digest
+from tenure.kernel.model import Run, RunSpec
+from tenure.sdk.acting import Ask, Told
+from tenure.store.acting import Acted
+
+__all__ = ["Fence", "Governor"]
+
+log = structlog.get_logger(__name__)
+
+ROUNDS_MAX = 5
+"""How often policy and people are asked anew because something has changed meanwhile."""
+LATER_SECONDS = 1.0
+SHORT_LEASE_TRIES = 5
+_DONE = frozenset({"succeeded", "reused", "reversed"})
+_HOST = HostClock()
+_Place = tuple[int, int, str]
+
+
+class Governor:
+    """See the laws above."""
+
+    def __init__(
+        self,
+        office: Office,
+        artifacts: Artifacts,
+        connectors: Connectors | Iterable[Connector] = (),
+        policies: Policies | None = None,
+    ) -> None:
+        self._office = office
+        self._store = office.store
+        self.connectors = connectors if isinstance(connectors, Connectors) else Connectors(connectors)
+        self.policies = policies or Policies(self._store)
+        self._artifacts = artifacts
+        self._settling = Settling(office, artifacts, self.now_us)
+        self._under_way: dict[_Place, asyncio.Future[Told]] = {}
+
+    def actions(self) -> list[str]:
+        """What can be done here."""
+        return [name for name, _ in self.connectors.actions()]
+
+    def now_us(self) -> int:
+        """The store's time, as well as it is known here."""
+        return self._store.estimate_us() or _HOST.now_us()
+
+    async def act(self, fence: Fence, ask: Ask) -> Told:
+        """Do it, or say why not; see the laws above."""
+        place = (fence.run_id, fence.idx, ask.label)
+        while (others := self._under_way.get(place)) is not None:
+            await asyncio.wait((others,))
+            ask = msgspec.structs.replace(ask, fresh=False)
+        mine: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        self._under_way[place] = mine
+        try:
+            return await self._act(fence, ask)
+        finally:
+            del self._under_way[place]
+            mine.cancel()
+
+    async def _act(self, fence: Fence, ask: Ask) -> Told:
+        try:
+            return await self._in_order(fence, ask)
+        except TenureError as refused:
+            if refused.code == "ACTION_CHANGED":
+                return Told(state="misfit", message=refused.message)
+            if refused.retryable or refused.code not in _CONTENT:
+                raise
+            return Told(state="failed", code=refused.code, message=refused.message)
+        except Exception as fault:  # law 3: nothing was called, or its receipt says that it was intended
+            log.error("act_failed", run=ids.run_text(fence.run_id), label=ask.label, error=repr(fault))
+            later = self.now_us() + round(LATER_SECONDS * 1e6)
+            return Told(state="failed", code="INTERNAL_ERROR", message=type(fault).__name__, retry_at=later)
+
+    async def _in_order(self, fence: Fence, ask: Ask) -> Told:
+        run, spec = await self._run(fence)
+        known: TenureError | None = None
+        try:
+            connector, operation = self.connectors.check(ask.action, ask.target, ask.fields)
+        except TenureError as refused:
+            if refused.code != "UNKNOWN_OPERATION":
+                raise
+            known, connector, operation = refused, None, None
+        if ask.reverses is not None and ids.run_int(ask.reverses[0]) != spec.undo_of:
+            raise TenureError("INVALID_INPUT", "only a run that undoes another takes its actions back")
+        name, _, rest = ask.action.partition(".")
+        key = ask.key or f"{await self._root(run, spec)}:{fence.step}:{ask.label}"
+        tier = operation.tier if operation is not None else "high"
+        action = Action(
+            fence=fence,
+            ask=ask,
+            connector=connector,
+            operation=rest,
+            proposed=Proposed(
+                label=ask.label,
+                connector=name,
+                operation=rest,
+                tier=tier,
+                name=key,
+                digest=action_digest(
+                    tenant=fence.tenant,
+                    run=ids.run_text(fence.run_id),
+                    step=fence.step,
+                    ordinal=ask.label,
+                    connector=name,
+                    operation=rest,
+                    target=ask.target,
+                    fields=ask.fields,
+                    key=key,
+                    tier=tier,
+                ),
+                repeats=operation.repeats if operation is not None else "none",
+                reversible=operation is not None and operation.reverses_by is not None,
+                reverses=None if ask.reverses is None else (spec.undo_of or 0, ask.reverses[1]),
+            ),
+        )
+        mine: list[Acted] = []
+        if not ask.fresh:
+            mine = await self._store.read("acts_of", fence.run_id, fence.idx, ask.label)
+        if mine and (told := await self._known(action, mine[-1])) is not None:
+            return told
+        if known is not None:
+            ruling = Ruling(version=0, outcome="deny", error=known.code, why=known.message)
+            return self._refused(await self._propose(action, ruling))
+        return await self._decided(action, run, spec, len(mine) + 1)
+
+    # ------------------------------------------------------------------------------------- what is known
+
+    async def _run(self, fence: Fence) -> tuple[Run, RunSpec]:
+        runs, specs = await asyncio.gather(
+            self._store.read("get_run", fence.run_id), self._store.read("get_spec", fence.run_id)
+        )
+        if not runs or not specs or runs[0].tenant != fence.tenant:
+            raise TenureError("RUN_NOT_FOUND")
+        return runs[0], specs[0]
+
+    async def _root(self, run: Run, spec: RunSpec) -> str:
+        """The run that a key is made from: one that resumes another has the other's keys, so that nothing is done twice."""
+        first = run.id
+        while spec.resumed_from is not None:
+            first = spec.resumed_from
+            specs = await self._store.read("get_spec", first)
+            if not specs:
+                break
+            spec = specs[0]
+        return ids.run_text(first)
+
+    async def _known(self, action: Action, newest: Acted) -> Told | None:
+        """What an act's own receipts say of it; None: it may be intended. See law 2."""
+        if newest.digest != action.proposed.digest:
+            raise TenureError(
+                "ACTION_CHANGED", f"another action was recorded as {newest.label!r} of this step"
+            )
+        if newest.state in _DONE:
+            return Told(state="done", result=await self._value(newest.result), receipt=newest.no)
+        if newest.state == "failed":
+            if newest.eligible_at is not None and newest.eligible_at <= self.now_us():
+                return None
+            said = await self._value(newest.result)
+            return Told(
+                state="failed",
+                code=newest.error or "ACTION_FAILED",
+                message=said if isinstance(said, str) else "",
+                retry_at=newest.eligible_at,
+                receipt=newest.no,
+            )
+        return await self._settling.settle(action, newest)
+
+    async def _value(self, body: bytes | None) -> Any:
+        if body is not None and is_reference(body):
+            body = await self._artifacts.get(body)
+        return None if body is None else msgspec.json.decode(body)
+
+    # ------------------------------------------------------------------------------- policy and people
+
+    async def _decided(self, action: Action, run: Run, spec: RunSpec, tries: int) -> Told:
+        """From the policy to the call; once more where something has changed meanwhile."""
+        anew = False
+        for _ in range(ROUNDS_MAX):
+            ruling = await self._ruling(action, run, spec, anew)
+            anew = True
+            approval_no = None
+            if ruling.outcome != "allow":
+                reply = await self._propose(action, ruling)
+                if reply.state != "go_on":
+                    return self._refused(reply)
+                approval_no = reply.approval_no
+            before, conflict = await self._settling.state_before(action)
+            if conflict is not None:
+                return conflict
+            reply, began = await self._intend(action, ruling, approval_no, before)
+            if reply.state == "call":
+                assert reply.no is not None
+                return await self._settling.call(action, reply, began, tries=tries)
+            if reply.state not in ("again", "ask"):
+                return await self._not_intended(action, reply)
+        raise TenureError("STORE_BUSY", "policy and people change faster than an action can be intended")
+
+    async def _ruling(self, action: Action, run: Run, spec: RunSpec, anew: bool) -> Ruling:
+        """Law 3: what cannot be asked denies, unless it is the database: then the step is given back."""
+        proposed = action.proposed
+        try:
+            facts = await self.policies.facts(
+                run,
+                spec,
+                connector=proposed.connector,
+                operation=proposed.operation,
+                target=action.ask.target,
+                fields=action.ask.fields,
+                tier=proposed.tier,
+                key=proposed.name,
+                reverses=proposed.reverses is not None,
+                now_us=self.now_us(),
+            )
+            return await self.policies.ruling(run.tenant, facts, fresh=anew)
+        except TenureError as refused:
+            if refused.retryable:
+                raise
+            why = refused.message
+        except Exception as fault:
+            log.error("policy_failed", run=ids.run_text(run.id), error=repr(fault))
+            why = type(fault).__name__
+        return Ruling(
+            version=0, outcome="deny", error="POLICY_ERROR", why=f"the policy cannot be asked: {why}"
+        )
+
+    async def _propose(self, action: Action, ruling: Ruling) -> ActReply:
+        question = None
+        if ruling.outcome == "needs_approval":
+            rationale = [f"policy version {ruling.version}", *ruling.why.splitlines()]
+            question = self._settling.question(action, rationale)
+        message = ProposeAct(**action.head(), act=action.proposed, ruling=ruling, question=question)
+        return await self._office.send(message)
+
+    def _refused(self, reply: ActReply) -> Told:
+        """A proposal that was not let through."""
+        if reply.state == "wait":
+            return Told(state="wait", no=reply.no)
+        return Told(state="cancel" if reply.state == "cancel" else "refused", code=reply.error or "")
+
+    async def _intend(
+        self, action: Action, ruling: Ruling, approval_no: int | None, before: bytes | None
+    ) -> tuple[ActReply, float]:
+        """The commit that intends a call, and the moment before it by the monotonic clock."""
+        message = IntendAct(
+            **action.head(),
+            act=action.proposed,
+            ruling=ruling,
+            approval_no=approval_no,
+            request=await self._settling.aside(
+                action, {"target": action.ask.target, "fields": action.ask.fields}
+            ),
+            before=before,
+            call_seconds=self._settling.call_seconds,
+        )
+        for tries in range(1, SHORT_LEASE_TRIES + 1):
+            began = time.monotonic()
+            try:
+                return await self._office.send(message), began
+            except TenureError as refused:
+                if refused.code != "LEASE_TOO_SHORT" or tries == SHORT_LEASE_TRIES:
+                    raise
+                await asyncio.sleep(LATER_SECONDS)  # the next heartbeat is on its way
+        raise AssertionError("raised in the last round")
+
+    async def _not_intended(self, action: Action, reply: ActReply) -> Told:
+        """Somebody else was quicker, or it may not be done."""
+        if reply.state == "busy":
+            busy = "another action of this key is under way, or it is not known how it ended"
+            return Told(state="failed", code="ACTION_BUSY", message=busy, retry_at=self.now_us())
+        if reply.state in ("done", "open", "failed"):
+            fence = action.fence
+            mine = await self._store.read("acts_of", fence.run_id, fence.idx, action.ask.label)
+            told = await self._known(action, mine[-1]) if mine else None
+            if told is not None:
+                return told
+            raise TenureError("STORE_BUSY", "a receipt was read before it was there")
+        return self._refused(reply)
+
+
+_CONTENT = frozenset(
+    {"INVALID_INPUT", "SECRET_NOT_A_REFERENCE", "IDEMPOTENCY_KEY_REUSED", "PAYLOAD_TOO_LARGE", "WAIT_LIMIT"}
+)
+"""Refusals of what was asked for: it is not done, and the same again would be refused again."""

@@ -1,0 +1,157 @@
+"""What conditions look at: the action, its run, the tenant, whoever asked for the run, and the time.
+
+Laws:
+1. Facts of a run are those of its creation, and what it has spent and written so far. Labels and metadata can be changed
+   later by whoever may steer the run, so they are no facts; the run's input is a payload and is none either.
+2. Roles and groups of a person are those of now: what an admin takes away is gone from the next action on.
+3. Everything is JSON. Moments are texts in RFC 3339 (`timestamp(time.now)` makes them CEL's), in UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.clock import SECOND_US
+from tenure.kernel.governed import Purse
+from tenure.kernel.model import Run, RunSpec
+from tenure.kernel.service import Person
+
+ROOTS = ("action", "run", "tenant", "person", "time")
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_MAYBE: dict[str, Any] = {"type": ["string", "null"]}
+_WHOLE: dict[str, Any] = {"type": "integer"}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+_TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
+
+ACTION: dict[str, dict[str, Any]] = {
+    "connector": _TEXT,
+    "operation": _TEXT,
+    "tier": _TEXT,
+    "key": _TEXT,
+    "reverses": {"type": "boolean"},
+}
+"""Of an action, beside its target and fields, which have the schemas of its operation."""
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "run": _object(
+        id=_TEXT,
+        workflow=_TEXT,
+        version=_TEXT,
+        profile=_TEXT,
+        workspace=_TEXT,
+        repo=_MAYBE,
+        trigger=_object(type=_TEXT, ref=_MAYBE),
+        created_at=_TEXT,
+        attempt=_WHOLE,
+        writes=_WHOLE,
+        spent=_WHOLE,
+        budget={"type": ["integer", "null"]},
+        currency=_TEXT,
+    ),
+    "tenant": _object(id=_TEXT),
+    "person": _object(id=_TEXT, kind=_TEXT, roles=_TEXTS, groups=_TEXTS),
+    "time": _object(now=_TEXT, date=_TEXT, hour=_WHOLE, minute=_WHOLE, weekday=_WHOLE),
+}
+"""JSON Schemas of the other roots."""
+
+
+def facts_of(
+    *,
+    run: Run,
+    spec: RunSpec,
+    purse: Purse | None,
+    person: Person | None,
+    connector: str,
+    operation: str,
+    target: dict[str, Any],
+    fields: dict[str, Any],
+    tier: str,
+    key: str,
+    reverses: bool,
+    now_us: int,
+) -> dict[str, Any]:
+    """The facts of one proposed action. `person` is the row of the run's requester, where that is a person of the tenant's."""
+    return {
+        "action": {
+            "connector": connector,
+            "operation": operation,
+            "target": target,
+            "fields": fields,
+            "tier": tier,
+            "key": key,
+            "reverses": reverses,
+        },
+        "run": run_facts(run, spec, purse),
+        "tenant": {"id": run.tenant},
+        "person": person_facts(spec.requester, person),
+        "time": time_facts(now_us),
+    }
+
+
+def run_facts(run: Run, spec: RunSpec, purse: Purse | None) -> dict[str, Any]:
+    """Of a run: see law 1."""
+    return {
+        "id": ids.run_text(run.id),
+        "workflow": run.workflow,
+        "version": run.code_version,
+        "profile": run.profile,
+        "workspace": run.workspace,
+        "repo": run.repo,
+        "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
+        "created_at": _moment(run.created_at),
+        "attempt": spec.attempt_no,
+        "writes": 0 if purse is None else purse.writes,
+        "spent": 0 if purse is None else purse.spent,
+        "budget": spec.budget,
+        "currency": spec.currency,
+    }
+
+
+def person_of(requester: str) -> str | None:
+    """The id of the person who asked for a run; None where it was no person of a tenant's."""
+    kind, found, name = requester.partition(":")
+    return name if found and kind == "person" else None
+
+
+def person_facts(requester: str, person: Person | None) -> dict[str, Any]:
+    """Of a requester: `person:ada`, `client:deploy`, or somebody of an embedded engine. Who is closed has no roles."""
+    kind, found, name = requester.partition(":")
+    if not found:
+        kind, name = "local", requester
+    known = person is not None and person.closed_at is None
+    return {
+        "id": name,
+        "kind": kind,
+        "roles": _listed(person.roles) if person is not None and known else [],
+        "groups": _listed(person.groups) if person is not None and known else [],
+    }
+
+
+def time_facts(now_us: int) -> dict[str, Any]:
+    """A moment, in UTC. The first day of the week is Monday, 1."""
+    now = datetime.fromtimestamp(now_us // SECOND_US, UTC)
+    return {
+        "now": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": now.strftime("%Y-%m-%d"),
+        "hour": now.hour,
+        "minute": now.minute,
+        "weekday": now.isoweekday(),
+    }
+
+
+def _moment(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us // SECOND_US, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _listed(stored: str) -> list[str]:
+    return msgspec.json.decode(stored, type=list[str])

@@ -1,0 +1,173 @@
+"""From the text of a file to a policy, or to everything that is wrong with it.
+
+Law: what is loaded can be evaluated. Every condition has been parsed here, so that a policy which is active is refused as a whole
+or holds as a whole; whether the fields it names exist is `checking`'s business, which needs the connectors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tenure.declared.document import Node, Problems, read
+from tenure.declared.expressions import Malformed, parse
+from tenure.declared.shapes import MISSING, Variant
+from tenure.errors import TenureError
+from tenure.govern.connectors import schemas
+from tenure.govern.policy.facts import ROOTS, SCHEMAS
+from tenure.govern.policy.grammar import POLICY, WITHIN_SECONDS
+from tenure.govern.policy.model import Asked, Case, Policy, Rule
+from tenure.kernel.actions import Outcome
+from tenure.limits import POLICY_RULES_PER_OPERATION_MAX
+
+_SAYS: dict[str, Outcome] = {"allow": "allow", "deny": "deny", "approval": "needs_approval"}
+_AROUND = ("run", "tenant", "person", "time")
+
+
+def load(text: str, source: str = "<text>") -> Policy:
+    """A policy from the text of its file; POLICY_INVALID names every problem with its line and column."""
+    problems = problems_of(source)
+    policy = read_policy(text, source, problems)
+    problems.raise_any()
+    if policy is None:  # which always comes with a problem
+        raise problems.error()
+    return policy
+
+
+def problems_of(source: str) -> Problems:
+    """A list for what is wrong with a policy file."""
+    return Problems(source, "POLICY_INVALID", "policy", "a version and rules")
+
+
+def read_policy(text: str, source: str, problems: Problems) -> Policy | None:
+    """Likewise, with its problems in a list that others go on with; None where it is no policy at all."""
+    root = read(text, problems)
+    data = POLICY.read(root, (), problems)
+    if data is MISSING:
+        return None
+    rules = [rule for variant in data.get("rules", ()) if (rule := _rule(variant, problems)) is not None]
+    _check_names(data, problems)
+    _check_crowds(rules, problems)
+    cases = tuple(
+        case
+        for i, values in enumerate(data.get("tests", ()))
+        if (case := _case(values, root, i, rules, problems)) is not None
+    )
+    return Policy(source=source, text=text, rules=tuple(rules), cases=cases)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, byte for byte."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
+        raise TenureError("POLICY_INVALID", f"{path} cannot be read: {why}") from fault
+
+
+def load_file(path: Path) -> Policy:
+    """A policy from its file."""
+    return load(read_text(path), str(path))
+
+
+def _is_moment(text: Any) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def _rule(variant: Variant, problems: Problems) -> Rule | None:
+    values, kind = variant.values, variant.kind
+    when = values.get("when")
+    if when is not None:
+        try:
+            parse(when, ROOTS)
+        except Malformed as fault:
+            problems.add((*variant.path, "when"), str(fault))
+    if kind == "allow" and values.get("allow") is False:
+        problems.add((*variant.path, "allow"), "must be true; what is not allowed is denied anyway")
+    operations = values.get("operation")
+    if not {"name", "connector"} <= values.keys() or not operations or kind not in values:
+        return None  # which has been told
+    names = [operations] if isinstance(operations, str) else operations
+    if len(set(names)) < len(names):
+        problems.add((*variant.path, "operation"), "an operation is there twice")
+    return Rule(
+        name=values["name"],
+        connector=values["connector"],
+        operations=tuple(names),
+        when=when,
+        says=_SAYS[kind],
+        why=values["deny"] if kind == "deny" else values.get("why", ""),
+        asked=_asked(values["approval"]) if kind == "approval" else None,
+    )
+
+
+def _asked(values: dict[str, Any]) -> Asked:
+    return Asked(
+        tier=values.get("tier"),
+        people=values.get("people", 1),
+        group=values.get("group", ""),
+        within_seconds=values.get("within", WITHIN_SECONDS),
+    )
+
+
+def _check_names(data: dict[str, Any], problems: Problems) -> None:
+    first: dict[str, tuple[str | int, ...]] = {}
+    for variant in data.get("rules", ()):
+        name = variant.values.get("name")
+        if name in first and problems.root is not None:
+            line = problems.root.find((*first[name], "name")).line
+            problems.add((*variant.path, "name"), f"there is a rule {name!r} already, in line {line}")
+        elif name is not None:
+            first[name] = variant.path
+
+
+def _check_crowds(rules: list[Rule], problems: Problems) -> None:
+    crowds = Counter((rule.connector, name) for rule in rules for name in rule.operations)
+    for (connector, operation), count in crowds.items():
+        if count > POLICY_RULES_PER_OPERATION_MAX:
+            most = POLICY_RULES_PER_OPERATION_MAX
+            problems.add(("rules",), f"{count} rules are about {connector}.{operation}; at most {most} are")
+
+
+def _case(values: dict[str, Any], root: Node, i: int, rules: list[Rule], problems: Problems) -> Case | None:
+    if not {"name", "action", "expect"} <= values.keys():
+        return None
+    path = ("tests", i)
+    connector, dot, operation = values["action"].partition(".")
+    if not dot:
+        problems.add((*path, "action"), f"must be connector.operation, not {values['action']}")
+    known = {rule.name for rule in rules}
+    for name in values.get("rules", ()):
+        if name not in known:
+            problems.add((*path, "rules"), f"there is no rule {name!r}")
+    for part in _AROUND:
+        for wrong in schemas.problems(SCHEMAS[part], values.get(part, {}), part):
+            problems.add((*path, *wrong.path.split(".")), wrong.problem)
+    if "now" in values.get("time", {}) and not _is_moment(values["time"]["now"]):
+        problems.add((*path, "time", "now"), "must be a moment like 2026-01-05T12:00:00Z")
+    if "approval" in values and values["expect"] != "needs_approval":
+        problems.add((*path, "approval"), "only an action that needs approval is asked of people")
+    if "error" in values and values["expect"] != "deny":
+        problems.add((*path, "error"), "only a denial has an error")
+    return Case(
+        name=values["name"],
+        action={
+            "connector": connector,
+            "operation": operation,
+            "target": values.get("target", {}),
+            "fields": values.get("fields", {}),
+            **{key: values[key] for key in ("tier", "key", "reverses") if key in values},
+        },
+        facts={name: values[name] for name in _AROUND if name in values},
+        expect=values["expect"],
+        rules=tuple(values["rules"]) if "rules" in values else None,
+        error=values.get("error"),
+        approval=values.get("approval"),
+        index=i,
+        line=root.find(path).line,
+    )

@@ -1,0 +1,466 @@
+"""Acts: what a policy said, people's approval of exactly that, and the intention of a call.
+
+Laws:
+1. The messages of an act carry the fence of a lease and no number. A message of a lease that has ended is stale: recorded once,
+   told LEASE_STALE, and nothing changes. While the run is being canceled nothing new is proposed, intended or repeated.
+2. Everything that was decided before is looked at again in the commit that intends a call, in its own transaction: the policy's
+   version, freezes, caps, budget, the approval and the people who gave it, and who holds the key.
+3. An approval is good for one action: its digest. The tries of that action share it; for anything else people are asked anew,
+   in another round. A refusal or an expiry ends the step, and cannot be caught.
+4. What is denied ends the step; the verdict says why. Nothing is called that has no receipt.
+5. A call whose answer was lost is intended again only where it is safe to repeat, or a person said so.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.clock import SECOND_US, us
+from tenure.errors import TenureError
+from tenure.kernel.actions import (
+    SAFE_TO_REPEAT,
+    ActMessage,
+    ActReply,
+    IntendAct,
+    ProposeAct,
+    Proposed,
+    RepeatAct,
+    Ruling,
+)
+from tenure.kernel.behind import counts, people_behind, person_of
+from tenure.kernel.commands import ApprovalSpec
+from tenure.kernel.decide.act_checks import TIERS, check_act, check_seconds
+from tenure.kernel.decide.closing import GOOD, approval_of, end_step, finish, refusal
+from tenure.kernel.decide.leases import StaleMessage
+from tenure.kernel.decide.opening import add_approval, fresh_until
+from tenure.kernel.decide.receipts import change, edit_purse, purse_of
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.governed import HELD_RECEIPT, Receipt, Verdict
+from tenure.kernel.machines import APPROVAL
+from tenure.kernel.model import Approval, Attempt, Stale, Step, Wait
+from tenure.kernel.snapshot import Outside
+from tenure.limits import CALL_MARGIN_SECONDS, CALL_SECONDS_MIN, OPEN_WAITS_PER_RUN_MAX
+
+DENIED = "POLICY_DENIED"
+_OWN_CODES = frozenset({"FROZEN", "WRITES_EXCEEDED", "BUDGET_EXCEEDED"})
+"""Denials that have a code of their own; every other one is the policy's."""
+
+
+def hold_act(d: Draft, c: ActMessage) -> tuple[Step, Attempt]:
+    """The step and attempt that a message about an act speaks for, if it may speak; see law 1."""
+    step = d.step(c.idx)
+    attempt = d.snap.find_attempt(c.idx, c.n)
+    if attempt is None:
+        raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
+    if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
+        ended = attempt.lease if attempt.ended_at is not None else "expired"
+        raise StaleMessage(
+            Stale(c.run_id, c.idx, c.n, type(c).__name__, 0, attempt.owner, d.now),
+            TenureError("LEASE_STALE", f"the lease of attempt {c.n} is {ended}", lease=ended),
+        )
+    if attempt.lease != "active":
+        raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    return step, attempt
+
+
+# ---------------------------------------------------------------------------------------- propositions
+
+
+def propose(d: Draft, c: ProposeAct) -> Decision:
+    """Record a ruling that does not allow: a denial ends the step, else people are asked; see laws 3 and 4."""
+    check_act(c.act, c.ruling)
+    step, _ = hold_act(d, c)
+    if step.state == "canceling":
+        return Decision(ActReply("cancel"))
+    if c.ruling.outcome == "deny":
+        return _deny(d, c, step, c.act, c.ruling, c.ruling.error, "propose_act")
+    if c.ruling.outcome != "needs_approval":
+        raise TenureError("INVALID_INPUT", "what is allowed is intended, not proposed")
+    wait, rounds = _newest_round(d, c.idx, c.act.label)
+    if wait is not None and wait.state == "settled" and wait.outcome not in GOOD:
+        return _refused_by_people(d, step, wait)
+    if wait is not None and wait.state == "open":
+        approval = approval_of(d, wait.no)
+        if approval.digest != c.act.digest or not _as_strict(approval, c.ruling, c.act):
+            _add_verdict(d, c.idx, c.act, c.ruling)
+            _revise(d, c, wait, approval)
+            return finish(d, ActReply("wait", no=wait.no), "propose_act")
+        return Decision(ActReply("wait", no=wait.no))
+    if wait is not None and wait.state == "settled":
+        mine = d.snap.receipts_of(c.idx, c.act.label)
+        if _suffices(d, approval_of(d, wait.no), c.act, c.ruling, mine):
+            return Decision(ActReply("go_on", approval_no=wait.no))
+    if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
+        raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
+    _add_verdict(d, c.idx, c.act, c.ruling)
+    asked = add_approval(
+        d,
+        c.idx,
+        _question(c.act, c.ruling),
+        label=_round_label(c.act.label, rounds + 1),
+        gate=False,
+        fatal=True,
+        question_ref=d.payload(c.question),
+    )
+    return finish(d, ActReply("wait", no=asked.no), "propose_act")
+
+
+def _round_label(label: str, number: int) -> str:
+    """The label of the wait for an act's approval; no wait of the code's own begins like this."""
+    return f"act:{label}" if number == 1 else f"act:{label}~{number}"
+
+
+def _newest_round(d: Draft, idx: int, label: str) -> tuple[Wait | None, int]:
+    """The newest wait for an act's approval, and how many there were."""
+    newest, count = None, 0
+    while (found := d.snap.find_labeled_wait(idx, _round_label(label, count + 1))) is not None:
+        newest, count = d.now_of(found), count + 1
+    return newest, count
+
+
+def _question(act: Proposed, ruling: Ruling) -> ApprovalSpec:
+    return ApprovalSpec(
+        action=f"{act.connector}.{act.operation}",
+        tier=ruling.tier or act.tier,  # type: ignore[arg-type]  # checked: one of the three
+        people=max(1, ruling.people),
+        within_seconds=ruling.within_seconds,
+        digest=act.digest.hex(),
+        group=ruling.people_in,
+    )
+
+
+def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval) -> None:
+    """What is proposed, or what it takes, has changed while people were asked: votes so far do not count for it."""
+    asked = _question(c.act, c.ruling)
+    approval, wait = d.edit(approval), d.edit(wait)
+    approval.status = APPROVAL.take(approval.status, "revise").next
+    approval.revision += 1
+    approval.votes = ""
+    approval.digest = c.act.digest
+    approval.tier, approval.people, approval.people_in = asked.tier, asked.people, asked.group
+    approval.requested_at, approval.reminded_at = d.now, None
+    approval.expires_at, wait.wake_at = fresh_until(d, asked)
+    wait.expires_at = approval.expires_at
+    wait.name = asked.action
+    question_ref = d.payload(c.question)
+    if question_ref is not None:
+        approval.question_ref = question_ref
+
+
+def _as_strict(approval: Approval, ruling: Ruling, act: Proposed) -> bool:
+    """Whether an approval asks for at least as much as a ruling does."""
+    wanted = _question(act, ruling)
+    if approval.people < wanted.people or TIERS.index(approval.tier) < TIERS.index(wanted.tier):
+        return False
+    if wanted.group and approval.people_in != wanted.group:
+        return False
+    if ruling.within_seconds is None:
+        return True
+    return approval.expires_at is not None and approval.expires_at - approval.requested_at <= us(
+        ruling.within_seconds
+    )
+
+
+def _suffices(d: Draft, approval: Approval, act: Proposed, ruling: Ruling, mine: list[Receipt]) -> bool:
+    """Whether an approval is good for this action now: approved, for exactly this, not expired, not used up by another action, and
+    those who gave it are still people who may."""
+    if approval.status != "approved" or approval.digest != act.digest:
+        return False
+    if approval.expires_at is not None and approval.expires_at <= d.now:
+        return False
+    if approval.used_no is not None and not any(
+        row.no == approval.used_no and row.state == "failed" for row in mine
+    ):
+        return False
+    if not _as_strict(approval, ruling, act):
+        return False
+    behind = people_behind(d.spec())
+    votes = [one for one in dict.fromkeys(approval.votes.split()) if one not in behind]
+    names = [name for one in votes if (name := person_of(one)) is not None]
+    people = _outside(d, None, tuple(sorted(names))).people if names else {}
+    counted = [one for one in votes if counts(one, approval.people_in, people)]
+    # Who is in no directory answered beside the database: whatever names were given there, that is one local person.
+    local = [one for one in counted if person_of(one) is None]
+    return len(counted) - max(0, len(local) - 1) >= approval.people
+
+
+def _outside(d: Draft, name: str | None, people: tuple[str, ...]) -> Outside:
+    return d.snap.look_outside(d.run.tenant, name, people)
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+def _add_verdict(d: Draft, idx: int, act: Proposed, ruling: Ruling, error: str | None = None) -> Verdict:
+    """Keep what was ruled; `error` makes a denial of it."""
+    return d.add(
+        Verdict(
+            d.run.id,
+            d.next_no(),
+            d.run.tenant,
+            idx,
+            act.label,
+            act.connector,
+            act.operation,
+            act.digest,
+            ruling.version,
+            "deny" if error is not None else ruling.outcome,
+            ruling.rules,
+            d.now,
+            ruling.tier,
+            ruling.people,
+            ruling.people_in,
+            None if ruling.within_seconds is None else us(ruling.within_seconds),
+            error if error is not None else ruling.error,
+        )
+    )
+
+
+def _deny(
+    d: Draft,
+    c: ProposeAct | IntendAct,
+    step: Step,
+    act: Proposed,
+    ruling: Ruling,
+    error: str | None,
+    kind: str,
+) -> Decision:
+    """Law 4."""
+    _add_verdict(d, c.idx, act, ruling, error)
+    code = error if error in _OWN_CODES else DENIED
+    why = ruling.why or f"{act.connector}.{act.operation} is denied"
+    return end_by_governing(d, step, code, why, kind)
+
+
+def end_by_governing(d: Draft, step: Step, code: str, why: str, kind: str) -> Decision:
+    """End a live step that may not go on, whatever its code would do."""
+    error_ref = d.payload(why.encode())
+    step = d.move(step, "fail")
+    step.last_error = code
+    d.edit(d.attempt_of(step)).reason = code
+    end_step(d, step, code, error_ref=error_ref)
+    return finish(d, ActReply("refused", error=code), kind)
+
+
+def _refused_by_people(d: Draft, step: Step, wait: Wait) -> Decision:
+    """People have said no, or nothing, while the step went on: it ends all the same."""
+    assert wait.outcome is not None, "a settled wait has an outcome"
+    code = refusal(wait, wait.outcome)
+    return end_by_governing(d, step, code, f"{wait.name} was {wait.outcome}", "propose_act")
+
+
+# --------------------------------------------------------------------------------------------- intentions
+
+
+def intend(d: Draft, c: IntendAct) -> Decision:
+    """Look at everything again, and intend the call; see law 2."""
+    check_act(c.act, c.ruling)
+    check_seconds("call_seconds", c.call_seconds)
+    step, attempt = hold_act(d, c)
+    if step.state == "canceling":
+        return Decision(ActReply("cancel"))
+    mine = d.snap.receipts_of(c.idx, c.act.label)
+    if any(row.digest != c.act.digest for row in mine):
+        raise TenureError("ACTION_CHANGED", f"another action was recorded as {c.act.label!r} of this step")
+    if mine and (known := _known(mine[-1], d.now)) is not None:
+        return Decision(known)
+    outside = _outside(d, c.act.name, ())
+    governance = outside.governance
+    if c.ruling.version != (0 if governance is None else governance.version):
+        return Decision(ActReply("again"))
+    denied = _denied(d, c, outside)
+    if denied is not None:
+        error, why = denied
+        return _deny(d, c, step, c.act, msgspec.structs.replace(c.ruling, why=why), error, "intend_act")
+    approval = None
+    if c.ruling.outcome == "needs_approval":
+        approval = None if c.approval_no is None else d.snap.find_approval(c.approval_no)
+        if approval is None or not _suffices(d, approval, c.act, c.ruling, mine):
+            return Decision(ActReply("ask"))
+    holder = _holder(d, c.act.name, outside)
+    if holder is not None:
+        return _held(d, c, holder, outside, len(mine))
+    call_by = _call_by(d, attempt, c.call_seconds)
+    verdict = _add_verdict(d, c.idx, c.act, c.ruling)
+    receipt = d.add(_receipt(d, c, verdict, len(mine) + 1, call_by))
+    if approval is not None:
+        approval = d.edit(approval)
+        approval.used_no = receipt.no
+        receipt.approval_no = approval.no
+    d.edit_run().receipts += 1
+    edit_purse(d).writes += 1
+    return finish(d, _call(d, receipt.no, call_by), "intend_act")
+
+
+def _known(newest: Receipt, now: int) -> ActReply | None:
+    """What the newest receipt of an act says of it; None: it may be intended."""
+    if newest.state in ("succeeded", "reused"):
+        source = None if newest.source_run is None else (newest.source_run, newest.source_no or 0)
+        return ActReply(
+            "done", no=newest.no, receipt_state=newest.state, result_ref=newest.result_ref, source=source
+        )
+    if newest.state in ("intent", "unknown"):
+        return ActReply("open", no=newest.no, receipt_state=newest.state)
+    if newest.state == "failed" and (newest.eligible_at is None or newest.eligible_at > now):
+        return ActReply(
+            "failed",
+            no=newest.no,
+            receipt_state="failed",
+            eligible_at=newest.eligible_at,
+            result_ref=newest.result_ref,
+            error=newest.error,
+        )
+    return None
+
+
+def _denied(d: Draft, c: IntendAct, outside: Outside) -> tuple[str | None, str] | None:
+    """Why the call may not be made, as (code, words); None: nothing speaks against it."""
+    act, run = c.act, d.run
+    if outside.governance is None or c.ruling.version == 0:
+        return "POLICY_MISSING", "no policy is active, so that everything is denied"
+    if c.ruling.outcome == "deny":
+        return c.ruling.error, c.ruling.why
+    frozen = frozen_scope(outside, run.workflow, act.connector)
+    if frozen is not None:
+        return "FROZEN", f"{frozen} is frozen: nothing is done until it is unfrozen"
+    purse = purse_of(d)
+    for scope in ("", f"wf:{run.workflow}"):
+        cap = outside.caps.get(scope)
+        if cap is not None and cap.max_writes_per_run is not None and purse.writes >= cap.max_writes_per_run:
+            return (
+                "WRITES_EXCEEDED",
+                f"the run has made {purse.writes} writes; max_writes_per_run allows no more",
+            )
+    budget = d.spec().budget
+    if budget is not None and purse.spent > budget:
+        return "BUDGET_EXCEEDED", "the run has spent more than its budget"
+    return None
+
+
+def frozen_scope(outside: Outside, workflow: str, connector: str) -> str | None:
+    """What of this action is frozen, in words."""
+    if outside.governance is None:
+        return None
+    frozen = msgspec.json.decode(outside.governance.frozen, type=list[str])
+    scopes = {
+        "*": "the tenant",
+        f"wf:{workflow}": f"workflow {workflow}",
+        f"cn:{connector}": f"connector {connector}",
+    }
+    return next((words for scope, words in scopes.items() if scope in frozen), None)
+
+
+def _holder(d: Draft, name: str, outside: Outside) -> Receipt | None:
+    """Who holds a key. Of this run's own receipts the database may not know the newest yet: another message of this commit may
+    have changed them."""
+    found = outside.holder
+    if found is None or found.run_id != d.run.id:
+        return d.snap.own_holder(name) or found
+    mine = receipt_of(d, found.no)
+    return mine if mine.state in HELD_RECEIPT else d.snap.own_holder(name)
+
+
+def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int) -> Decision:
+    """Another receipt holds the key: its effect is this act's too, or nobody knows yet."""
+    act = c.act
+    if (holder.connector, holder.operation) != (act.connector, act.operation):
+        raise TenureError(
+            "IDEMPOTENCY_KEY_REUSED", f"the key was used for {holder.connector}.{holder.operation} already"
+        )
+    if holder.state != "succeeded":
+        return Decision(ActReply("busy"))
+    verdict = _add_verdict(d, c.idx, act, c.ruling)
+    receipt = d.add(_receipt(d, c, verdict, tries + 1, d.now))
+    change(d, receipt, "reuse")
+    receipt.source_run, receipt.source_no = holder.run_id, holder.no
+    receipt.settled_at = d.now
+    # Kept here too: the other run may be gone before this one is.
+    receipt.result_ref = holder.result_ref if holder.run_id == d.run.id else d.payload(outside.result)
+    d.edit_run().receipts += 1
+    reply = ActReply(
+        "done",
+        no=receipt.no,
+        receipt_state="reused",
+        result_ref=receipt.result_ref,
+        source=(holder.run_id, holder.no),
+    )
+    return finish(d, reply, "intend_act")
+
+
+def _receipt(d: Draft, c: IntendAct, verdict: Verdict, try_no: int, call_by: int) -> Receipt:
+    act = c.act
+    reverses_run, reverses_no = act.reverses or (None, None)
+    return Receipt(
+        d.run.id,
+        d.next_no(),
+        d.run.tenant,
+        c.idx,
+        act.label,
+        try_no,
+        act.connector,
+        act.operation,
+        act.tier,
+        act.name,
+        act.digest,
+        act.repeats,
+        act.reversible,
+        verdict.no,
+        None,
+        c.n,
+        d.now,
+        call_by,
+        d.payload(c.request),
+        d.payload(c.before),
+        reverses_run,
+        reverses_no,
+    )
+
+
+def _call_by(d: Draft, attempt: Attempt, seconds: float) -> int:
+    """The moment after which a call is not begun or waited for: well before the lease ends."""
+    until = min(d.now + us(seconds), attempt.expires_at - us(CALL_MARGIN_SECONDS))
+    if until - d.now < us(min(seconds, CALL_SECONDS_MIN)):
+        raise TenureError(
+            "LEASE_TOO_SHORT", "too little is left of the lease for a call; it is renewed before long"
+        )
+    return until
+
+
+def _call(d: Draft, no: int, call_by: int) -> ActReply:
+    seconds = (call_by - d.now) / SECOND_US
+    return ActReply("call", no=no, receipt_state="intent", call_by=call_by, call_seconds=seconds)
+
+
+def repeat(d: Draft, c: RepeatAct) -> Decision:
+    """Intend a call again under this lease; see law 5."""
+    check_seconds("call_seconds", c.call_seconds)
+    step, attempt = hold_act(d, c)
+    if step.state == "canceling":
+        return Decision(ActReply("cancel"))
+    receipt = receipt_of(d, c.no)
+    if receipt.idx != c.idx:
+        raise TenureError("RECEIPT_NOT_FOUND", f"step {step.name!r} has no receipt {c.no}")
+    if receipt.state not in ("intent", "unknown"):
+        return Decision(_known(receipt, d.now) or ActReply("failed", no=c.no, receipt_state=receipt.state))
+    told_to = receipt.state == "intent" and receipt.settled_by is not None
+    if receipt.repeats not in SAFE_TO_REPEAT and not told_to:
+        return Decision(ActReply("open", no=c.no, receipt_state=receipt.state))
+    frozen = frozen_scope(_outside(d, None, ()), d.run.workflow, receipt.connector)
+    if frozen is not None:
+        # The end of the step leaves the receipt to people: whether the first call was made is not known.
+        return end_by_governing(
+            d, step, "FROZEN", f"{frozen} is frozen: nothing is done until it is unfrozen", "repeat_act"
+        )
+    call_by = _call_by(d, attempt, c.call_seconds)
+    receipt = change(d, receipt, "repeat")
+    receipt.n, receipt.call_by = c.n, call_by
+    receipt.settled_by = None  # a person's "call again" is good for one call
+    return finish(d, _call(d, c.no, call_by), "repeat_act")
+
+
+def receipt_of(d: Draft, no: int) -> Receipt:
+    """A receipt of the run as it is by now."""
+    found = d.snap.find_receipt(no)
+    if found is None:
+        raise TenureError("RECEIPT_NOT_FOUND", f"the run has no receipt {no}")
+    return d.now_of(found)

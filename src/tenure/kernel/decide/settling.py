@@ -1,0 +1,162 @@
+"""What became of an action: said by whoever made the call, by a person, or by the run that took it back.
+
+Laws:
+1. Whoever holds the lease says how its own call ended, also while the run is being canceled. Of a call that an earlier attempt
+   intended it can say that the effect was found, or that nothing is known; never that it failed.
+2. An unknown action waits for a person, who is none of those behind the run: done, not done, or call again. Where nobody says so in
+   time, the step ends and the receipt stays unknown.
+3. A receipt can be settled after its run's end. That changes the receipt and nothing else; only "call again" has nobody then
+   to make the call.
+4. An action that takes another one back owes that one's run the news when it has succeeded.
+5. Each of them is recognised by what it says: a repeat changes nothing.
+"""
+
+from __future__ import annotations
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel.actions import ActReply, MarkReversed, SettleAct, SettleReceipt
+from tenure.kernel.behind import people_behind
+from tenure.kernel.decide.act_checks import check_seconds
+from tenure.kernel.decide.acts import hold_act, receipt_of
+from tenure.kernel.decide.checks import check_answer
+from tenure.kernel.decide.closing import close_wait, finish, settle_wait
+from tenure.kernel.decide.opening import add_receipt_wait
+from tenure.kernel.decide.receipts import change, give_back
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.governed import Receipt
+from tenure.kernel.model import CLOSED_RUN, Step
+from tenure.limits import RECEIPT_SECONDS
+
+
+def settle(d: Draft, c: SettleAct) -> Decision:
+    """What became of a call; see law 1."""
+    check_seconds("retry_after_seconds", c.retry_after_seconds)
+    check_seconds("settle_within_seconds", c.settle_within_seconds)
+    receipt = receipt_of(d, c.no)
+    if receipt.idx == c.idx and receipt.n == c.n and receipt.state == c.state:
+        return Decision(_reply(receipt))
+    step, _ = hold_act(d, c)
+    if receipt.idx != c.idx:
+        raise TenureError("RECEIPT_NOT_FOUND", f"step {step.name!r} has no receipt {c.no}")
+    if receipt.state not in ("intent", "unknown"):
+        raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state} already", state=receipt.state)
+    own = receipt.state == "intent" and receipt.n == c.n
+    if c.state == "succeeded":
+        receipt = change(d, receipt, "succeed" if own else "found")
+        _succeeded(d, receipt, c.result)
+        if step.charged:
+            d.edit(step).charged = 0  # progress, like a checkpoint
+    elif c.state == "failed":
+        if not own:
+            raise TenureError(
+                "RUN_INVALID_TRANSITION",
+                "whether a call of an earlier attempt was made is not known: it cannot fail",
+            )
+        receipt = change(d, receipt, "fail")
+        receipt.settled_at = d.now
+        receipt.error = c.error
+        receipt.result_ref = d.payload(c.result)
+        if c.retry_after_seconds is not None:
+            receipt.eligible_at = d.now + us(c.retry_after_seconds)
+        give_back(d)
+    elif receipt.state == "unknown":
+        return Decision(_reply(receipt))
+    else:
+        receipt = change(d, receipt, "lose_answer")
+        receipt.error = c.error
+        if step.state != "canceling":  # else nobody is going to wait
+            _ask_people(d, c, step, receipt)
+    return finish(d, _reply(receipt), "settle_act")
+
+
+def _reply(receipt: Receipt) -> ActReply:
+    if receipt.state == "unknown" and receipt.wait_no is not None:
+        return ActReply("wait", no=receipt.wait_no, receipt_state="unknown")
+    return ActReply(
+        "settled",
+        no=receipt.no,
+        receipt_state=receipt.state,
+        result_ref=receipt.result_ref,
+        eligible_at=receipt.eligible_at,
+    )
+
+
+def _ask_people(d: Draft, c: SettleAct, step: Step, receipt: Receipt) -> None:
+    """Law 2: a wait for a person, with what is known."""
+    within = c.settle_within_seconds
+    if within is None:
+        within = d.rules.timing.approval_seconds or RECEIPT_SECONDS
+    name = f"{receipt.connector}.{receipt.operation}"
+    wait = add_receipt_wait(d, step.idx, name, label=f"receipt:{receipt.no}", within_seconds=within)
+    wait.result_ref = d.payload(c.question)
+    receipt.wait_no = wait.no
+
+
+def _succeeded(d: Draft, receipt: Receipt, result: bytes | None) -> None:
+    receipt.settled_at = d.now
+    receipt.error = None
+    receipt.result_ref = d.payload(result)
+    _end_wait(d, receipt)
+    if receipt.reverses_run is not None:
+        told = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
+        d.owe("reversed", receipt.reverses_run, told)
+
+
+def _end_wait(d: Draft, receipt: Receipt) -> None:
+    """Nobody has to say any more how it ended."""
+    if receipt.wait_no is None:
+        return
+    wait = d.snap.find_wait(receipt.wait_no)
+    if wait is not None and wait.state == "open":
+        close_wait(d, d.now_of(wait))
+
+
+# ----------------------------------------------------------------------------------------------- people
+
+
+def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
+    """A person says how an unknown action ended; see laws 2 and 3."""
+    check_answer(c.person, "")
+    receipt = receipt_of(d, c.no)
+    ended = {"done": "succeeded", "not_done": "failed", "retry": "intent"}[c.how]
+    if receipt.state == ended and receipt.settled_by == c.person:
+        return Decision({"state": receipt.state, "again": True})
+    if receipt.state != "unknown":
+        raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
+    if c.person in people_behind(d.spec()):
+        raise TenureError(
+            "APPROVER_IS_REQUESTER", "whoever stands behind the run does not say how its actions ended"
+        )
+    if c.how == "retry" and d.run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would call again")
+    if c.how == "retry" and d.run.cancel_at is not None:
+        raise TenureError("RUN_CANCELING", "the run is being canceled: nobody would call again")
+    d.notes["receipt"] = {"no": c.no, "how": c.how, "settled_by": c.person}
+    reason_ref = d.payload(c.reason)
+    if reason_ref is not None:
+        d.notes["receipt"]["reason_ref"] = reason_ref
+    wait_no = receipt.wait_no
+    receipt = change(d, receipt, f"settle_{c.how}")
+    receipt.settled_by = c.person
+    receipt.wait_no = None
+    if c.how == "done":
+        _succeeded(d, receipt, c.result)
+    elif c.how == "not_done":
+        receipt.settled_at = d.now
+        receipt.error = "ACTION_FAILED"
+        give_back(d)
+    wait = None if wait_no is None else d.snap.find_wait(wait_no)
+    if wait is not None and wait.state == "open":
+        settle_wait(d, wait, "received", wait.result_ref)
+    return finish(d, {"state": receipt.state, "again": False}, "settle_receipt")
+
+
+def mark_reversed(d: Draft, c: MarkReversed) -> Decision:
+    """Another run has taken back what a receipt of this one did; told at least once, counted once."""
+    receipt = receipt_of(d, c.no)
+    if receipt.state == "reversed" and (receipt.reversed_run, receipt.reversed_no) == (c.by_run, c.by_no):
+        return Decision({"again": True})
+    receipt = change(d, receipt, "reverse")
+    receipt.reversed_run, receipt.reversed_no = c.by_run, c.by_no
+    return finish(d, {"again": False}, "reversed")

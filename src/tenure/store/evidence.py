@@ -1,0 +1,36 @@
+"""Evidence beside the runs: which parts there are, and which runs still need one.
+
+Laws:
+1. A part's record is written in the commit that seals its run, and never changes. It outlives the run.
+2. One part per number and run (I52): of two who seal one run at once, one finds it sealed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenure.kernel.governance import CostLine, Evidence
+from tenure.store.port import Answer
+
+
+class Unsealed(msgspec.Struct, gc=False):
+    """A run that has ended and whose history is not sealed up to its last event."""
+
+    run_id: int
+    tenant: str
+    finished_at: int
+
+
+READS: dict[str, Answer] = {
+    "evidence_of": Evidence,  # () ; run_id -> by number
+    "evidence_after": Evidence,  # () ; tenant, before_at, before_run_id, limit -> first parts, newest first
+    "runs_unsealed": Unsealed,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Those whose
+    # last event is older than the third; of runs that have a part already, than the fourth
+    "cost_lines_of": CostLine,  # () ; run_id
+}
+"""Queries used on their own, and within transactions; `evidence.sql` has their texts."""
+
+WRITES: dict[str, Answer] = {
+    "save_evidence": Evidence,
+}
+"""A statement of a transaction that seals."""

@@ -1,0 +1,103 @@
+-- Ledgers: leaves, full subtrees, signed checkpoints, and signing keys; see tenure.store.ledger.
+
+-- name: ledger_sizes
+-- Every ledger there is, by a loose scan of the leaves' key: a hop is one search, however long the ledgers are.
+with recursive hop (tenant) as (
+    select min(tenant) from leaf
+    union all
+    select (select l.tenant from leaf as l where l.tenant > hop.tenant order by l.tenant limit 1)
+    from hop where hop.tenant is not null
+)
+select
+    tenant,
+    (select l.pos + 1 from leaf as l where l.tenant = hop.tenant order by l.pos desc limit 1),
+    coalesce((select s.size from signed as s where s.tenant = hop.tenant order by s.size desc limit 1), 0)
+from hop where tenant is not null
+
+-- name: ledger_head
+select * from leaf where tenant = ?1 order by pos desc limit 1
+
+-- name: leaves_after
+select * from leaf where tenant = ?1 and pos > ?2 order by pos limit ?3
+
+-- name: leaves_at
+select * from leaf where tenant = ?1 and pos = ?2
+
+-- name: leaves_of_run
+select * from leaf where tenant = ?1 and run_id = ?2 order by pos
+
+-- name: leaves_taken
+select * from leaf where tenant = ?1 and run_id = ?2 and kind = ?3 and part = ?4
+
+-- name: admin_sealed
+select * from leaf where tenant = ?1 and kind = 'admin' order by part desc limit 1
+
+-- name: key_leaves
+-- In the installation's own ledger, which has little else.
+select * from leaf where tenant = '' and pos > ?1 and kind = 'key' order by pos limit ?2
+
+-- name: nodes_at
+select * from node where tenant = ?1 and level = ?2 and pos = ?3
+
+-- name: nodes_after
+select * from node where tenant = ?1 and (level, pos) > (?2, ?3) order by level, pos limit ?4
+
+-- name: signed_before
+select * from signed where tenant = ?1 and size < ?2 order by size desc limit ?3
+
+-- name: signed_from
+select * from signed where tenant = ?1 and size >= ?2 order by size limit 1
+
+-- name: signing_keys
+select * from signing_key order by created_at, id
+
+-- name: runs_unledgered
+-- Runs within a stretch of ids that have no `created` leaf, with the hash of their first event.
+select r.id, r.tenant, e.hash
+from run as r
+join event as e on e.run_id = r.id and e.seq = 1
+where r.id > ?1 and r.id <= ?2
+    and not exists (
+        select 1 from leaf as l where l.tenant = r.tenant and l.run_id = r.id and l.kind = 'created' and l.part = 0
+    )
+order by r.id
+
+-- name: admin_unsealed
+-- The newest line of each chain (a loose scan, as above), where no leaf has it.
+with recursive hop (tenant) as (
+    select min(tenant) from admin_event
+    union all
+    select (select a.tenant from admin_event as a where a.tenant > hop.tenant order by a.tenant limit 1)
+    from hop where hop.tenant is not null
+)
+select e.tenant, e.seq, e.hash
+from hop
+join admin_event as e on
+    e.tenant = hop.tenant
+    and e.seq = (select a.seq from admin_event as a where a.tenant = hop.tenant order by a.seq desc limit 1)
+where hop.tenant is not null
+    and not exists (
+        select 1 from leaf as l where l.tenant = e.tenant and l.kind = 'admin' and l.part >= e.seq
+    )
+
+-- name: run_heads
+-- A run (of this tenant) at one of its events; one row, whatever is there.
+select
+    ?2, ?3, r.version, r.status, (select e.hash from event as e where e.run_id = r.id and e.seq = ?3),
+    exists (select 1 from leaf as l where l.tenant = ?1 and l.run_id = ?2 and l.kind = 'sealed' and l.part = 0)
+from (select 1) left join run as r on r.id = ?2 and r.tenant = ?1
+
+-- name: save_leaf
+insert into leaf values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning *
+
+-- name: save_node
+insert into node values (?1, ?2, ?3, ?4) returning *
+
+-- name: save_signed
+-- Two who sign for the same leaves at once say the same: the first is kept.
+insert into signed values (?1, ?2, ?3, ?4, ?5, ?6) on conflict (tenant, size) do nothing returning *
+
+-- name: save_signing_key
+insert into signing_key values (?1, ?2, ?3, ?4, ?5, ?6)
+on conflict (id) do update set revoked_from = excluded.revoked_from
+returning *

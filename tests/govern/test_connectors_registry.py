@@ -1,0 +1,210 @@
+"""The registry and the file of connectors: what is found, what fits, what is refused and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.errors import TenureError
+from tenure.govern.connector import Call, Operation
+from tenure.govern.connectors.base import ConnectorBase
+from tenure.govern.connectors.registry import Connectors
+from tenure.govern.connectors.settings import catalog, choose_connectors, load_connectors, read_connectors
+from tools import connectors_page
+
+OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class Own(ConnectorBase):
+    """A connector of a user's own."""
+
+    def __init__(self, name: str = "own", fields: dict[str, Any] | None = None, **how: Any) -> None:
+        self.name = name
+        operation = Operation(
+            name="do", summary="", target=OBJECT, fields=fields or OBJECT, **{"repeats": "none", **how}
+        )
+        self.operations = {"do": operation}
+
+    async def call(self, call: Call) -> Any:
+        return {"did": call.key}
+
+
+def test_an_action_is_found_by_its_whole_name() -> None:
+    connector, operation = catalog().find("github.label.add")
+    assert (connector.name, operation.name, operation.repeats) == ("github", "label.add", "sets_state")
+
+
+@pytest.mark.parametrize(
+    ("action", "hint"),
+    [
+        ("githab.label.add", "did you mean 'github'"),
+        ("github.label.ad", "did you mean 'label.add'"),
+        ("github", "it has label.add"),
+        ("nothing.at.all", "there are github, slack, servicenow, http, command"),
+        ("", "there is no connector ''"),
+    ],
+)
+def test_what_nobody_does_is_refused_with_a_hint(action: str, hint: str) -> None:
+    with pytest.raises(TenureError) as raised:
+        catalog().find(action)
+    assert raised.value.code == "UNKNOWN_OPERATION"
+    assert hint in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "place"),
+    [
+        ({"repo": "acme/app"}, {"labels": ["x"]}, "target.number"),
+        ({"repo": "acme/app/x", "number": 1}, {"labels": ["x"]}, "target.repo"),
+        ({"repo": "acme/app", "number": 0}, {"labels": ["x"]}, "target.number"),
+        ({"repo": "acme/app", "number": True}, {"labels": ["x"]}, "target.number"),
+        ({"repo": "acme/app", "number": 1, "x": 1}, {"labels": ["x"]}, "target.x"),
+        ({"repo": "acme/app", "number": 1}, {"labels": []}, "fields.labels"),
+        ({"repo": "acme/app", "number": 1}, {"labels": ["x", 7]}, "fields.labels[1]"),
+        ({"repo": "acme/app", "number": 1}, {"label": ["x"]}, "fields.label"),
+        ([], {"labels": ["x"]}, "target"),
+    ],
+)
+def test_target_and_fields_fit_or_are_refused_at_their_place(target: Any, fields: Any, place: str) -> None:
+    with pytest.raises(TenureError) as raised:
+        catalog().check("github.label.add", target, fields)
+    assert raised.value.code == "INVALID_INPUT"
+    assert place in [detail.path for detail in raised.value.details]
+
+
+def test_a_secret_field_takes_a_reference_and_the_secret_itself_is_not_repeated() -> None:
+    """I53."""
+    target = {"url": "https://example.com/"}
+    catalog().check("http.post", target, {"secret_headers": {"X": "env:TENURE_SECRET_acme_X"}})
+    with pytest.raises(TenureError) as raised:
+        catalog().check("http.post", target, {"secret_headers": {"X": "hunter2-hunter2"}})
+    assert raised.value.code == "SECRET_NOT_A_REFERENCE"
+    assert "hunter2" not in f"{raised.value} {raised.value.details}"
+    listed = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "string", "secret": True}}},
+    }
+    with pytest.raises(TenureError) as raised:
+        Connectors([Own(fields=listed)]).check("own.do", {}, {"a": ["env:OK", "hunter2"]})
+    assert [detail.path for detail in raised.value.details] == ["fields.a[1]"]
+    with pytest.raises(TenureError) as raised:
+        Connectors([Own(fields=listed)]).check("own.do", {}, {"a": [{"hunter2": 1}]})
+    assert "hunter2" not in f"{raised.value} {raised.value.details}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "string"},
+        {"type": "object", "patternProperties": {}},
+        {"type": "object", "properties": {"a": {"type": "string", "format": "email"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/x"}}},
+        {"type": "object", "properties": {"a": {"type": "text"}}},
+        {"type": "object", "properties": {}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"type": "string", "minimum": 1}}},
+    ],
+)
+def test_a_schema_that_says_what_we_would_pass_over_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"own\.do"):
+        Connectors([Own(fields=fields)])
+
+
+def test_a_connector_that_contradicts_itself_is_refused() -> None:
+    for made in (
+        [Own("Own")],
+        [Own("a.b")],
+        [Own(), Own()],
+        [Own(repeats="maybe")],
+        [Own(reverses_by="undo")],
+    ):
+        with pytest.raises(ValueError, match=r"own|Own|a\.b"):
+            Connectors(made)
+
+
+GOOD = """
+connectors:
+  github:
+    tokens: {acme: "env:ACME_GITHUB", globex: "file:/run/secrets/globex"}
+  chat:
+    kind: slack
+    token: env:SLACK
+  servicenow:
+    base_url: https://acme.service-now.com/
+    auth: basic
+    token: env:NOW
+  billing:
+    kind: http
+    base_url: https://billing.example.com/v1
+    hosts: ["*.example.org", "other.example.com:8443"]
+    repeats: marker
+    lookup: /requests/{key}
+  command:
+    programs:
+      deploy: {path: /usr/local/bin/deploy, args: [--quiet], timeout: 2m, repeats: native_key}
+"""
+
+
+def test_a_file_says_which_connectors_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "connectors.yaml"
+    file.write_text(GOOD)
+    made = load_connectors(file)
+    assert list(made) == ["github", "chat", "servicenow", "billing", "command"]
+    assert made.find("billing.post")[1].repeats == "marker"
+    assert made.find("command.deploy")[1].repeats == "native_key"
+    assert made.find("chat.message.post")[1].repeats == "marker"
+    assert list(choose_connectors(str(file))) == list(made)
+    assert list(choose_connectors()) == []
+    monkeypatch.setenv("TENURE_CONNECTORS", str(file))
+    assert list(choose_connectors()) == list(made)
+    assert list(choose_connectors([Own()])) == ["own"]
+
+
+def test_a_connector_of_your_own_is_named_by_its_module() -> None:
+    made = read_connectors(f"connectors: {{mine: {{kind: '{__name__}:Own'}}}}")
+    assert made.find("mine.do")[0].name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "said"),
+    [
+        ("connectors:\n  github:\n    token: ghp_hunter2\n", ":3:12", "reference"),
+        ("connectors:\n  github:\n    tokn: env:X\n", ":3:5", "did you mean 'token'"),
+        ("connectors:\n  githab: {}\n", ":2:3", "did you mean 'github'"),
+        ("connectors:\n  slack:\n    repeats: none\n", ":3:14", "does not belong to the kind slack"),
+        ("connectors:\n  http: {}\n", ":2:3", "needs 'base_url' or 'hosts'"),
+        ("connectors:\n  servicenow: {}\n", ":2:3", "needs 'base_url'"),
+        ("connectors:\n  http:\n    base_url: http://x.example\n", ":3:15", "https"),
+        ("connectors:\n  http:\n    base_url: https://a@x.example\n", ":3:15", "https"),
+        (
+            "connectors:\n  http:\n    hosts: [x]\n    allow_private: [169.254.169.254]\n",
+            ":4:21",
+            "out of reach",
+        ),
+        ("connectors:\n  http:\n    hosts: [x]\n    allow_private: [everything]\n", ":4:21", "no address"),
+        ("connectors:\n  http:\n    hosts: [x]\n    repeats: marker\n", ":2:3", "needs 'lookup'"),
+        ("connectors:\n  http:\n    hosts: [x]\n    ca_file: /nowhere/ca.pem\n", ":4:14", "there is no file"),
+        ("connectors:\n  command:\n    programs: {sh: {path: sh}}\n", ":3:27", "begins at the root"),
+        ("connectors:\n  x:\n    kind: nowhere.at_all:Thing\n", ":3:11", "makes no connector"),
+        ("", ":1:1", "empty"),
+        ("[]", ":1:1", "must be a map"),
+    ],
+)
+def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, said: str) -> None:
+    with pytest.raises(TenureError) as raised:
+        read_connectors(text, "c.yaml")
+    assert raised.value.code == "CONNECTORS_INVALID"
+    assert f"c.yaml{at}" in raised.value.message
+    assert said in raised.value.message
+
+
+def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(TenureError, match="cannot be read"):
+        load_connectors(tmp_path / "none.yaml")
+
+
+def test_the_page_shows_how_each_operation_repeats_and_what_takes_it_back() -> None:
+    assert connectors_page.page() == connectors_page.PAGE.read_text(), "run `make docs`"
+    for action, operation in catalog().actions():
+        assert operation.reverses_by or operation.undo_hint, f"{action}: what should a person do?"

@@ -1,0 +1,259 @@
+"""Evidence: built from a run's events, sealed once, and outliving the run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from tenure import ids
+from tenure.errors import TenureError
+from tenure.govern.evidence.archive import unpacked
+from tenure.govern.evidence.bundle import build
+from tenure.govern.evidence.sealer import Sealer
+from tenure.govern.evidence.verify import verify
+from tenure.kernel.commands import Seal, SealedPart
+from tenure.kernel.governance import CostLine, Evidence
+from tenure.testing import Lab
+from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+@pytest.mark.clause("GOV-21")
+async def test_a_run_that_has_ended_is_sealed_once_with_its_bundle_on_record(url: str | None) -> None:
+    """I52: one bundle per run, sha256 as recorded; the doctor looks at it when the lab ends."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        (row,) = await sealed(lab, run)
+        assert await sealed(lab, run) == []
+        part = await given(lab, row)
+        events = await run.history()
+        assert (row.no, row.size, row.sha256) == (0, len(part.zip), sha256(part.zip).digest())
+        assert events[row.events - 1].kind == "complete"
+        assert row.head.hex() == events[row.events - 1].hash
+        assert [event.kind for event in events[row.events :]] == ["sealed"]
+        assert (await lab.engine.get(run.id)).sealed
+        (report,) = verify([part])
+        assert report.wrong is None
+        assert report.outcome == "succeeded"
+
+
+async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        number = ids.run_int(run.id)
+        events = await lab.engine.store.read("events_of", number)
+        first = build(number, "default", events, [])
+        await labeled(lab, run)
+        (row,) = [part for part in await sealed(lab, run) if part.no == 0]
+        later = await lab.engine.store.read("events_of", number)
+        assert len(later) > len(events)
+        assert build(number, "default", later, []).zip == first.zip
+        assert (await given(lab, row)).zip == first.zip
+
+
+async def test_a_bundle_says_what_happened(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        number = ids.run_int(run.id)
+        costs = [
+            CostLine(number, "openai", "large", "USD", "default", "story", 7, 2, 30, 40, 125),
+            CostLine(number, "anthropic", "small", "USD", "default", "story", 7, 1, 10, 20, 5),
+        ]
+        built = build(number, "default", await lab.engine.store.read("events_of", number), costs)
+    said: dict[str, Any] = {
+        name: json.loads(body) for name, body in built.files.items() if name.endswith(".json")
+    }
+    assert said["run.json"]["id"] == run.id
+    assert (said["run.json"]["workflow"], said["run.json"]["status"]) == ("story", "succeeded")
+    assert set(said["run.json"]["input"]) == {"ref", "digest"}
+    (approval,) = said["approvals.json"]
+    assert (approval["status"], approval["decided_by"], approval["revision"]) == ("approved", "ada", 1)
+    assert [one["name"] for one in said["checkpoints.json"]] == ["fetch", "fetch#2", "fetch#3", "now"]
+    assert [(one["provider"], one["micros"]) for one in said["costs.json"]] == [
+        ("anthropic", 5),
+        ("openai", 125),
+    ]
+    assert [one["state"] for one in said["attempts.json"]] == ["suspended", "succeeded"]
+    assert [one["outcome"] for one in said["waits.json"]] == ["approved"]
+    assert said["ungoverned.json"] == [
+        {
+            "idx": 0,
+            "step": "main",
+            "kind": "body",
+            "tool": "",
+            "attempts": 2,
+            "inside": [{"name": "fetch", "tries": 3}],
+        }
+    ]
+
+
+async def test_nothing_that_users_said_is_in_a_bundle(url: str | None) -> None:
+    """Metadata only: input, output, arguments, results, questions, reasons and labels are digests, or not there at all."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        await labeled(lab, run)
+        for row in await sealed(lab, run):
+            part = await given(lab, row)
+            whole = part.zip + base64.b64decode(json.loads(part.envelope or b"{}")["payload"])
+            for text in (PLANTED, base64.b64encode(PLANTED.encode()).decode()[:-4], PLANTED.encode().hex()):
+                assert text.lower().encode() not in whole.lower()
+
+
+@pytest.mark.clause("GOV-21")
+async def test_what_comes_later_is_a_numbered_supplement_that_goes_on_with_the_chain(url: str | None) -> None:
+    """I51, decision 30: the bundle is of the terminal event, later events are sealed by later parts."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        rows = await sealed(lab, run)
+        for n in (1, 2):
+            await labeled(lab, run, f"{PLANTED}-{n}")
+            assert not (await lab.engine.get(run.id)).sealed, "what came later is not sealed yet"
+            rows += await sealed(lab, run)
+        assert [row.no for row in rows] == [0, 1, 2]
+        parts = [await given(lab, row) for row in rows]
+        reports = verify(parts)
+        assert [report.wrong for report in reports] == [None, None, None]
+        assert [kind["kind"] for kind in _events(parts[1].zip)] == ["sealed", "metadata"]
+        (alone,) = verify(parts[2:])
+        assert alone.wrong is None
+        assert any("part 1" in line for line in alone.not_checked)
+        gap = verify([parts[0], parts[2]])[-1].wrong
+        assert gap is not None
+        assert gap.code == "PART_GAP"
+
+
+def _events(body: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in unpacked(body)["events.jsonl"].splitlines()]
+
+
+async def test_a_run_that_moved_on_is_not_sealed_by_old_evidence(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        number = ids.run_int(run.id)
+        old = await lab.engine.views.row(number)
+        await labeled(lab, run)
+        part = SealedPart(0, old.version, old.head.hex(), "00")
+        with pytest.raises(TenureError, match="RUN_MOVED_ON"):
+            await lab.engine.orchestrator.send(Seal(run_id=number, parts=(part,)))
+        assert not (await lab.engine.get(run.id)).sealed
+        assert [row.no for row in await sealed(lab, run)] == [0, 1]
+
+
+async def test_of_many_who_seal_at_once_one_does(url: str | None) -> None:
+    """I52."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        made = await asyncio.gather(*(sealed(lab, run) for _ in range(5)))
+        assert sorted(len(rows) for rows in made) == [0, 0, 0, 0, 1]
+        rows: list[Evidence] = await lab.engine.store.read("evidence_of", ids.run_int(run.id))
+        assert len(rows) == 1
+        leaves = await lab.engine.store.read("leaves_of_run", "default", ids.run_int(run.id))
+        assert [leaf.kind for leaf in leaves] == ["created", "sealed"]
+
+
+async def test_evidence_outlives_its_run(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        lab.engine.seals = True
+        await lab.jump("1d")
+        assert await lab.engine.delete_finished(datetime(2026, 1, 6, 9, tzinfo=UTC)) == 1
+        with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
+            await lab.engine.get(run.id)
+        (part,) = await lab.engine.evidence(run.id)
+        (exported,) = await lab.engine.export_evidence(run.id)
+        assert sha256(exported.zip).hexdigest() == part.sha256
+
+
+async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        runs = [await lab.start(short, PLANTED) for _ in range(3)]
+        waiting = await lab.start(story, PLANTED)
+        for run in runs:
+            await run.result()
+        await waiting.reaches("waiting_approval")
+        sealer = Sealer(lab.engine.orchestrator, sealing(lab))
+        assert await sealer.once() == 0, "they have only just ended"
+        await lab.jump("2s")
+        assert await sealer.once() == 3
+        for run in runs:
+            assert [one.part for one in await lab.engine.evidence(run.id)] == [0]
+        assert await lab.engine.evidence(waiting.id) == []
+        await labeled(lab, runs[0])
+        await lab.jump("2s")
+        assert await sealer.once() == 0, "more may come: a supplement waits a minute"
+        await lab.jump("1m")
+        assert await sealer.once() == 1
+        assert [one.part for one in await lab.engine.evidence(runs[0].id)] == [0, 1]
+
+
+async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) -> None:
+    """I51: no evidence is made of rows that do not recompute, and the run is not deleted either."""
+    async with Lab(*app, url=url, check=False) as lab:
+        run = await ended(lab)
+        number = ids.run_int(run.id)
+        events = await lab.engine.store.read("events_of", number)
+        forged = [*events]
+        forged[2].actor = "mallory"
+        with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
+            build(number, "default", forged, [])
+        assert "event 3" in refused.value.message
+
+
+async def test_another_tenants_evidence_is_none(url: str | None) -> None:
+    """I50."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        await sealed(lab, run)
+        other = lab.engine.scoped(tenant="beta")
+        for call in (other.evidence, other.seal, other.export_evidence):
+            with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
+                await call(run.id)
+
+
+async def test_a_run_that_goes_on_has_no_evidence_yet(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await lab.start(story, PLANTED)
+        await run.reaches("waiting_approval")
+        for call in (lab.engine.seal, lab.engine.export_evidence):
+            with pytest.raises(TenureError, match="RUN_INVALID_TRANSITION"):
+                await call(run.id)
+
+
+async def test_what_is_taken_out_is_in_the_admin_chain(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        built = await lab.engine.export_evidence(run.id, actor="ada")
+        assert [part.sealed for part in built] == [False], "built on the spot, and not recorded"
+        assert await lab.engine.evidence(run.id) == []
+        (row,) = await sealed(lab, run)
+        (part,) = await lab.engine.export_evidence(run.id, actor="ada")
+        assert part.sealed
+        assert part.zip == built[0].zip
+        assert part.envelope == row.envelope
+        lines = await lab.engine.store.read("admin_events_after", "default", 0, 10)
+        assert [(line.kind, line.actor) for line in lines] == [("evidence.exported", "ada")] * 2
+        assert json.loads(lines[1].body)["run"] == run.id
+
+
+async def test_a_bundle_that_is_lost_or_changed_among_the_artifacts_is_told(url: str | None) -> None:
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        (row,) = await sealed(lab, run)
+        file = lab.folder / "artifacts" / "evidence" / row.reference.decode()
+        file.write_bytes(file.read_bytes() + b"\0")
+        with pytest.raises(TenureError, match="ARTIFACT_LOST"):
+            await lab.engine.export_evidence(run.id)
+        file.unlink()
+        with pytest.raises(TenureError, match="ARTIFACT_LOST"):
+            await lab.engine.export_evidence(run.id)

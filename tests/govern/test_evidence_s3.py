@@ -1,0 +1,55 @@
+"""Evidence in a bucket: kept there, read back, and verified with what was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import obstore
+import pytest
+from obstore.store import from_url
+
+from tenure import ids
+from tenure.artifacts import Artifacts
+from tenure.devtools.s3 import PrivateS3
+from tenure.errors import TenureError
+from tenure.govern.evidence.verify import Given, verify
+from tenure.govern.signing import Trust, make_key
+from tenure.testing import Lab
+from tests.govern.bundles import app, ended, sealing
+
+
+@pytest.fixture
+def place(s3_server: PrivateS3, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where this test's artifacts lie."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3_server.place(f"runs/{uuid4().hex}")
+
+
+async def test_a_bundle_is_sealed_in_a_bucket_and_verified_from_there(place: str, tmp_path: Path) -> None:
+    signer = make_key(tmp_path / "seal.key")
+    async with Lab(*app) as lab:
+        lab.engine.artifacts = Artifacts(place)
+        run = await ended(lab)
+        (row,) = await sealing(lab, signer).seal(lab.engine.orchestrator, ids.run_int(run.id))
+        reader = Artifacts(place)
+        path = row.reference.decode()
+        beside = Given(
+            name=path, zip=await reader.kept(path), envelope=await reader.kept(f"{path}.dsse.json")
+        )
+        assert beside.envelope == row.envelope
+        (report,) = verify([beside], Trust.of_public(signer.public))
+        assert report.wrong is None
+        await lab.engine.delete(run.id)
+        assert await reader.kept(path) == beside.zip, "retention does not reach it"
+
+
+async def test_what_lies_in_the_bucket_is_not_replaced_and_what_is_lost_is_told(place: str) -> None:
+    kept = Artifacts(place)
+    assert await kept.keep("run/0.zip", b"first")
+    assert not await kept.keep("run/0.zip", b"second")
+    assert await kept.kept("run/0.zip") == b"first"
+    await obstore.delete_async(from_url(place), "evidence/run/0.zip")
+    with pytest.raises(TenureError, match="ARTIFACT_LOST"):
+        await kept.kept("run/0.zip")

@@ -1,0 +1,350 @@
+"""A ledger that was tampered with, in every way, is found out and the way is named (I51, decision 30)."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tenure import ids
+from tenure.artifacts import Artifacts
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tenure.govern.evidence.sealer import Sealing
+from tenure.govern.ledger import notes
+from tenure.govern.ledger.book import Book
+from tenure.govern.ledger.checking import Checked, check
+from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.ledger.keys import Keys
+from tenure.govern.ledger.notes import Checkpoint
+from tenure.govern.signing import Signer, Trust, make_key
+from tenure.kernel import leaves, merkle
+from tenure.store.bundles import examine
+from tenure.store.identity import Change, Identity
+from tests.govern.ledgers import LedgerPlace, all_leaves, append
+
+TENANT = "acme"
+RUNS = 5
+
+
+class Scene:
+    """A tenant with runs that were sealed and signed for, and a checkpoint that was kept elsewhere."""
+
+    def __init__(self, engine: Engine, place: LedgerPlace, signer: Signer) -> None:
+        self.engine = engine
+        self.place = place
+        self.signer = signer
+        self.keeper = Keeper(engine.store, signer=lambda: signer)
+        self.sealing = Sealing(engine.store, Artifacts(str(place.folder / "artifacts")), None)
+
+    async def run(self, *, seal: bool = True) -> int:
+        """A run that ends at once, by being canceled."""
+        run = await self.engine.create("build", [{"name": "compile", "tool": "make"}])
+        await self.engine.cancel(run)
+        if seal:
+            await self.sealing.seal(self.engine.orchestrator, ids.run_int(run))
+        return ids.run_int(run)
+
+    async def change(self, kind: str = "person.added") -> None:
+        """A line of the tenant's admin chain."""
+        await Identity(self.engine.store).put_all([], Change(tenant=TENANT, kind=kind, actor="p_ada"))
+
+    async def kept(self) -> Checkpoint:
+        """Sign for what is there, and take the checkpoint out."""
+        await self.keeper.enter_runs()
+        await self.keeper.seal_admin()
+        await self.keeper.sign_due(now=True)
+        newest = await Book(self.engine.store, TENANT).newest()
+        assert newest is not None
+        return notes.parse(newest.note)
+
+    async def check(self, checkpoint: Checkpoint | None = None, trust: Trust | None = None) -> Checked:
+        believed = trust or Trust.of_public(self.signer.public)
+        return await check(self.engine.store, TENANT, checkpoint, believed)
+
+
+@asynccontextmanager
+async def scene(place: LedgerPlace, runs: int = RUNS) -> AsyncIterator[Scene]:
+    key = place.folder / "seal.key"
+    signer = Signer.open(f"file:{key}") if key.exists() else make_key(key)
+    async with Engine(place.url, tenant=TENANT, sweep=False) as engine:
+        made = Scene(engine, place, signer)
+        for _ in range(runs):
+            await made.run()
+        if runs:
+            await made.change()
+        yield made
+
+
+def codes(found: Checked) -> set[str]:
+    return {flaw.code for flaw in found.flaws}
+
+
+async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        open_run = await acme.engine.create("build", [{"name": "compile", "tool": "make"}])
+        checkpoint = await acme.kept()
+        found = await acme.check(checkpoint)
+        assert found.flaws == []
+        assert found.unchecked == []
+        # Of each run that it was made and that it is sealed; of the open one the former; and the admin chain.
+        assert (found.size, found.runs, found.deleted) == (2 * RUNS + 2, RUNS + 1, 0)
+        kinds = [leaf.kind for leaf in await all_leaves(acme.engine.store, TENANT)]
+        assert sorted(kinds) == sorted([*["created", "sealed"] * RUNS, "created", "admin"])
+        await acme.engine.cancel(open_run)
+        await acme.run()
+        await acme.change("person.closed")
+        later = await acme.kept()
+        assert later.size > checkpoint.size
+        for kept in (checkpoint, later):
+            assert (await acme.check(kept)).flaws == []
+        proof = await Book(acme.engine.store, TENANT).consistency(checkpoint.size, later.size)
+        assert merkle.is_consistent(checkpoint.size, checkpoint.root, later.size, later.root, proof)
+
+
+async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        checkpoint = await acme.kept()
+        gone = await acme.engine.delete_finished(datetime(2100, 1, 1, tzinfo=UTC))
+        assert gone == RUNS
+        found = await acme.check(checkpoint)
+        assert found.flaws == []
+        assert found.deleted == RUNS
+
+
+SEAL_REWRITTEN = {
+    "sqlite": "cast(replace(cast(body as text), 'canceled', 'succeeded') as blob)",
+    "postgres": "convert_to(replace(convert_from(body, 'UTF8'), 'canceled', 'succeeded'), 'UTF8')",
+}
+NO_HASH = {"sqlite": "x'00'", "postgres": "'00'"}
+
+EDITS: dict[str, tuple[list[str], set[str]]] = {
+    "a leaf's body is edited": (
+        ["update leaf set body = {body} where tenant = 'acme' and pos < 4 and kind = 'sealed'"],
+        {"NODE_CHANGED", "RUN_CHANGED", "REWRITTEN"},
+    ),
+    "a leaf's columns are edited": (
+        ["update leaf set run_id = run_id + 1 where tenant = 'acme' and pos = 3"],
+        {"LEAF_CHANGED"},
+    ),
+    "a leaf is deleted": (
+        ["delete from leaf where tenant = 'acme' and pos = 3"],
+        {"LEAF_MISSING", "TRUNCATED"},
+    ),
+    "a leaf is put in": (
+        [
+            "update leaf set pos = pos + 1000 where tenant = 'acme' and pos >= 3",
+            "insert into leaf select tenant, 3, 'key', null, 0, body, at from leaf where tenant = 'acme' and pos = 2",
+            "update leaf set pos = pos - 999 where tenant = 'acme' and pos >= 1000",
+        ],
+        {"NODE_CHANGED", "LEAF_CHANGED", "REWRITTEN"},
+    ),
+    "leaves are reordered": (
+        [
+            "update leaf set pos = -1 where tenant = 'acme' and pos = 2",
+            "update leaf set pos = 2 where tenant = 'acme' and pos = 5",
+            "update leaf set pos = 5 where tenant = 'acme' and pos = -1",
+        ],
+        {"NODE_CHANGED", "REWRITTEN"},
+    ),
+    "the end is cut off": (["delete from leaf where tenant = 'acme' and pos > 6"], {"TRUNCATED"}),
+    "the end is cut off, with all that is over it": (
+        [
+            "delete from leaf where tenant = 'acme' and pos > 3",
+            "delete from node where tenant = 'acme' and (level > 2 or pos > 0 and level = 2 or pos > 1)",
+            "delete from signed where tenant = 'acme'",
+        ],
+        {"RESTORED"},
+    ),
+    "a subtree is edited": (
+        ["update node set hash = {none} where tenant = 'acme' and level = 2 and pos = 0"],
+        {"NODE_CHANGED"},
+    ),
+    "a run's event is edited": (["update event set actor = 'p_mallory' where seq = 2"], {"RUN_CHANGED"}),
+    "a run's history is cut off": (
+        [
+            "delete from event where seq > 1",
+            "update run set version = 1, head = (select hash from event where run_id = run.id)",
+        ],
+        {"RUN_TRUNCATED"},
+    ),
+    "a run's outcome is edited": (["update run set status = 'succeeded'"], {"RUN_CHANGED"}),
+    "a line of the admin chain is edited": (
+        ["update admin_event set actor = 'p_mallory' where tenant = 'acme'"],
+        {"ADMIN_CHANGED"},
+    ),
+    "the admin chain is cut off": (
+        ["delete from admin_event where tenant = 'acme'"],
+        {"ADMIN_TRUNCATED"},
+    ),
+    "a checkpoint is edited": (
+        ["update signed set note = replace(note, 'time 1', 'time 2') where tenant = 'acme'"],
+        {"SIGNATURE_WRONG"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerPlace, Checkpoint]:
+    """A database file with a ledger, and its checkpoint."""
+
+    async def make() -> Checkpoint:
+        async with scene(made) as acme:
+            checkpoint = await acme.kept()
+            assert (await acme.check(checkpoint)).flaws == []
+            return checkpoint
+
+    made = LedgerPlace("sqlite", tmp_path_factory.mktemp("honest"), "")
+    return made, asyncio.run(make())
+
+
+@pytest.mark.parametrize("way", EDITS)
+async def test_what_is_written_by_hand_is_found_and_named(
+    honest: tuple[LedgerPlace, Checkpoint], tmp_path: Path, way: str
+) -> None:
+    before, checkpoint = honest
+    for name in ("tenure.db", "seal.key"):
+        shutil.copy(before.folder / name, tmp_path / name)
+    await assert_found(LedgerPlace("sqlite", tmp_path, ""), checkpoint, way)
+
+
+@pytest.mark.parametrize(
+    "way", ["a leaf's body is edited", "the end is cut off", "a run's history is cut off"]
+)
+async def test_the_same_on_both_databases(ledger_place: LedgerPlace, way: str) -> None:
+    async with scene(ledger_place) as acme:
+        checkpoint = await acme.kept()
+    await assert_found(ledger_place, checkpoint, way)
+
+
+async def assert_found(place: LedgerPlace, checkpoint: Checkpoint, way: str) -> None:
+    statements, expected = EDITS[way]
+    for statement in statements:
+        await place.by_hand(statement.format(body=SEAL_REWRITTEN[place.kind], none=NO_HASH[place.kind]))
+    async with scene(place, runs=0) as acme:
+        found = await acme.check(checkpoint)
+        assert expected <= codes(found), found.flaws
+
+
+async def test_a_run_that_was_dropped_before_it_was_sealed_is_named(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        dropped = await acme.run(seal=False)
+        checkpoint = await acme.kept()
+    for table in ("event", "step", "payload", "run_spec"):
+        await ledger_place.by_hand(f"delete from {table} where run_id = {dropped}")
+    await ledger_place.by_hand(f"delete from run where id = {dropped}")
+    async with scene(ledger_place, runs=0) as acme:
+        (flaw,) = (await acme.check(checkpoint)).flaws
+        assert (flaw.code, flaw.place) == ("RUN_DROPPED", ids.run_text(dropped))
+
+
+async def test_a_run_that_was_dropped_with_its_leaves_does_not_fit_the_checkpoint(
+    ledger_place: LedgerPlace,
+) -> None:
+    """Whoever makes the whole ledger anew, without a run, has everything fit but what was signed."""
+    async with scene(ledger_place) as acme:
+        dropped = await acme.run()
+        await acme.run()
+        checkpoint = await acme.kept()
+        left = [leaf for leaf in await all_leaves(acme.engine.store, TENANT) if leaf.run_id != dropped]
+        for table in ("leaf", "node", "signed"):
+            await ledger_place.by_hand(f"delete from {table} where tenant = '{TENANT}'")
+        entries = [leaves.Entry(kind=x.kind, run_id=x.run_id, part=x.part, body=x.body) for x in left]
+        await append(acme.engine.store, TENANT, entries)
+        assert (await acme.check()).flaws == [], "by itself it looks whole"
+        assert codes(await acme.check(checkpoint)) == {"RESTORED"}
+        # It goes on, until it is as long as it was.
+        for _ in range(2):
+            await acme.run()
+        await acme.keeper.sign_due(now=True)
+        assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
+
+
+async def test_an_old_backup_that_was_put_back_is_named(tmp_path: Path) -> None:
+    place = LedgerPlace("sqlite", tmp_path, "")
+    async with scene(place):
+        pass
+    async with scene(place, runs=0) as acme:
+        await acme.kept()
+    place.back_up()
+    async with scene(place) as acme:
+        checkpoint = await acme.kept()
+        assert (await acme.check(checkpoint)).flaws == []
+    place.put_back()
+    async with scene(place, runs=0) as acme:
+        assert (await acme.check()).flaws == [], "by itself it is whole"
+        found = await acme.check(checkpoint)
+        assert codes(found) == {"RESTORED"}
+        assert "an older backup was put back" in found.flaws[0].text
+    async with scene(place, runs=RUNS + 1) as acme:  # it goes on as if nothing had been
+        await acme.kept()
+        assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
+
+
+async def test_a_ledger_signed_anew_with_another_key_is_not_believed(ledger_place: LedgerPlace) -> None:
+    mallory = make_key(ledger_place.folder / "mallory.key")
+    async with scene(ledger_place) as acme:
+        await acme.kept()
+        await ledger_place.by_hand("delete from signed")
+        await ledger_place.by_hand("delete from signing_key")
+        keeper = Keeper(acme.engine.store, signer=lambda: mallory)
+        assert await keeper.sign_due(now=True) >= 1
+        newest = await Book(acme.engine.store, TENANT).newest()
+        assert newest is not None
+        forged = notes.parse(newest.note)
+        found = await acme.check(forged)
+        assert codes(found) == {"SIGNATURE_WRONG"}
+        assert all("no key that is trusted has signed it" in flaw.text for flaw in found.flaws)
+        installation = await check(acme.engine.store, "", None, Trust.of_public(acme.signer.public))
+        assert "KEYS_CHANGED" in codes(installation)
+
+
+async def test_what_a_key_signed_after_it_was_revoked_is_not_believed(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        checkpoint = await acme.kept()
+        keys = Keys(acme.engine.store)
+        assert checkpoint.at is not None
+        await keys.revoke(acme.signer.id, checkpoint.at, "p_ada")
+        found = await acme.check(checkpoint, await keys.trust())
+        assert codes(found) == {"SIGNATURE_WRONG"}
+        assert "is revoked from" in found.flaws[-1].text
+        await acme.run()
+        with pytest.raises(TenureError, match="is revoked: it signs nothing more"):
+            await acme.kept()
+        assert (await check(acme.engine.store, "")).flaws[0].code == "SIGNATURE_WRONG"
+
+
+async def test_a_checkpoint_of_another_ledger_is_named(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        await acme.kept()
+        installation = await Book(acme.engine.store, "").newest()
+        assert installation is not None
+        found = await acme.check(notes.parse(installation.note))
+        assert codes(found) == {"OTHER_LEDGER"}
+
+
+async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> None:
+    """I51: what was sealed is what is there."""
+    async with scene(ledger_place) as acme:
+        await acme.kept()
+        assert (await examine(acme.engine.store)).clean
+        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 6")
+        report = await examine(acme.engine.store)
+        assert set(report.found) == {"I51"}
+        assert {violation.row for violation in report.violations} == {"tenant acme"}
+
+
+async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        await acme.kept()
+        await ledger_place.by_hand(
+            f"update node set hash = {NO_HASH[ledger_place.kind]} where tenant = 'acme' and level = 3"
+        )
+        await acme.run()
+        assert await acme.keeper.sign_due(now=True) == 0
+        with pytest.raises(TenureError, match="are not those that a checkpoint was signed over") as told:
+            await Book(acme.engine.store, TENANT).sign(acme.signer)
+        assert told.value.code == "LEDGER_BROKEN"

@@ -1,0 +1,267 @@
+"""Versions of a policy and freezes, on every store: written once, active by two people, each change a line of the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres
+from tenure.errors import TenureError
+from tenure.govern.policy import Policies
+from tenure.kernel.service import Person
+from tenure.store.connect import open_store
+from tenure.store.identity import Identity, saved
+from tenure.store.policies import Governing, scopes, thaws
+from tenure.store.port import Store, Transaction
+from tests.govern.policies import facts, policy
+
+ALLOWS, DENIES = policy("allow: true"), policy("deny: not today")
+
+
+@pytest.fixture(scope="module")
+def _shared(
+    postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]
+) -> Iterator[str]:
+    """One database for all of them: making one takes longer than a story."""
+    name = f"tenure_policies_{os.getpid()}"
+    _postgres_execute(f"create database {name}")
+    asyncio.run(open_store(postgres_server.dsn(name)).migrate())
+    yield postgres_server.dsn(name)
+    _postgres_execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without policies, people and lines."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'site.db'}"
+    dsn: str = request.getfixturevalue("_shared")
+
+    async def empty() -> None:
+        connection = await asyncpg.connect(dsn)
+        for table in ("policy", "governance", "person", "admin_event"):
+            await connection.execute(f"delete from tenure.{table}")
+        await connection.close()
+
+    asyncio.run(empty())
+    return dsn
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = open_store(url)
+    await store.migrate()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def people(store: Store, **roles: str) -> None:
+    """People of acme: `ada="admin"`; no roles: somebody who has left."""
+
+    def make(now: int) -> Transaction[tuple[None, list[object]]]:
+        for name, given in roles.items():
+            listed = json.dumps(given.split())
+            closed = None if given else now
+            yield from saved(Person("acme", name, name, listed, "[]", None, None, None, now, closed))
+        return None, []
+
+    await Identity(store).change("acme", make)  # type: ignore[arg-type]  # lines of the chain: there are none
+
+
+async def lines(store: Store) -> list[tuple[str, str, object]]:
+    found = await store.read("admin_events_after", "acme", 0, 100)
+    assert await Identity(store).broken_chain("acme") == []
+    return [
+        (line.kind, line.actor, json.loads(line.body).get("scope") or json.loads(line.body)["version"])
+        for line in found
+    ]
+
+
+async def refused(code: str, asked: object) -> None:
+    with pytest.raises(TenureError) as fault:
+        await asked  # type: ignore[misc]  # whatever is to be refused
+    assert fault.value.code == code
+
+
+async def outcome(store: Store, known: Policies | None = None) -> tuple[str, int, str | None]:
+    said = await (known or Policies(store)).ruling("acme", facts())
+    return said.outcome, said.version, said.error
+
+
+@pytest.mark.clause("GOV-17")
+async def test_a_tenant_without_an_active_policy_is_denied_everything(url: str) -> None:
+    async with opened(url) as store:
+        assert await outcome(store) == ("deny", 0, "POLICY_MISSING")
+        await Governing(store, "acme").publish(ALLOWS, "person:ada")
+        assert await outcome(store) == ("deny", 0, "POLICY_MISSING")
+
+
+async def test_a_version_is_written_once_and_the_same_text_is_the_same_version(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        first, is_new = await office.publish(ALLOWS, "person:ada")
+        assert (first.version, first.text, is_new) == (1, ALLOWS, True)
+        second, _ = await office.publish(DENIES, "person:bob")
+        again, is_new = await office.publish(ALLOWS, "person:bob")
+        assert (second.version, again, is_new) == (2, first, False)
+        assert [line.version for line in await office.versions(100, 10)] == [2, 1]
+        other, _ = await Governing(store, "other").publish(DENIES, "person:eve")
+        assert other.version == 1
+        await refused("POLICY_NOT_FOUND", office.policy(3))
+        assert await lines(store) == [
+            ("policy.published", "person:ada", 1),
+            ("policy.published", "person:bob", 2),
+        ]
+
+
+async def test_two_who_publish_at_once_get_two_versions(url: str) -> None:
+    async with opened(url) as store:
+        texts = [policy(f"deny: day {i}") for i in range(6)]
+        made = await asyncio.gather(*(Governing(store, "acme").publish(text, "person:ada") for text in texts))
+        assert sorted(row.version for row, _ in made) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -> None:
+    async with opened(url) as store:
+        office, known = Governing(store, "acme"), Policies(store)
+        await people(store, ada="admin", bob="admin", cyd="approver")
+        await office.publish(ALLOWS, "person:ada")
+        await refused("POLICY_NOT_FOUND", office.activate(9, "ada", may_propose=True))
+        await refused("FORBIDDEN", office.activate(1, "cyd", may_propose=False))
+        assert (await office.activate(1, "ada", may_propose=True)).step == "proposed"
+        assert await outcome(store, known) == ("deny", 0, "POLICY_MISSING")
+        await refused("SECOND_PERSON_NEEDED", office.activate(1, "ada", may_propose=True))
+        assert (await office.activate(1, "cyd", may_propose=False)).step == "done"
+        assert await outcome(store, known) == ("allow", 1, None)
+        assert (await office.activate(1, "ada", may_propose=True)).step == "done"
+        assert (await lines(store))[1:] == [
+            ("policy.proposed", "person:ada", 1),
+            ("policy.activated", "person:cyd", 1),
+        ]
+
+
+async def test_a_proposal_dies_with_the_role_of_whoever_made_it(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        await people(store, ada="admin", bob="admin", cyd="admin")
+        await office.publish(ALLOWS, "person:ada")
+        await office.activate(1, "ada", may_propose=True)
+        await people(store, ada="")
+        assert (await office.activate(1, "bob", may_propose=True)).step == "proposed"
+        await people(store, bob="viewer")
+        assert (await office.activate(1, "cyd", may_propose=True)).step == "proposed"
+        assert (await office.governance()).version == 0
+
+
+async def test_another_proposal_takes_the_place_of_the_first_and_one_may_be_withdrawn(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        await people(store, ada="admin", bob="admin")
+        await office.publish(ALLOWS, "person:ada")
+        await office.publish(DENIES, "person:ada")
+        await office.activate(1, "ada", may_propose=True)
+        assert (await office.activate(2, "bob", may_propose=True)).step == "proposed"
+        await refused("POLICY_NOT_FOUND", office.withdraw(1, "ada"))
+        assert (await office.withdraw(2, "ada")).proposed is None
+        assert (await office.activate(2, "ada", may_propose=True)).step == "proposed"
+
+
+async def test_of_many_who_say_the_same_at_once_the_first_proposes_and_the_next_makes_it_so(url: str) -> None:
+    async with opened(url) as store:
+        names = [f"p{i}" for i in range(6)]
+        await people(store, **dict.fromkeys(names, "admin"))
+        office = Governing(store, "acme")
+        await office.publish(ALLOWS, "person:p0")
+        await asyncio.gather(*(office.activate(1, name, may_propose=True) for name in names))
+        row = await office.governance()
+        assert (row.version, row.proposed, row.revision) == (1, None, 2)
+
+
+async def test_a_remembered_version_never_denies_or_asks_when_another_one_is_active(url: str) -> None:
+    async with opened(url) as store:
+        office, known = Governing(store, "acme"), Policies(store)
+        await office.install(DENIES)
+        assert await outcome(store, known) == ("deny", 1, None)
+        await office.install(ALLOWS)
+        assert await outcome(store, known) == ("allow", 2, None)
+        await office.install(DENIES)
+        assert await outcome(store, known) == ("allow", 2, None), "which the commit of the INTENT refuses"
+        said = await known.ruling("acme", facts(), fresh=True)
+        assert (said.outcome, said.version) == ("deny", 1)
+
+
+@pytest.mark.clause("GOV-17")
+async def test_a_version_that_cannot_be_read_denies(url: str) -> None:
+    async with opened(url) as store:
+        await Governing(store, "acme").install("version: 1\nrules: 7\n")
+        assert await outcome(store) == ("deny", 1, "POLICY_ERROR")
+
+
+async def test_the_installation_makes_a_policy_active_only_where_there_are_no_people(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        assert (await office.install(ALLOWS)).version == 1
+        assert (await office.install(ALLOWS)).revision == 1
+        await office.publish(DENIES, "person:x")
+        assert (await office.activate_alone(2)).version == 2
+        await people(store, ada="")
+        await refused("SECOND_PERSON_NEEDED", office.install(ALLOWS))
+        await refused("SECOND_PERSON_NEEDED", office.activate_alone(1))
+        assert (await office.governance()).version == 2
+        assert [line for line in await lines(store) if line[0] == "policy.activated"] == [
+            ("policy.activated", "installation", 1),
+            ("policy.activated", "installation", 2),
+        ]
+
+
+async def test_one_person_freezes_and_two_thaw(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        await people(store, ada="admin", bob="admin", cyd="approver")
+        await office.freeze("cn:forge", "person:bob")
+        await office.freeze("*", "client:alarm")
+        again = await office.freeze("*", "person:bob")
+        assert (scopes(again), again.revision) == (["*", "cn:forge"], 2)
+        await refused("FORBIDDEN", office.thaw("*", "cyd", may_propose=False))
+        assert (await office.thaw("*", "ada", may_propose=True)).step == "proposed"
+        await refused("SECOND_PERSON_NEEDED", office.thaw("*", "ada", may_propose=True))
+        assert thaws(await office.governance()) == {"*": "ada"}
+        assert (await office.thaw("*", "cyd", may_propose=False)).step == "done"
+        assert (await office.thaw("wf:none", "cyd", may_propose=False)).step == "done"
+        row = await office.governance()
+        assert (scopes(row), thaws(row)) == (["cn:forge"], {})
+        await refused("SECOND_PERSON_NEEDED", office.thaw_alone("cn:forge"))
+        assert await lines(store) == [
+            ("freeze.begun", "person:bob", "cn:forge"),
+            ("freeze.begun", "client:alarm", "*"),
+            ("thaw.proposed", "person:ada", "*"),
+            ("freeze.ended", "person:cyd", "*"),
+        ]
+
+
+async def test_freezing_anew_forgets_who_wanted_it_to_thaw(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        await people(store, ada="admin", bob="admin")
+        await office.freeze("wf:triage", "person:bob")
+        await office.thaw("wf:triage", "ada", may_propose=True)
+        await office.freeze("wf:triage", "person:bob")
+        assert (await office.thaw("wf:triage", "bob", may_propose=True)).step == "proposed"
+
+
+async def test_where_there_are_no_people_the_installation_thaws(url: str) -> None:
+    async with opened(url) as store:
+        office = Governing(store, "acme")
+        await office.freeze("*", "installation")
+        assert scopes(await office.thaw_alone("*")) == []
+        assert (await lines(store))[-1] == ("freeze.ended", "installation", "*")

@@ -1,0 +1,153 @@
+"""What a run did is taken back: newest first, by a run of its own, as far as it still is as it was left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import tenure
+from tenure.embedded.undoing import Undone
+from tenure.errors import TenureError
+from tenure.govern.addresses import Reach
+from tenure.govern.connectors.github import GitHubConnector
+from tenure.govern.connectors.link import Link
+from tenure.govern.outgoing import Way
+from tenure.ids import run_int
+from tenure.sdk import Workflow
+from tenure.testing import Lab
+from tenure.testing.doubles import GitHubDouble
+
+TOKEN = "nobody-has-this"
+ISSUE = {"repo": "acme/app", "number": 7}
+POLICY = """
+version: 1
+rules:
+  - name: triage
+    connector: github
+    operation: [label.add, label.remove, assignee.add, assignee.remove, comment.create, comment.delete]
+    allow: true
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHubDouble]:
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    with GitHubDouble(token=TOKEN) as double:
+        double.issue("acme/app", 7, labels=("bug",), assignees=("ada",))
+        yield double
+
+
+async def _triage(hold: bool = False) -> str:
+    await tenure.act("github.label.add", target=ISSUE, fields={"labels": ["urgent", "bug"]})
+    await tenure.act("github.assignee.add", target=ISSUE, fields={"assignees": ["eve"]})
+    if hold:
+        await tenure.wait("go on")
+    return "done"
+
+
+triage = Workflow(_triage, name="triage")
+careful = Workflow(_triage, name="careful", compensate=True)
+
+
+def lab_of(github: GitHubDouble, url: str | None, *flows: Workflow[..., Any]) -> Lab:
+    way = Way(hosts=(github.url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
+    link = Link(base_url=github.url, way=way, tokens={"default": "env:GITHUB_TOKEN"})
+    return Lab(*flows, url=url, connectors=[GitHubConnector("github", link)], policy=POLICY)
+
+
+def outcomes(undone: Undone) -> list[tuple[str, str]]:
+    return [(line.action, line.outcome) for line in undone.lines]
+
+
+async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDouble, url: str | None) -> None:
+    async with lab_of(github, url, triage) as lab:
+        run = await lab.start(triage)
+        assert await run.result() == "done"
+        issue = github.issues["acme/app", 7]
+        assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug", "urgent"], ["ada", "eve"])
+        foreseen = await lab.engine.foresee_undo(run.id)
+        assert outcomes(foreseen) == [("github.assignee.add", "to_undo"), ("github.label.add", "to_undo")]
+        undo = lab.run(await lab.engine.undo(run.id, actor="person:eve"))
+        undone = msgspec.convert(await undo.result(), Undone)
+        assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "undone")]
+        # What was there before the run did anything stays: `bug` was.
+        assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
+        await lab.engine.settle()
+        receipts = await lab.engine.store.read("receipts_of", run_int(run.id))
+        assert [row.state for row in receipts] == ["reversed", "reversed"]
+        assert {row.reversed_run for row in receipts} == {run_int(undo.id)}
+        # Once more there is nothing left to undo; and the action itself may be done again.
+        assert (await lab.engine.foresee_undo(run.id)).lines == ()
+        (view,) = await lab.engine.undos(run.id)
+        assert (view.run, view.status, view.requester) == (undo.id, "succeeded", "person:eve")
+
+
+async def test_what_somebody_has_changed_since_is_a_conflict_and_not_touched(
+    github: GitHubDouble, url: str | None
+) -> None:
+    async with lab_of(github, url, triage) as lab:
+        run = await lab.start(triage)
+        await run.result()
+        issue = github.issues["acme/app", 7]
+        issue["labels"].remove("urgent")  # a person did
+        undone = msgspec.convert(await lab.run(await lab.engine.undo(run.id)).result(), Undone)
+        assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "conflict")]
+        assert sorted(issue["labels"]) == ["bug"]
+
+
+async def test_a_run_that_goes_on_is_not_undone_and_nobody_undoes_by_hand(
+    github: GitHubDouble, url: str | None
+) -> None:
+    forged = Workflow(_forged, name="forged")
+    async with lab_of(github, url, triage, forged) as lab:
+        run = await lab.start(triage, hold=True)
+        await run.reaches("waiting_external")
+        with pytest.raises(TenureError) as refused:
+            await lab.engine.undo(run.id)
+        assert refused.value.code == "RUN_INVALID_TRANSITION"
+        other = await lab.start(forged, run.id)
+        with pytest.raises(TenureError):
+            await other.result()
+
+
+async def _forged(run: str) -> None:
+    await tenure.act(
+        "github.label.remove", target=ISSUE, fields={"labels": ["urgent"]}, reverses=(run, 1), expects={}
+    )
+
+
+@pytest.mark.clause("GWI-05")
+async def test_a_canceled_run_that_asks_for_it_is_compensated_and_its_log_shows_it(
+    github: GitHubDouble, url: str | None
+) -> None:
+    async with lab_of(github, url, careful) as lab:
+        run = await lab.start(careful, hold=True)
+        await run.reaches("waiting_external")
+        issue = github.issues["acme/app", 7]
+        assert sorted(issue["labels"]) == ["bug", "urgent"]
+        await lab.engine.cancel(run.id)
+        await lab.engine.settle()
+        (view,) = await lab.engine.undos(run.id)
+        await lab.run(view.run).result()
+        (view,) = await lab.engine.undos(run.id)
+        assert [line.outcome for line in view.lines] == ["undone", "undone"]
+        assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
+
+
+async def test_a_canceled_run_that_does_not_ask_is_left_as_it_is(github: GitHubDouble) -> None:
+    async with lab_of(github, None, triage) as lab:
+        run = await lab.start(triage, hold=True)
+        await run.reaches("waiting_external")
+        await lab.engine.cancel(run.id)
+        await lab.engine.settle()
+        assert await lab.engine.undos(run.id) == []
+        assert sorted(github.issues["acme/app", 7]["labels"]) == ["bug", "urgent"]
