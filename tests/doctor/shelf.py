@@ -25,7 +25,7 @@ def _save(stories: tuple[Story, ...]) -> Save:
         bundle = story.bundle()
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
-            bundle.children, bundle.payloads, bundle.events, bundle.outbox,
+            bundle.children, bundle.payloads, bundle.events, bundle.outbox, bundle.verdicts, bundle.receipts, bundle.purses,
         )  # fmt: skip
         for table in tables:
             for row in table:

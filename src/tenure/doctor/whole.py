@@ -1,4 +1,4 @@
-"""What only all runs together show: I31, I35, I39, I46, and rows that belong to no run (I50)."""
+"""What only all runs together show: I31, I35, I37, I39, I46, and rows that belong to no run (I50)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ class Start(msgspec.Struct, frozen=True, order=True):
     workflow: str
 
 
+class Wrote(msgspec.Struct, frozen=True):
+    """A run that has written to the world."""
+
+    run_id: int
+    tenant: str
+    workflow: str
+    writes: int
+
+
 class WholeView(msgspec.Struct, kw_only=True):
     """What the checks over all runs look at."""
 
@@ -43,6 +52,10 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Runs whose key is answered with another run, with the key."""
     same_slot: Sequence[tuple[int, str]] = ()
     """Runs of a schedule's slot that another run was started for too, with the slot."""
+    wrote: Sequence[Wrote] = ()
+    """Runs that have written to the world."""
+    same_act: Sequence[tuple[int, str]] = ()
+    """Runs with a receipt that holds a key which another run's holds too, with the key."""
     key_holders_twice: Sequence[int] = ()
     """Runs that share a concurrency key although both have begun."""
     orphans: Sequence[int] = ()
@@ -140,6 +153,26 @@ def starts_within_rates(view: WholeView) -> Iterator[Finding]:
                 )
 
 
+def writes_within_caps(view: WholeView) -> Iterator[Finding]:
+    """I46: no run has made more writes than its tenant's and its workflow's max_writes_per_run."""
+    for cap in view.caps:
+        most = cap.max_writes_per_run
+        if most is None or cap.scope.startswith("ws:"):
+            continue
+        for run in view.wrote:
+            if run.tenant == cap.tenant and cap.scope in ("", f"wf:{run.workflow}") and run.writes > most:
+                yield (
+                    f"run {run.run_id}",
+                    f"has made {run.writes} writes; max_writes_per_run is {most} (unless it was lowered since)",
+                )
+
+
+def one_effect_per_key(view: WholeView) -> Iterator[Finding]:
+    """I37: no two runs of a tenant have a receipt that holds the same key."""
+    for run_id, key in view.same_act:
+        yield f"run {run_id}", f"holds the action key {key!r}, and so does another run"
+
+
 def one_holder_per_key(view: WholeView) -> Iterator[Finding]:
     """I46: one run at a time holds a concurrency key."""
     for run_id in view.key_holders_twice:
@@ -180,10 +213,12 @@ WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] =
     ("I32", one_request_per_key),
     ("I33", one_answer_per_key),
     ("I35", one_run_per_slot),
+    ("I37", one_effect_per_key),
     ("I39", feed_is_committed),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
     ("I46", one_holder_per_key),
+    ("I46", writes_within_caps),
     ("I50", rows_have_their_run),
     ("I51", admin_chains_recompute),
     ("I51", ledgers_recompute),

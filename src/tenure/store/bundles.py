@@ -16,7 +16,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
-from tenure.doctor.whole import Leases, Start
+from tenure.doctor.whole import Leases, Start, Wrote
+from tenure.kernel.governed import HELD_RECEIPT
 from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
 from tenure.store.identity import broken_chains
@@ -167,6 +168,8 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
         other_request=[(row.run_id, row.name) for row in amiss if row.other_request],
         other_answer=[(row.run_id, row.name) for row in amiss if row.other_answer],
         same_slot=keys.same_slot,
+        same_act=await _still_held(store, keys.same_act),
+        wrote=keys.wrote,
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
@@ -177,15 +180,30 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
     )
 
 
+async def _still_held(store: Reader, found: list[tuple[int, int, str]]) -> list[tuple[int, str]]:
+    """Those that hold a key together now: one may have been taken back after it was read, and the other begun before that."""
+    held = []
+    for run_id, other, name in found:
+        rows = [row for one in (run_id, other) for row in await store.read("receipts_of", one)]
+        if sum(row.name == name and row.state in HELD_RECEIPT for row in rows) > 1:
+            held.append((run_id, name))
+    return held
+
+
 class _Keys:
-    """Idempotency keys seen so far, sixteen bytes each."""
+    """Idempotency keys, slots and keys of actions seen so far, sixteen bytes each; and who has written."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self.twice: list[tuple[int, str]] = []
         self.same_slot: list[tuple[int, str]] = []
+        self._acts: dict[bytes, int] = {}
+        self.same_act: list[tuple[int, int, str]] = []
+        """(run, another one, the key that a receipt of each held when it was read)."""
+        self.wrote: list[Wrote] = []
 
     def see(self, bundle: Bundle) -> None:
+        self._see_acts(bundle)
         spec = bundle.spec
         if spec is None or spec.idempotency_key is None:
             return
@@ -195,6 +213,20 @@ class _Keys:
             self.twice.append((bundle.run.id, spec.idempotency_key))
         self._seen.add(short)
         self._see_slot(bundle.run.id, spec)
+
+    def _see_acts(self, bundle: Bundle) -> None:
+        """I37 and I46, of runs that have done something to the world."""
+        run = bundle.run
+        for receipt in bundle.receipts:
+            if receipt.state in HELD_RECEIPT:
+                key = msgspec.json.encode((run.tenant, receipt.name))
+                short = blake2b(key, digest_size=16).digest()
+                other = self._acts.setdefault(short, run.id)
+                if other != run.id:
+                    self.same_act.append((run.id, other, receipt.name))
+        for purse in bundle.purses:
+            if purse.writes:
+                self.wrote.append(Wrote(run.id, run.tenant, run.workflow, purse.writes))
 
     def _see_slot(self, run_id: int, spec: RunSpec) -> None:
         """I35 by what the run says it was started for, whatever its key is. (A rerun repeats those words.)"""
