@@ -46,7 +46,8 @@ class Covered:
         """What is asked for, without any secret; a fault of it as what it means, without any either."""
         with heard() as values:
             try:
-                return _fitting(Redactor(values).clean(await asked()))
+                given = await asked()
+                return _fitting(Redactor(values).clean(given))
             except Exception as raised:  # a connector's own, whatever it is
                 fault = self._inner.classify(raised)
                 if reads:
