@@ -141,8 +141,9 @@ async def activate_policy(request: Call, version: FromPath[str]) -> Response[Act
 @post("/policies/{version:str}/withdraw", summary="Take back a proposal", status_code=200)
 async def withdraw_policy(request: Call, version: FromPath[str]) -> VersionView:
     """Of a version that somebody wants to be active."""
+    person_asking(request.who)
     office, number = _office(request), _version(version)
-    now = await office.withdraw(number, person_asking(request.who))
+    now = await office.withdraw(number, request.who.actor)
     return version_view(await office.policy(number), now)
 
 
