@@ -487,6 +487,20 @@ def unknown(story: ActStory, **how: Any) -> tuple[int, int]:
     return no, wait
 
 
+@pytest.mark.parametrize("how", ["found", "repeated"])
+def test_an_unknown_act_that_is_found_or_repeated_asks_nobody_any_more(how: str) -> None:
+    """A look-up may settle it, and what is safe to repeat may be repeated."""
+    story = begun()
+    no, wait = unknown(story, repeats="native_key")
+    if how == "repeated":
+        assert story.repeat(no).state == "call"
+        assert (story.receipt(no).state, story.wait(wait).state) == ("intent", "closed")
+    story.settle(no, "succeeded", result=b"1")
+    assert (story.receipt(no).state, story.wait(wait).state) == ("succeeded", "closed")
+    with story.refuses("RECEIPT_SETTLED"):
+        story.settle_by("person:bob", no, "done")
+
+
 def test_a_person_who_says_not_done_fails_the_act_and_gives_the_write_back() -> None:
     story = begun()
     no, wait = unknown(story)
