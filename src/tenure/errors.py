@@ -164,6 +164,11 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
+    "APPROVER_COUNTED": _spec(
+        409,
+        "This person has said yes already, and counts once.",
+        "Ask somebody else: a second person answers over a server, with a key of their own.",
+    ),
     "APPROVER_NOT_IN_GROUP": _spec(
         403,
         "The approval is for the people of a group.",

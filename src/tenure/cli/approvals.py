@@ -1,4 +1,8 @@
-"""`tenure approvals`: what people are asked, and their answers."""
+"""`tenure approvals`: what people are asked, and their answers.
+
+Law: beside a database whoever answers is one local person, the account's, and cannot choose to be another: alone it never
+satisfies a gate for two. Over a server it is the person whose key it is.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from rich.text import Text
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import keep_ids, table, value_text, when
-from tenure.cli.session import Approver, RunArg, Tenant, ask, who
+from tenure.cli.session import RunArg, Tenant, ask, who
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
     from tenure.embedded import ApprovalView
 
 _app = typer.Typer(
@@ -23,11 +29,12 @@ _app = typer.Typer(
 
     tenure approvals list -- every open question
 
-    tenure approvals approve run_2026-02-14_080000_abc123 --by ada --reason "looked at it"
+    tenure approvals approve run_2026-02-14_080000_abc123 --reason "looked at it"
 
-    tenure approvals reject run_2026-02-14_080000_abc123 --by ada --no 2 -- of several questions, the second
+    tenure approvals reject run_2026-02-14_080000_abc123 --no 2 -- of several questions, the second
 
-    Whoever asked for a run does not count, and nobody counts twice; `--by` says who answers.
+    Whoever stands behind a run does not count, and nobody counts twice. Beside a database you are one person, uid:N of this
+    account; a second one answers over a server, with a key of their own.
     """,
     no_args_is_help=True,
 )
@@ -94,12 +101,11 @@ def approve(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say yes. Whoever started the run does not count, and nobody counts twice."""
+    """Say yes. Whoever stands behind the run does not count, and nobody counts twice."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("approve", run, said, db, tenant, by, as_json)
+    _answer("approve", run, said, db, tenant, as_json)
 
 
 @_app.command()
@@ -111,20 +117,30 @@ def reject(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
     """Say no: one refusal decides."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("reject", run, said, db, tenant, by, as_json)
+    _answer("reject", run, said, db, tenant, as_json)
 
 
-def _answer(
-    verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, by: str | None, as_json: bool
-) -> None:
-    status: str = ask(
-        db, tenant, lambda desk: getattr(desk, verb)(run, approver=who(by), **said), changes=True
-    )
+def _must_be_first(asked: list[ApprovalView], no: int | None) -> None:
+    """Refuse a second yes of the local person where more people are needed: it is no second person's."""
+    for one in asked:
+        if one.status == "requested" and no in (None, one.no) and who(None) in one.votes:
+            raise TenureError(
+                "APPROVER_COUNTED", f"{who(None)} has said yes; {one.people} people have to, and you are one"
+            )
+
+
+def _answer(verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, as_json: bool) -> None:
+    async def call(desk: Desk) -> str:
+        if verb == "approve":
+            _must_be_first(await desk.approvals(run), said["no"])
+        status: str = await getattr(desk, verb)(run, approver=who(None), **said)
+        return status
+
+    status = ask(db, tenant, call, changes=True)
     if as_json:
         print_json({"run": run, "status": status})
     else:
