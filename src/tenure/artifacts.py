@@ -110,8 +110,8 @@ class Artifacts:
 
     async def kept(self, path: str) -> bytes:
         """What was kept under a path."""
-        store = await asyncio.to_thread(self._open)
         try:
+            store = await asyncio.to_thread(self._open)
             found = await obstore.get_async(store, f"{KEPT}/{path}")
             return bytes(await found.bytes_async())
         except (NotFoundError, FileNotFoundError) as fault:

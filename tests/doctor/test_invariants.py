@@ -11,6 +11,7 @@ from tenure import limits
 from tenure.clock import us
 from tenure.doctor import INVARIANTS, Bundle, WholeView, check_run, check_whole
 from tenure.doctor.whole import WHOLE_CHECKS, Leases, Start, Wrote
+from tenure.kernel.governance import Evidence
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Attempt, Cap, Outbox, Payload, Step
 from tests.doctor import healthy
@@ -482,6 +483,15 @@ def an_actor_replaced(bundle: Bundle) -> None:
 @breaks("I51", healthy.retried)
 def another_head(bundle: Bundle) -> None:
     bundle.run.head = b"\0" * 32
+
+
+@breaks("I52", healthy.retried)
+def evidence_that_no_seal_names(bundle: Bundle) -> None:
+    last = bundle.events[-1]
+    row = Evidence(
+        bundle.run.id, 0, bundle.run.tenant, b"s" * 32, 1, last.hash, last.seq, None, b"r", b"e", BEGIN_US
+    )
+    bundle.evidence.append(row)
 
 
 # ------------------------------------------------------------------------------------ runs and attempts

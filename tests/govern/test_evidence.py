@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tenure import ids
+from tenure.doctor import check_run
 from tenure.errors import TenureError
 from tenure.govern.evidence.archive import unpacked
 from tenure.govern.evidence.bundle import build
@@ -19,6 +20,7 @@ from tenure.govern.evidence.sealer import Sealer
 from tenure.govern.evidence.verify import verify
 from tenure.kernel.commands import Seal, SealedPart
 from tenure.kernel.governance import CostLine, Evidence
+from tenure.store.bundles import examine, load_bundle
 from tenure.testing import Lab
 from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
 
@@ -208,6 +210,36 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
             build(number, "default", forged, [])
         assert "event 3" in refused.value.message
+
+
+async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None) -> None:
+    """I52: records against the run's own seals, and the zips that lie among the artifacts against their records."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        await sealed(lab, run)
+        await labeled(lab, run)
+        (later,) = await sealed(lab, run)
+        store, artifacts = lab.engine.store, lab.engine.artifacts
+        assert (await examine(store, artifacts=artifacts)).clean
+        bundle = await load_bundle(store, later.run_id)
+        assert bundle is not None
+        for damage in (
+            lambda rows: rows.pop(),
+            lambda rows: rows.pop(0),
+            lambda rows: setattr(rows[0], "sha256", b"0" * 32),
+            lambda rows: setattr(rows[1], "events", 1),
+            lambda rows: setattr(rows[0], "tenant", "beta"),
+        ):
+            damaged = bundle.copied()
+            damage(damaged.evidence)
+            assert {found.number for found in check_run(damaged)} == {"I52"}
+        file = lab.folder / "artifacts" / "evidence" / later.reference.decode()
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        file.unlink()
+        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        file.write_bytes(whole)
 
 
 async def test_another_tenants_evidence_is_none(url: str | None) -> None:

@@ -117,7 +117,7 @@ _LINES = (
     Invariant("I49", "cancel is final by its deadline, and nothing outlives its timeout", "eventual"),
     Invariant("I50", "every child row's tenant is its parent's", "run"),
     Invariant("I51", "the hash chain recomputes, and what was sealed is what is there", "run"),
-    Invariant("I52", "one evidence bundle per finished run, sha256 as recorded", "later", "evidence"),
+    Invariant("I52", "one evidence bundle per sealed run, and numbered supplements, sha256 as recorded", "run"),
     Invariant(
         "I53",
         "no secret in any table, log, metric, bundle or response",

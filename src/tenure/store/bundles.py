@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tenure.artifacts import Artifacts
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
 from tenure.doctor.whole import Leases, Start, Wrote
+from tenure.errors import TenureError
 from tenure.kernel.governed import HELD_RECEIPT
 from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
@@ -105,6 +107,7 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             verdicts=await store.read("verdicts_of", run_id),
             receipts=await store.read("receipts_of", run_id),
             purses=await store.read("purses_of", run_id),
+            evidence=await store.read("evidence_of", run_id),
         )
         if await store.read("get_run", run_id) == [run]:
             return bundle
@@ -118,11 +121,13 @@ async def examine(
     on_progress: Callable[[int, int], None] | None = None,
     settled: bool = False,
     rates_since: int | None = None,
+    artifacts: Artifacts | None = None,
 ) -> Report:
     """Examine every run, and then all of them together.
 
     `on_progress` is told (runs examined, runs there were). `rates_since`: runs that began before count
-    against no rate, for a database whose caps were changed since.
+    against no rate, for a database whose caps were changed since. With `artifacts`, the bundles that lie there are compared
+    with their records.
     """
     report = Report(settled=settled)
     now: int = (await store.read("now"))[0].now_us
@@ -144,6 +149,8 @@ async def examine(
             report.runs += 1
             report.events += len(bundle.events)
             report.add(check_run(bundle, settled=settled, now=now))
+            if artifacts is not None:
+                report.add(await _lost_evidence(artifacts, bundle))
             run = bundle.run
             if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
                 starts.append(Start(run.admitted_at, run.id, run.tenant, run.workflow))
@@ -153,6 +160,22 @@ async def examine(
                 on_progress(report.runs, max(total, report.runs))
     report.add(check_whole(await _whole(store, starts, keys, feed)))
     return report
+
+
+async def _lost_evidence(artifacts: Artifacts, bundle: Bundle) -> list[Violation]:
+    """I52, of what lies among the artifacts; where those cannot be reached from here, nothing is said."""
+    found = []
+    for row in bundle.evidence:
+        problem = "its bundle is not what was sealed"
+        try:
+            if sha256(await artifacts.kept(row.reference.decode())).digest() == row.sha256:
+                continue
+        except TenureError as refused:
+            if refused.code != "ARTIFACT_LOST":
+                continue
+            problem = "its bundle is not among the artifacts"
+        found.append(Violation("I52", problem, row.run_id, f"evidence {row.no}"))
+    return found
 
 
 async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedCheck) -> WholeView:
