@@ -20,6 +20,7 @@ from tenure.kernel.governance import Governance
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Cap
 from tenure.kernel.service import Person
+from tenure.orchestrator.why import why as explained
 from tenure.store.port import Query, Transaction
 from tests.conformance.world import Place, World
 
@@ -341,3 +342,22 @@ async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
         await w.settle()
         spec = await w.spec(new)
         assert (spec.budget, spec.currency, spec.compensate) == (50, "EUR", True)
+
+
+async def test_why_says_whose_word_an_act_waits_for(place: Place) -> None:
+    async with acting(place) as w:
+        lease = await w.begin()
+        act = w.act(run=lease.run_id, label="close/a#1")
+        asked = await w.speak(a.ProposeAct, lease, act=act, ruling=ASK, question=b'{"title":"add bug"}')
+        await w.say(c.Suspend, lease, waits=(asked.no,))
+        why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
+        assert (why.reason, why.step) == ("approval", "close/a#1")
+        assert "'add bug': 0 of 1 people said yes" in why.text
+        await w.approve(lease.run_id, asked.no, by="person:bob", digest=act.digest.hex())
+        lease = await w.claim()
+        reply = await w.intend(lease, act=act, ruling=ASK, approval_no=asked.no)
+        told = await w.settled(lease, reply.no, "unknown")
+        await w.say(c.Suspend, lease, waits=(told.no,))
+        why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
+        assert (why.reason, why.step) == ("receipt", "close/a#1")
+        assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text
