@@ -19,7 +19,8 @@ from tenure.govern.evidence.bundle import build
 from tenure.govern.evidence.sealer import Sealer
 from tenure.govern.evidence.verify import verify
 from tenure.kernel.commands import Seal, SealedPart
-from tenure.kernel.governance import CostLine, Evidence
+from tenure.kernel.governance import Evidence
+from tenure.kernel.governed import CostLine
 from tenure.store.bundles import examine, load_bundle
 from tenure.testing import Lab
 from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
@@ -69,8 +70,8 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
         run = await ended(lab)
         number = ids.run_int(run.id)
         costs = [
-            CostLine(number, "openai", "large", "USD", "default", "story", 7, 2, 30, 40, 125),
-            CostLine(number, "anthropic", "small", "USD", "default", "story", 7, 1, 10, 20, 5),
+            CostLine(number, 1, "default", "story", 7, "openai", "large", "USD", 2, 30, 40, 125),
+            CostLine(number, 2, "default", "story", 7, "anthropic", "small", "USD", 1, 10, 20, 5),
         ]
         built = build(number, "default", await lab.engine.store.read("events_of", number), costs)
     said: dict[str, Any] = {
