@@ -1069,6 +1069,7 @@ WHOLE: list[tuple[str, WholeView, str]] = [
     ("I39", WholeView(untold=[(11, 3)]), "run 11"),
     ("I39", WholeView(unfounded=[(12, 3)]), "run 12"),
     ("I51", WholeView(broken_chains=[("acme", 3)]), "tenant acme"),
+    ("I53", WholeView(bare_secrets=[("acme", "hook h_1")]), "tenant acme"),
     ("I51", WholeView(broken_ledgers=[("acme", "leaf 3", "it is not there")]), "tenant acme"),
     ("I46", WholeView(key_holders_twice=[8]), "run 8"),
     ("I37", WholeView(same_act=[(13, "sn:1")]), "run 13"),

@@ -11,11 +11,12 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import apsw
 import httpx
 import pytest
 import structlog
@@ -40,10 +41,11 @@ from tenure.secrets import Secrets, heard, resolve_own
 from tenure.server.observe.logs import configure
 from tenure.server.serving import serving
 from tenure.server.settings import Settings
+from tenure.store.bundles import examine
 from tenure.store.policies import Governing
 from tenure.testing.doubles import Double, Reply, Request
-from tests.server.senders import GitHub, contents, make_hook, pull_request
-from tests.server.stage import Site
+from tests.server.senders import REFERENCE, GitHub, contents, make_hook, pull_request
+from tests.server.stage import Site, site
 
 ODD = "/+ =&?%"
 """Characters that each way of writing writes otherwise."""
@@ -417,3 +419,25 @@ async def _looked(callers: dict[str, httpx.AsyncClient], run: str) -> None:
         await callers["operator"].get(path)
     for path in ("/keys", "/people", "/clients", "/audit", "/hooks", "/webhooks", "/ledger/trust"):
         await callers["admin"].get(path)
+
+
+async def test_the_doctor_sees_a_hook_that_holds_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody wrote into the database; what they wrote is not repeated."""
+    monkeypatch.setenv("TENURE_SECRET_acme_HOOK", HOOK)
+    file = tmp_path / "site.db"
+    async with site(f"sqlite:{file}") as s:
+        hook = await make_hook(s, "github")
+        assert (await examine(s.engine.store)).clean
+        for secrets, clean in (('["hunter2"]', False), ("hunter2", False), (f'["{REFERENCE}"]', True)):
+            with closing(
+                apsw.Connection(str(file))
+            ) as db:  # two libraries in one process would break its locks
+                db.set_busy_timeout(10_000)
+                db.execute("update hook set secrets = ?", (secrets,))
+            report = await examine(s.engine.store)
+            assert report.clean == clean
+            assert [violation.number for violation in report.violations] == ([] if clean else ["I53"])
+            assert clean or hook["id"] in str(report.violations[0])
+            assert "hunter2" not in str(report)

@@ -117,12 +117,13 @@ _LINES = (
     Invariant("I49", "cancel is final by its deadline, and nothing outlives its timeout", "eventual"),
     Invariant("I50", "every child row's tenant is its parent's", "run"),
     Invariant("I51", "the hash chain recomputes, and what was sealed is what is there", "run"),
-    Invariant("I52", "one evidence bundle per sealed run, and numbered supplements, sha256 as recorded", "run"),
+    Invariant(
+        "I52", "one evidence bundle per sealed run, and numbered supplements, sha256 as recorded", "run"
+    ),
     Invariant(
         "I53",
-        "no secret in any table, log, metric, bundle or response",
-        "later",
-        "the secrets themselves: a database has none to compare with",
+        "no secret in any table, log, metric, bundle or response: they are named by reference",
+        "global",
     ),
     Invariant("I54", "payloads within limits", "run"),
     Invariant("I55", "every run is terminal or waits for a named person, event or time", "eventual"),

@@ -70,6 +70,8 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Admin chains that do not recompute: (tenant, line)."""
     broken_ledgers: Sequence[tuple[str, str, str]] = ()
     """What is wrong with ledgers: (tenant, place, what)."""
+    bare_secrets: Sequence[tuple[str, str]] = ()
+    """Hooks and webhooks that have something else than a reference where a secret is named: (tenant, which)."""
 
 
 def check_whole(view: WholeView) -> list[Violation]:
@@ -167,6 +169,12 @@ def writes_within_caps(view: WholeView) -> Iterator[Finding]:
                 )
 
 
+def secrets_by_reference(view: WholeView) -> Iterator[Finding]:
+    """I53: of a secret that others share with us, its reference is kept. (What is no reference may be one: it is not shown.)"""
+    for tenant, which in view.bare_secrets:
+        yield f"tenant {tenant}", f"has a {which} whose secret is no reference: it may be the secret itself"
+
+
 def one_effect_per_key(view: WholeView) -> Iterator[Finding]:
     """I37: no two runs of a tenant have a receipt that holds the same key."""
     for run_id, key in view.same_act:
@@ -222,5 +230,6 @@ WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] =
     ("I50", rows_have_their_run),
     ("I51", admin_chains_recompute),
     ("I51", ledgers_recompute),
+    ("I53", secrets_by_reference),
 )
 """By the number of their invariant; I50 and I51 are also checks of each run."""

@@ -24,6 +24,7 @@ from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
 from tenure.store.identity import broken_chains
 from tenure.store.ledger_check import broken_ledgers
+from tenure.store.named_secrets import bare_secrets
 
 T = TypeVar("T")
 
@@ -199,6 +200,7 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
         untold=untold,
         unfounded=unfounded,
         broken_chains=await broken_chains(store),
+        bare_secrets=await bare_secrets(store),
         broken_ledgers=[(tenant, flaw.place, flaw.text) for tenant, flaw in await broken_ledgers(store)],
     )
 
