@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,8 @@ def signer(tmp_path: Path) -> Signer:
     return make_key(tmp_path / "seal.key")
 
 
-def keeper_of(store: Store, signer: Signer | None, **more: object) -> Keeper:
-    return Keeper(store, signer=lambda: signer, **more)  # type: ignore[arg-type]
+def keeper_of(store: Store, signer: Signer | None, **more: Any) -> Keeper:
+    return Keeper(store, signer=lambda: signer, **more)
 
 
 async def kinds(store: Store, tenant: str) -> list[str]:
