@@ -157,11 +157,17 @@ CODES: dict[str, ErrorSpec] = {
     "APPROVAL_NOT_FOUND": _spec(404, "There is no such approval.", "List them with `tenure approvals list`."),
     "APPROVAL_DECIDED": _spec(409, "The approval has been decided already.", "Nothing to do."),
     "APPROVAL_EXPIRED": _spec(409, "The approval expired before it was decided.", "Ask again."),
+    "DIGEST_MISSING": _spec(
+        422,
+        "The answer has to name what was shown.",
+        "Look at the question, and say its digest with the answer.",
+    ),
     "APPROVAL_STALE": _spec(
         409,
         "The approval was revised; this answers an older question.",
         "Look at the newest revision and decide again.",
     ),
+    "APPROVAL_NOT_GIVEN": _spec(409, "There is no yes of this person to be taken back.", "Nothing to do."),
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
     "APPROVER_COUNTED": _spec(

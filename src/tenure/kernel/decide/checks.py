@@ -59,6 +59,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     c.Park: (("why", 1, LABEL_CHARS_MAX),),
     c.OpenWait: (("label", 1, LABEL_CHARS_MAX),),
     c.DecideApproval: (("approver", 1, NAME_CHARS_MAX),),
+    a.WithdrawApproval: (("approver", 1, NAME_CHARS_MAX),),
     c.DeliverEvent: (
         ("name", 1, NAME_CHARS_MAX),
         ("event_id", 1, KEY_CHARS_MAX),
@@ -77,6 +78,7 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
     c.CreateRun: ("attempt_no", "resume_count"),
     c.RecordCheckpoint: ("seq", "n", "idx", "tries"),
     c.DecideApproval: ("no",),
+    a.WithdrawApproval: ("no",),
     c.ReviseApproval: ("no",),
     c.RevokeLease: ("idx", "n"),
     a.ProposeAct: ("idx", "n"),
