@@ -7,12 +7,14 @@ import base64
 import json
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenure import ids
 from tenure.doctor import check_run
+from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.govern.evidence.archive import unpacked
 from tenure.govern.evidence.bundle import build
@@ -198,6 +200,20 @@ async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> 
         await lab.jump("1m")
         assert await sealer.once() == 1
         assert [one.part for one in await lab.engine.evidence(runs[0].id)] == [0, 1]
+
+
+async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None:
+    place = f"sqlite:{tmp_path / 'runs.db'}"
+    async with Engine(place, evidence=True) as engine, engine.worker(short):
+        run = await engine.start(short, PLANTED)
+        await run.result()
+        while not (parts := await engine.evidence(run.id)):  # noqa: ASYNC110 - it comes within a look or two
+            await asyncio.sleep(0.05)
+    assert [(part.part, part.key_id) for part in parts] == [(0, None)]
+    async with Engine(place) as engine, engine.worker(short):
+        run = await engine.start(short, PLANTED)
+        await run.result()
+        assert not engine.seals
 
 
 async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) -> None:

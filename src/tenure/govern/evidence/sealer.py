@@ -51,7 +51,7 @@ SHARE = 0.25
 BUSY_COMMANDS = 64
 """Where more than these wait for their commit, sealing waits too."""
 YIELD_SECONDS = 0.02
-YIELDS_MAX = 50
+YIELDS_MAX = 10
 """But not for ever."""
 SEALER = Context("system:sealer", "system", "evidence")
 
@@ -191,11 +191,17 @@ class Sealer(Rounds):
     """Seals whatever ends, until it is stopped (law 3). An async context manager."""
 
     def __init__(
-        self, orchestrator: Orchestrator, sealing: Sealing, *, seconds: float = LOOK_SECONDS
+        self,
+        orchestrator: Orchestrator,
+        sealing: Sealing,
+        *,
+        seconds: float = LOOK_SECONDS,
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         super().__init__("sealer", self.once, seconds, RUNS_AT_ONCE)
         self._orchestrator = orchestrator
         self._sealing = sealing
+        self._quiet_us = us(quiet_seconds)
         self._after = (0, 0)
         """Up to where this round has looked, so that runs which cannot be sealed hold up no others."""
 
@@ -203,7 +209,7 @@ class Sealer(Rounds):
         """Seal some of what has ended; how many runs were looked at."""
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
-        quiet, later = now - us(QUIET_SECONDS), now - us(LATER_QUIET_SECONDS)
+        quiet, later = now - self._quiet_us, now - us(LATER_QUIET_SECONDS)
         found: list[Unsealed] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
         clock = asyncio.get_running_loop().time
         for run in found:
