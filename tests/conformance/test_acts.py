@@ -15,6 +15,7 @@ from tenure import ids
 from tenure.kernel import actions as a
 from tenure.kernel import commands as c
 from tenure.kernel.actions import ActReply, Proposed, Ruling
+from tenure.kernel.costs import Cost
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import Receipt
@@ -294,11 +295,15 @@ async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Pl
         assert (await w.step(undo)).queue == "default|flow:tenure.undo@1"
 
 
+def euros(micros: int) -> tuple[Cost, ...]:
+    return (Cost("openai", "large", micros=micros, currency="EUR"),)
+
+
 async def test_a_run_over_its_budget_ends_in_the_commit_that_says_so(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR")
-        await w.checkpoint(lease, "one", spent=100)
-        reply = await w.checkpoint(lease, "two", spent=1)
+        await w.checkpoint(lease, "one", spent=euros(100))
+        reply = await w.checkpoint(lease, "two", spent=euros(1))
         assert (reply.state, reply.outcome) == ("refused", "BUDGET_EXCEEDED")
         run = await w.run(lease.run_id)
         assert (run.status, run.reason) == ("failed", "BUDGET_EXCEEDED")
@@ -330,15 +335,15 @@ async def test_an_act_adds_two_commits_and_a_run_without_acts_looks_for_no_recei
 
         w.store.transact = noting
         await w.complete(plain)
-        assert not [name for name in asked if "receipt" in name or "purse" in name]
+        assert not [name for name in asked if "receipt" in name or "purse" in name or "cost" in name]
 
 
 async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR", compensate=True)
-        await w.checkpoint(lease, "one", spent=30)
+        await w.checkpoint(lease, "one", spent=euros(30))
         new = w.orchestrator.new_id()
-        await w.complete(lease, spent=20, restart=c.StartChild(run_id=new, workflow="flow"))
+        await w.complete(lease, spent=euros(20), restart=c.StartChild(run_id=new, workflow="flow"))
         await w.settle()
         spec = await w.spec(new)
         assert (spec.budget, spec.currency, spec.compensate) == (50, "EUR", True)

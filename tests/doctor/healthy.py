@@ -8,6 +8,7 @@ import msgspec
 from tenure.doctor import Bundle
 from tenure.kernel import commands as c
 from tenure.kernel import history
+from tenure.kernel.costs import Cost
 from tests.kernel.acting import ASK, DENY, ActStory
 from tests.kernel.driver import RUN_ID, Story
 
@@ -163,6 +164,16 @@ def parent(run_id: int = RUN_ID) -> Story:
     story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="cancel"))
     story.at(1).complete()
     assert [row.topic for row in story.outbox] == ["create", "cancel"]
+    return story
+
+
+def dear(run_id: int = RUN_ID) -> ActStory:
+    """Costs in two currencies, within the budget."""
+    story = ActStory(run_id=run_id, budget=100, currency="EUR")
+    story.claim()
+    euros, dollars = Cost("openai", "large", 1, 2, 40, "EUR"), Cost("openai", "large", 1, 2, 900)
+    story.checkpoint("main", "one", spent=(euros, dollars))
+    story.complete(spent=(euros,))
     return story
 
 

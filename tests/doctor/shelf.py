@@ -26,6 +26,7 @@ def _save(stories: tuple[Story, ...]) -> Save:
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
             bundle.children, bundle.payloads, bundle.events, bundle.outbox, bundle.verdicts, bundle.receipts, bundle.purses,
+            bundle.cost_lines,
         )  # fmt: skip
         for table in tables:
             for row in table:

@@ -1134,6 +1134,20 @@ def a_purse_that_was_changed(bundle: Bundle) -> None:
     bundle.purses[0].spent = 7
 
 
+@breaks("I3", healthy.dear)
+def a_cost_that_was_changed(bundle: Bundle) -> None:
+    bundle.cost_lines[0].micros -= 40
+
+
+@breaks("I3", healthy.dear)
+def costs_that_the_purse_does_not_have(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["purse"][""]["spent"] = 40
+
+    rewrite(bundle, "complete", change)
+    bundle.purses[0].spent = 40
+
+
 @breaks("I5", healthy.acted)
 def a_settled_receipt_without_its_moment(bundle: Bundle) -> None:
     receipt(bundle, "b#1").settled_at = None

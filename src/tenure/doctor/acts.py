@@ -1,4 +1,4 @@
-"""Acts: I36 to I38, I40 and I41, and what I42, I43 and I46 say of them.
+"""Acts: I36 to I38, I40 and I41, and what I42, I43 and I46 say of them; and what a run has spent (I3).
 
 A receipt's history is the edges its events have taken; what its rows cannot show (that a call was made at all, that a policy
 version was the active one) is seen by tests with a service that keeps its own log, and by the commit that intends.
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import Body, View
 from tenure.kernel.actions import SAFE_TO_REPEAT
+from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.governed import HELD_RECEIPT, Receipt
+from tenure.limits import COST_TOTAL_MAX
 
 WROTE = HELD_RECEIPT | {"reversed"}
 """States of a receipt whose write counts: it happened, or may have."""
@@ -186,6 +188,18 @@ def nobody_behind_decides(view: View) -> Iterator[Finding]:
 
 def _stand_behind(columns: Body) -> set[str]:
     return {person for name in ("requester", "behind") for person in columns.get(name, "").split()}
+
+
+@checks("I3")
+def spending_is_counted(view: View) -> Iterator[Finding]:
+    """The purse has the sum of the lines in the run's own currency."""
+    if view.spec is None:
+        return
+    own = view.spec.currency or DEFAULT_CURRENCY
+    told = min(sum(row.micros for row in view.bundle.cost_lines if row.currency == own), COST_TOTAL_MAX)
+    counted = sum(purse.spent for purse in view.bundle.purses)
+    if told != counted:
+        yield "purse", f"has {counted} spent; its lines tell of {told}"
 
 
 @checks("I46")

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from tenure.kernel.governance import Evidence
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -47,6 +47,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     receipts: list[Receipt] = []
     purses: list[Purse] = []
     """One, or none."""
+    cost_lines: list[CostLine] = []
     evidence: list[Evidence] = []
     """What was sealed of it. It lies beside the run, and outlives it."""
 
@@ -68,6 +69,7 @@ class Bundle(msgspec.Struct, kw_only=True):
             verdicts=_copies(self.verdicts),
             receipts=_copies(self.receipts),
             purses=_copies(self.purses),
+            cost_lines=_copies(self.cost_lines),
             evidence=_copies(self.evidence),
         )
 

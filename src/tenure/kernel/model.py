@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.row import Row as Row  # noqa: PLC0414  # what all rows are is imported from here
 
 
@@ -500,6 +500,7 @@ ROWS: dict[str, type[Row]] = {
         Verdict,
         Receipt,
         Purse,
+        CostLine,
     )
 }
 

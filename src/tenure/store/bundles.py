@@ -108,6 +108,7 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             verdicts=await store.read("verdicts_of", run_id),
             receipts=await store.read("receipts_of", run_id),
             purses=await store.read("purses_of", run_id),
+            cost_lines=await store.read("cost_lines_of", run_id),
             evidence=await store.read("evidence_of", run_id),
         )
         if await store.read("get_run", run_id) == [run]:

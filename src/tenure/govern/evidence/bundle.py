@@ -21,7 +21,7 @@ from tenure.errors import TenureError
 from tenure.govern.evidence import contents
 from tenure.govern.evidence.archive import MANIFEST, packed
 from tenure.kernel import history
-from tenure.kernel.governance import CostLine
+from tenure.kernel.governed import CostLine
 from tenure.kernel.model import Event
 
 FORMAT = "tenure-evidence-1"

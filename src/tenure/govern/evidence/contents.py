@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
-from tenure.kernel.governance import CostLine
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
