@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from tenure import ids
 from tenure.cli.identity import asked
 from tenure.cli.session import who
@@ -153,14 +155,13 @@ class PoliciesThere:
     async def freeze(self, workflow: str | None, connector: str | None) -> list[FreezeView]:
         """Freeze it; all that is frozen then."""
         await self._check_tenant()
-        await self._to.send("POST", "/freezes", dict[str, Any], _named(workflow, connector))
-        return await self.frozen()
+        return await self._to.send("POST", "/freezes", list[FreezeView], _named(workflow, connector))
 
     async def thaw(self, workflow: str | None, connector: str | None) -> tuple[str, list[FreezeView]]:
         """Propose that it thaws, or be the second to."""
         await self._check_tenant()
         found = await self._to.send("POST", "/freezes/thaw", dict[str, Any], _named(workflow, connector))
-        return str(found["state"]), await self.frozen()
+        return str(found["state"]), msgspec.convert(found["frozen"], list[FreezeView])
 
     async def _check_tenant(self) -> None:
         """A key is of one tenant: nobody believes to have frozen another."""
