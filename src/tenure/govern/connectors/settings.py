@@ -228,7 +228,7 @@ def _not_opened(network: str) -> str | None:
     try:
         there = ip_network(network)
     except ValueError:
-        return f"{network!r} is no address and no network such as 10.1.0.0/16"
+        return f"{network!r} is no address and no network such as fd12:3456:789a::/48"
     if not is_allowed(str(there.network_address), Reach(networks=(network,))) and there.prefixlen:
         return f"{network} is out of reach for good: link-local, multicast and reserved addresses are"
     return None
