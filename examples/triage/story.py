@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 import os
 import tempfile
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import structlog
 
 import tenure
 from tenure import Engine
@@ -171,7 +173,7 @@ class Story:
 async def set_up(story: Story, stack: AsyncExitStack) -> None:
     """The tenant, its people, its policy and its hooks."""
     await Installation(Identity(story.engine.store), "operator").add_tenant("acme", name="Acme")
-    await story.hire(stack, "olga", "admin", "operator", "viewer")
+    await story.hire(stack, "olga", "admin", "approver", "viewer", groups=("incidents",))
     for person in ("ada", "bob"):
         await story.hire(stack, person, "approver", "operator", "viewer", groups=("incidents",))
     await put_all(story.engine, [triage])
@@ -265,6 +267,7 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
 
 async def main() -> None:
     """Set the stage, and play."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for name, secret in SECRETS.items():
         os.environ[f"TENURE_SECRET_acme_{name}"] = secret
     with (

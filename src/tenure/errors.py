@@ -157,7 +157,7 @@ CODES: dict[str, ErrorSpec] = {
     "APPROVAL_NOT_FOUND": _spec(404, "There is no such approval.", "List them with `tenure approvals list`."),
     "APPROVAL_DECIDED": _spec(409, "The approval has been decided already.", "Nothing to do."),
     "APPROVAL_EXPIRED": _spec(409, "The approval expired before it was decided.", "Ask again."),
-    "DIGEST_MISSING": _spec(
+    "APPROVAL_DIGEST_MISSING": _spec(
         422,
         "The answer has to name what was shown.",
         "Look at the question, and say its digest with the answer.",

@@ -75,7 +75,8 @@ class Answering:
                 await self._decide(question, "reject", (why or "").strip() or None)
                 return
             if not said:
-                self._say(f"later: tenure approvals approve {question.run_id} --no {question.no}")
+                bound = f" --digest {question.digest[:12]}" if question.digest else ""
+                self._say(f"later: tenure approvals approve {question.run_id} --no {question.no}{bound}")
                 return
 
     def _show(self, question: ApprovalView) -> None:

@@ -39,9 +39,15 @@ _app = typer.Typer(
     no_args_is_help=True,
 )
 
+DIGEST_DIGITS = 12
+"""How many digits of a digest are shown, and suffice to name it."""
+
 _No = Annotated[int | None, typer.Option("--no", help="Which question, where the run asks several.")]
 _Digest = Annotated[
-    str, typer.Option("--digest", help="The digest of what was shown, where it is bound to one.")
+    str,
+    typer.Option(
+        "--digest", help="The digest of what was shown, or its first 12 digits, where it is bound to one."
+    ),
 ]
 _Revision = Annotated[int | None, typer.Option("--revision", help="The revision that was shown.")]
 _Reason = Annotated[str | None, typer.Option("--reason", help="Why.")]
@@ -62,11 +68,13 @@ def list_approvals(
     as_json: AsJson = False,
 ) -> None:
     """List what people are asked now, oldest first."""
-    asked = ask(db, tenant, lambda desk: desk.approvals(run))
+    asked, unknown = ask(db, tenant, lambda desk: _inbox(desk, run))
     if as_json:
         print_json(asked)
         return
     console = out()
+    if unknown:
+        console.print(shown(f"{unknown} actions have no known end: tenure receipts list"))
     if not asked:
         console.print("nobody is asked anything")
         return
@@ -84,9 +92,22 @@ def list_approvals(
     console.print(made)
 
 
+async def _inbox(desk: Desk, run: str | None) -> tuple[list[ApprovalView], int]:
+    """The questions, and how many actions wait for somebody to say how they ended."""
+    receipts = await desk.receipts(run)
+    return await desk.approvals(run), sum(one.state == "unknown" for one in receipts)
+
+
 def _question(a: ApprovalView) -> str:
     """Its title, and what is shown with it."""
     shows = a.question
+    if (
+        isinstance(shows, dict) and "writes" in shows
+    ):  # an action: the connector's words, then the agent's apart
+        lines = [*map(str, shows["writes"]), *map(str, shows.get("rationale", ()))]
+        if shows.get("why"):
+            lines.append(f"the agent's own words: {shows['why']}")
+        return "\n".join([a.title, *lines, f"digest {a.digest[:DIGEST_DIGITS]}, revision {a.revision}"])
     if isinstance(shows, dict):
         shows = {key: value for key, value in shows.items() if key != "title"} or None
     return a.title if shows is None else f"{a.title}  {value_text(shows)}"
@@ -133,10 +154,28 @@ def _must_be_first(asked: list[ApprovalView], no: int | None) -> None:
             )
 
 
+def _bound(asked: list[ApprovalView], run: str, said: dict[str, Any]) -> None:
+    """What a question is bound to is said in full: by its first digits, or not at all where nothing is bound."""
+    given = str(said["digest"]).lower()
+    for one in asked:
+        if one.status != "requested" or said["no"] not in (None, one.no) or not one.digest:
+            continue
+        if not given:
+            raise TenureError(
+                "APPROVAL_DIGEST_MISSING",
+                f"this answer is bound to what was shown: look at it with `tenure approvals list --run {run}`, and say "
+                f"--digest {one.digest[:DIGEST_DIGITS]} if that is it",
+            )
+        if len(given) >= DIGEST_DIGITS and one.digest.startswith(given):
+            said["digest"] = one.digest
+
+
 def _answer(verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, as_json: bool) -> None:
     async def call(desk: Desk) -> str:
+        asked = await desk.approvals(run)
         if verb == "approve":
-            _must_be_first(await desk.approvals(run), said["no"])
+            _must_be_first(asked, said["no"])
+        _bound(asked, run, said)
         status: str = await getattr(desk, verb)(run, approver=who(None), **said)
         return status
 
