@@ -103,6 +103,33 @@ async def test_what_is_new_is_signed_for_every_so_often(ledger_place: LedgerPlac
         assert (await check(engine.store, "acme", notes.parse(first.note))).flaws == []
 
 
+async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
+    ledger_place: LedgerPlace, signer: Signer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with ledger_place.opened() as store:
+        await append(store, "acme", created(4))
+        keeper = keeper_of(store, signer)
+        await keeper.once()
+        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 1")
+        store.shift(us(61.0))
+        for _ in range(3):
+            await keeper.once()
+        assert capsys.readouterr().out.count("LEDGER_BROKEN") == 1
+
+
+async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, signer: Signer) -> None:
+    place = LedgerPlace("sqlite", tmp_path, "")
+    async with Engine(place.url, tenant="acme", signing_key=f"file:{tmp_path / 'seal.key'}") as engine:
+        run = await engine.create("build", PLAN)
+        await engine.cancel(run)
+        book = Book(engine.store, "acme")
+        while len(await book.leaves_of(ids.run_int(run))) < 2:  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0.05)
+        while (newest := await book.newest()) is None:  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0.05)
+        assert newest.key_id == signer.id
+
+
 async def test_the_first_key_is_entered_and_one_that_merely_appears_signs_nothing(
     ledger_place: LedgerPlace, signer: Signer, tmp_path: Path
 ) -> None:

@@ -187,6 +187,10 @@ EDITS: dict[str, tuple[list[str], set[str]]] = {
         ],
         {"RESTORED"},
     ),
+    "all leaves are deleted": (
+        ["delete from leaf where tenant = 'acme'", "delete from node where tenant = 'acme'"],
+        {"TRUNCATED"},
+    ),
     "a subtree is edited": (
         ["update node set hash = {none} where tenant = 'acme' and level = 2 and pos = 0"],
         {"NODE_CHANGED"},
@@ -363,6 +367,10 @@ async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> Non
         report = await examine(acme.engine.store)
         assert set(report.found) == {"I51"}
         assert {violation.row for violation in report.violations} == {"tenant acme"}
+        await ledger_place.by_hand(
+            "delete from leaf where tenant = 'acme'; delete from node where tenant = 'acme'"
+        )
+        assert set((await examine(acme.engine.store)).found) == {"I51"}
 
 
 async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:
