@@ -302,7 +302,7 @@ def check_answer(approver: str, digest: str) -> None:
 
 def check_cap(cap: Cap) -> None:
     """A weight is at least 1, a limit is not negative."""
-    limits = (cap.max_concurrency, cap.max_runs_per_min)
+    limits = (cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run)
     if not 1 <= cap.weight <= INTEGER_MAX or any(x is not None and not 0 <= x <= INTEGER_MAX for x in limits):
         raise TenureError("INVALID_INPUT", "a weight is at least 1, and a limit at least 0")
     if not is_name(cap.tenant) or not is_name(cap.scope, 0):
