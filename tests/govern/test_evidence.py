@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -227,6 +229,35 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
             build(number, "default", forged, [])
         assert "event 3" in refused.value.message
+
+
+async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> None:
+    """I51: a history that somebody has written into is left as it is; the next one is sealed."""
+    place = tmp_path / "runs.db"
+    async with Lab(*app, url=f"sqlite:{place}", check=False) as lab:
+        broken, whole = [await lab.start(short, PLANTED) for _ in range(2)]
+        for run in (broken, whole):
+            await run.result()
+        await lab.jump("2s")
+        with closing(sqlite3.connect(place)) as database, database:
+            database.execute(
+                "update event set actor = 'mallory' where run_id = ? and seq = 2", (ids.run_int(broken.id),)
+            )
+        sealer = Sealer(lab.engine.orchestrator, sealing(lab))
+        assert await sealer.once() == 2
+        assert await lab.engine.evidence(broken.id) == []
+        assert len(await lab.engine.evidence(whole.id)) == 1
+        with pytest.raises(TenureError, match="EVIDENCE_BROKEN"):
+            await lab.engine.seal(broken.id)
+
+
+async def test_evidence_without_a_place_is_refused_at_once(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENURE_ARTIFACTS", raising=False)
+    with pytest.raises(TenureError, match="TENURE_ARTIFACTS"):
+        async with Engine(postgres_dsn, evidence=True):
+            pass
 
 
 async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from tenure import ids
-from tenure.artifacts import Artifacts, is_reference, place_for
+from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
 from tenure.embedded.evidence import Proving, sealed
@@ -137,6 +137,8 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
                     await stack.enter_async_context(Scheduler(self._orchestrator))
                     await stack.enter_async_context(Trimmer(store))
                     if self.seals:
+                        if not self.artifacts.is_somewhere:
+                            raise TenureError("INVALID_INPUT", NOWHERE)
                         await stack.enter_async_context(Sealer(self._orchestrator, self.sealing))
                         await stack.enter_async_context(Keeper(store, signer=lambda: signer))
             if self._policy is not None:

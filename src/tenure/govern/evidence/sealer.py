@@ -12,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Sequence
 from math import inf
 
@@ -53,6 +54,11 @@ BUSY_COMMANDS = 64
 YIELD_SECONDS = 0.02
 YIELDS_MAX = 10
 """But not for ever."""
+RETRY_SECONDS = 10.0
+"""When a run is tried again whose evidence could not be kept."""
+REFUSED_SECONDS = 600.0
+"""And one that cannot be sealed as it is: it is told again, not every second."""
+REFUSED_MAX = 10_000
 SEALER = Context("system:sealer", "system", "evidence")
 
 
@@ -202,6 +208,8 @@ class Sealer(Rounds):
         self._orchestrator = orchestrator
         self._sealing = sealing
         self._quiet_us = us(quiet_seconds)
+        self._later: dict[int, float] = {}
+        """Runs that could not be sealed, and when they are tried again."""
         self._after = (0, 0)
         """Up to where this round has looked, so that runs which cannot be sealed hold up no others."""
 
@@ -213,6 +221,8 @@ class Sealer(Rounds):
         found: list[Unsealed] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
         clock = asyncio.get_running_loop().time
         for run in found:
+            if self._later.get(run.run_id, 0.0) > clock():
+                continue
             await self._let_others()
             began = clock()
             await self._seal(run)
@@ -227,11 +237,21 @@ class Sealer(Rounds):
             await asyncio.sleep(YIELD_SECONDS)
 
     async def _seal(self, run: Unsealed) -> None:
+        """Seal one; what goes wrong with it holds up no other, and is tried again after a while."""
+        pause = REFUSED_SECONDS
         try:
             await self._sealing.seal(self._orchestrator, run.run_id)
         except TenureError as refused:
             if refused.code == "RUN_MOVED_ON":
                 return  # the next look finds it again
-            log.warning(
-                "seal_failed", run=ids.run_text(run.run_id), error=refused.code, message=refused.message
-            )
+            name = ids.run_text(run.run_id)
+            log.warning("seal_failed", run=name, error=refused.code, message=refused.message)
+            pause = RETRY_SECONDS if refused.retryable else REFUSED_SECONDS
+        except Exception:
+            log.error("seal_failed", run=ids.run_text(run.run_id), traceback=traceback.format_exc())
+        else:
+            self._later.pop(run.run_id, None)
+            return
+        if len(self._later) >= REFUSED_MAX:
+            self._later.clear()
+        self._later[run.run_id] = asyncio.get_running_loop().time() + pause
