@@ -149,6 +149,9 @@ class Raising(ConnectorBase):
 
     async def call(self, call: Call) -> Any:
         secret = Secrets().resolve(call.fields["secret"], call.tenant).decode()
+        structlog.get_logger().warning(
+            "calling", token=secret, headers=[{"authorization": every_way(secret)}]
+        )
         if call.fields["how"] == "result":
             return {"echo": every_way(secret), every_way(secret): [secret]}
         try:
@@ -330,6 +333,7 @@ async def test_no_secret_is_anywhere(
         "there are metrics"
     )
     assert heap.find(run.id), "what is there is found"
+    assert '"event": "calling"' in log.getvalue(), "a connector has logged what it was given"
 
     private = [line for line in signing.read_text().splitlines() if "-" not in line]
     for secret in (TOKEN, HEADER, COMMAND, RAISED, HOOK, PASSWORD, leased, *keys, *private):
