@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.shell import Tenure, in_folder
-from tests.cli.test_serve import served, words
+from tests.cli.test_serve import served
 
 POLICY = """\
 version: 1
@@ -117,14 +118,11 @@ def test_freezing_and_thawing_beside_a_database(tenure: Tenure) -> None:
     assert tenure("thaw", "--workflow", "triage").out == "nothing is frozen\n"
 
 
-def key_of(tenure: Tenure, folder: Path, name: str, *roles: str) -> str:
-    """Somebody of tenant acme with these roles: the file of their key."""
-    given = [word for role in roles for word in ("--role", role)]
-    code = tenure("people", "create", name, *given, "--tenant", "acme").out
-    redeemed = subprocess.run(
-        words("people", "redeem"), input=code, cwd=folder, capture_output=True, text=True, check=True
-    )
-    (folder / f"{name}.key").write_text(redeemed.stdout)
+def key_of(tenure: Tenure, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, role: str) -> str:
+    """Somebody of tenant acme with this role: the file of their key."""
+    code = tenure("people", "create", name, "--role", role, "--tenant", "acme").out
+    monkeypatch.setattr(sys, "stdin", io.StringIO(code))
+    (folder / f"{name}.key").write_text(tenure("people", "redeem").out)
     return str(folder / f"{name}.key")
 
 
@@ -132,7 +130,8 @@ def test_two_people_activate_and_thaw_over_a_server(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tenure("tenants", "create", "acme").code == 0
-    ada, bob = key_of(tenure, tmp_path, "ada", "admin"), key_of(tenure, tmp_path, "bob", "approver")
+    ada = key_of(tenure, tmp_path, monkeypatch, "ada", "admin")
+    bob = key_of(tenure, tmp_path, monkeypatch, "bob", "approver")
     with served(tmp_path) as (_, address):
         monkeypatch.setenv("TENURE_SERVER", address)
         monkeypatch.setenv("TENURE_KEY_FILE", ada)

@@ -8,7 +8,9 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.govern.policy import Compiled, load
+from tenure.govern.policy.explaining import decisions_of
 from tenure.govern.policy.shadow import Shadowing
+from tenure.ids import run_int
 from tenure.store.policies import Governing
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
@@ -45,7 +47,16 @@ async def test_each_intent_has_an_allowance_of_the_version_that_is_active(url: s
         async with lab_of(service, keyed, url=url) as lab:
             assert await ended(lab, "one") == "done"
             await office(lab).install(DENY)
-            assert await ended(lab, "two") == "POLICY_DENIED"
+            run = await lab.start(keyed, "two")
+            with pytest.raises(TenureError) as fault:
+                await run.result()
+            assert fault.value.code == "POLICY_DENIED"
+            (told,) = await decisions_of(lab.engine.store, run_int(run.id))
+            assert (told.version, told.rules, told.reasons) == (
+                2,
+                [("never", "deny")],
+                {"never": "not on a Monday"},
+            )
             await office(lab).install(BROKEN)
             run = await lab.start(keyed, "three")
             with pytest.raises(TenureError) as fault:

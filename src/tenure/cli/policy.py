@@ -243,7 +243,10 @@ def _decision(one: DecisionView) -> list[str]:
     if one.outcome == "needs_approval":
         within = "" if one.within_seconds is None else f" within {one.within_seconds:g} s"
         lines.append(f"  asked: {one.people} of {one.group or 'any group'}, tier {one.tier}{within}")
-    return lines + [f"  rule {name}: {said.get(what, what)}" for name, what in one.rules]
+    for name, what in one.rules:
+        reason = f" ({one.reasons[name]})" if name in one.reasons else ""
+        lines.append(f"  rule {name}: {said.get(what, what)}{reason}")
+    return lines
 
 
 @_app.command()

@@ -19,13 +19,13 @@ from tenure.cli.session import who
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.policy import Compiled, load
+from tenure.govern.policy.explaining import decisions_of
 from tenure.govern.policy.shadow import Shadow, Shadowing
 from tenure.govern.policy.views import (
     DecisionView,
     FreezeView,
     PolicyView,
     VersionView,
-    decision_view,
     freeze_views,
     policy_view,
     version_view,
@@ -79,10 +79,7 @@ class PoliciesHere:
 
     async def decisions(self, run: str) -> list[DecisionView]:
         """What policies said of a run's actions."""
-        number = ids.run_int((await self._engine.get(run)).id)
-        verdicts = await self._engine.store.read("verdicts_of", number)
-        names = {step.idx: step.name for step in await self._engine.store.read("steps_of", number)}
-        return [decision_view(row, names.get(row.idx, str(row.idx))) for row in verdicts]
+        return await decisions_of(self._engine.store, ids.run_int((await self._engine.get(run)).id))
 
     async def shadow(self, text: str, since_seconds: float) -> Shadow:
         """What another policy would have decided."""
