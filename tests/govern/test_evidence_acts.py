@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tenure.declared import load
 from tenure.errors import TenureError
 from tenure.govern.evidence.archive import unpacked
 from tenure.govern.evidence.verify import verify
+from tenure.sdk import Registry
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble, ServiceDouble
 from tenure.testing.lab import LabRun
@@ -68,6 +70,29 @@ async def test_a_bundle_has_decisions_approvals_and_receipts_of_one_digest(url: 
     assert said["run.json"]["writes"] == 1
     (past,) = said["ungoverned.json"]
     assert past["inside"] == [{"name": "price", "tries": 2}], "the act itself is governed"
+
+
+MIXED = """
+name: mixed
+steps:
+  - id: post
+    uses: http.post
+    idempotency_key: post:${{ run.id }}
+    with: {target: {url: /effects}, fields: {json: {n: 1}}}
+  - id: compile
+    needs: [post]
+    run: ["true"]
+"""
+
+
+async def test_a_step_that_acts_is_governed_and_a_command_is_not(url: str | None) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, Registry(), url=url, commands=True) as lab:
+            run = await lab.submit(load(MIXED))
+            await run.result()
+            (said,) = await parts_of(lab, run)
+    assert [one["tool"] for one in said["steps.json"]] == ["http.post", "run"]
+    assert [(one["step"], one["tool"]) for one in said["ungoverned.json"]] == [("compile", "run")]
 
 
 async def test_a_denial_is_in_the_bundle_of_the_run_that_it_ended(url: str | None) -> None:
