@@ -183,6 +183,11 @@ def _manifest(**facts: Any) -> Callable[[Files], None]:
     return change
 
 
+def _other_head(files: Files) -> None:
+    chain = json.loads(files["manifest.json"])["chain"]
+    _manifest(chain={**chain, "head": "00" * 32})(files)
+
+
 def _drop_manifest(files: Files) -> None:
     del files["manifest.json"]
 
@@ -207,6 +212,7 @@ def _nest(files: Files) -> None:
         (_manifest(part=1), "MANIFEST_INVALID", "manifest.json"),
         (_manifest(run="run_nobody"), "MANIFEST_INVALID", "manifest.json"),
         (_manifest(format="tenure-evidence-9"), "FORMAT_UNKNOWN", "manifest.json"),
+        (_other_head, "CHAIN_HEAD_DIFFERS", "events.jsonl"),
         (_nest, "MANIFEST_INVALID", "manifest.json"),
     ],
 )
