@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import httpcore
 import httpx
@@ -93,6 +94,8 @@ def refusal(url: str, way: Way) -> str | None:
         return "it is no https URL with a host"
     if parsed.userinfo or parsed.fragment or "\\" in url:
         return "a URL here has neither a user nor a fragment nor a backslash"
+    if any(unquote(part) in (".", "..") for part in re.split(r"[?#]", url)[0].split("/")[3:]):
+        return "a path here goes down only: `.` and `..` in it would lead elsewhere than it reads"
     if parsed.scheme == "http" and not (way.reach.networks or way.reach.loopback):
         return "it is no https URL"
     number = port or _DEFAULT_PORTS[parsed.scheme]

@@ -130,6 +130,8 @@ class HttpConnector(ConnectorBase):
                 )
         made = {**plain, KEY_HEADER: _key_text(call.key)}
         made |= self._who(call, self._address(call))
+        said_twice = {name.lower() for name in secret}
+        made = {name: value for name, value in made.items() if name.lower() not in said_twice}
         for name, reference in secret.items():
             made[name] = header_text(self._link.secrets.resolve(reference, call.tenant))
         return made
