@@ -10,6 +10,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.govern.ledger import keeper as keeper_module
 from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.checking import check
@@ -57,6 +58,23 @@ async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_pl
         )
         assert [leaf.part for leaf in kept if leaf.kind == "admin"] == [1]
         assert await Book(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
+
+
+async def test_many_new_runs_are_entered_a_few_at_a_time(
+    ledger_place: LedgerPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "LEAVES_AT_ONCE", 3)
+    monkeypatch.setattr(keeper_module, "RUNS_AT_ONCE", 7)
+    async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
+        other = engine.scoped(tenant="beta")
+        runs = [await engine.create("build", PLAN) for _ in range(8)]
+        runs += [await other.create("build", PLAN) for _ in range(8)]
+        keeper = keeper_of(engine.store, None)
+        while await keeper.once() == 7:
+            pass
+        kept = [*await all_leaves(engine.store, "acme"), *await all_leaves(engine.store, "beta")]
+        assert sorted(leaf.run_id or 0 for leaf in kept) == sorted(map(ids.run_int, runs))
+        assert (await check(engine.store, "acme")).flaws == (await check(engine.store, "beta")).flaws == []
 
 
 async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place: LedgerPlace) -> None:

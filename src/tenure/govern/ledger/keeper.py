@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 
 import structlog
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
 RUNS_AT_ONCE = 500
+LEAVES_AT_ONCE = 100
+"""In one commit: those of runs wait for it."""
 OVERLAP_SECONDS = 30
 """How much younger a run may be that is committed before another."""
 SIGN_SECONDS = 60.0
@@ -162,8 +165,11 @@ class Keeper(Rounds):
                 del self._owed[tenant]
 
     async def _append(self, tenant: str, entries: list[Entry]) -> None:
-        def work() -> Transaction[list[Leaf]]:
-            now = (yield Query("now"))[0].now_us
-            return (yield from appended(tenant, entries, now))
+        for first in range(0, len(entries), LEAVES_AT_ONCE):
+            some = entries[first : first + LEAVES_AT_ONCE]
+            await settled(self._store, partial(_appended, tenant, some))
 
-        await settled(self._store, work)
+
+def _appended(tenant: str, entries: list[Entry]) -> Transaction[list[Leaf]]:
+    now = (yield Query("now"))[0].now_us
+    return (yield from appended(tenant, entries, now))
