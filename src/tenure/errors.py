@@ -436,7 +436,7 @@ CODES: dict[str, ErrorSpec] = {
     "WRITES_EXCEEDED": _spec(
         403,
         "The run has made as many writes as max_writes_per_run allows. Nothing was called.",
-        "Let the workflow write less in one run, or raise the cap with `tenure caps set`.",
+        "Let the workflow write less in one run, or raise the cap with `tenure tenants caps TENANT --max-writes-per-run`.",
     ),
     "BUDGET_EXCEEDED": _spec(
         403,
