@@ -64,7 +64,7 @@ async def one_run(place: Place, events: int, rounds: int, folder: Path) -> None:
             began = time.perf_counter()
             rows = await store.read("events_of", run_id)
             (run,) = await store.read("get_run", run_id)
-            built = build(run_id, run.tenant, rows, await store.read("cost_lines_of", run_id))
+            built = build(run_id, run.tenant, rows)
             envelope = await enveloped(statement_of(built, run.finished_at or 0), signer)
             built_in.append(time.perf_counter() - began)
             began = time.perf_counter()

@@ -24,7 +24,6 @@ from tenure.govern.evidence.sealer import Sealer
 from tenure.govern.evidence.verify import verify
 from tenure.kernel.commands import Seal, SealedPart
 from tenure.kernel.governance import Evidence
-from tenure.kernel.governed import CostLine
 from tenure.store.bundles import examine, load_bundle
 from tenure.testing import Lab
 from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
@@ -60,12 +59,12 @@ async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
         run = await ended(lab)
         number = ids.run_int(run.id)
         events = await lab.engine.store.read("events_of", number)
-        first = build(number, "default", events, [])
+        first = build(number, "default", events)
         await labeled(lab, run)
         (row,) = [part for part in await sealed(lab, run) if part.no == 0]
         later = await lab.engine.store.read("events_of", number)
         assert len(later) > len(events)
-        assert build(number, "default", later, []).zip == first.zip
+        assert build(number, "default", later).zip == first.zip
         assert (await given(lab, row)).zip == first.zip
 
 
@@ -73,11 +72,7 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
-        costs = [
-            CostLine(number, 1, "default", "story", 7, "openai", "large", "USD", 2, 30, 40, 125),
-            CostLine(number, 2, "default", "story", 7, "anthropic", "small", "USD", 1, 10, 20, 5),
-        ]
-        built = build(number, "default", await lab.engine.store.read("events_of", number), costs)
+        built = build(number, "default", await lab.engine.store.read("events_of", number))
     said: dict[str, Any] = {
         name: json.loads(body) for name, body in built.files.items() if name.endswith(".json")
     }
@@ -87,10 +82,10 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     (approval,) = said["approvals.json"]
     assert (approval["status"], approval["decided_by"], approval["revision"]) == ("approved", "ada", 1)
     assert [one["name"] for one in said["checkpoints.json"]] == ["fetch", "fetch#2", "fetch#3", "now"]
-    assert [(one["provider"], one["micros"]) for one in said["costs.json"]] == [
-        ("anthropic", 5),
-        ("openai", 125),
-    ]
+    (cost,) = said["costs.json"]
+    assert (cost["provider"], cost["model"], cost["currency"]) == ("openai", "large", "USD")
+    assert (cost["calls"], cost["tokens_in"], cost["micros"]) == (3, 30, 750_000)
+    assert said["run.json"]["spent"] == 750_000
     assert [one["state"] for one in said["attempts.json"]] == ["suspended", "succeeded"]
     assert [one["outcome"] for one in said["waits.json"]] == ["approved"]
     assert said["ungoverned.json"] == [
@@ -227,7 +222,7 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         forged = [*events]
         forged[2].actor = "mallory"
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
-            build(number, "default", forged, [])
+            build(number, "default", forged)
         assert "event 3" in refused.value.message
 
 

@@ -103,11 +103,10 @@ class Sealing:
         known: list[Evidence] = await self.store.read("evidence_of", run_id)
         events: list[Event] = await self.store.read("events_of", run_id)
         now: int = (await self.store.read("now"))[0].now_us
-        costs = await self.store.read("cost_lines_of", run_id)
         parts = []
         part, done, head = (known[-1].no + 1, known[-1].events, known[-1].head) if known else (0, 0, b"")
         if part == 0:
-            built = await asyncio.to_thread(build, run_id, run.tenant, events, costs)
+            built = await asyncio.to_thread(build, run_id, run.tenant, events)
             parts.append(built)
             part, done, head = 1, built.manifest.chain.last, built.head
         later = events[done:]
