@@ -48,6 +48,7 @@ docs: $(STAMP) ## Regenerate the generated documentation
 	$(BIN)/tenure lifecycle docs
 	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
 	$(BIN)/python tools/workflow_schema.py
+	$(BIN)/python tools/policy_schema.py
 	$(BIN)/python tools/roles_page.py
 	$(BIN)/python tools/connectors_page.py
 

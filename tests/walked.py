@@ -1,9 +1,9 @@
 """What the kernel has walked in this process, and what nobody has."""
 
 from tenure.kernel import draft
-from tenure.kernel.decide import closing, ticks, waits
+from tenure.kernel.decide import acts, closing, receipts, ticks, waits
 from tenure.kernel.machine import Edge, Machine
-from tenure.kernel.machines import APPROVAL, MOVES, RUN_PATHS
+from tenure.kernel.machines import APPROVAL, MOVES, RECEIPT, RUN_PATHS
 
 NEVER = {
     (
@@ -30,14 +30,15 @@ class NotingMachine(Machine):
         return edge
 
 
-_NOTING = NotingMachine(APPROVAL)
+_NOTING = {machine.name: NotingMachine(machine) for machine in (APPROVAL, RECEIPT)}
 
 
 def note_walks() -> None:
     """Have the kernel of this process note what it walks."""
     draft.walked_moves, draft.walked_paths = set(), set()
-    for module in (waits, ticks, closing):
-        vars(module)["APPROVAL"] = _NOTING
+    for module in (waits, ticks, closing, acts):
+        vars(module)["APPROVAL"] = _NOTING["approval"]
+    vars(receipts)["RECEIPT"] = _NOTING["receipt"]
 
 
 def walked_here() -> Walked:
@@ -47,7 +48,7 @@ def walked_here() -> Walked:
     return {
         "moves": sorted(f"{name} from {place}" for name, place in draft.walked_moves),
         "paths": sorted(f"{old} -> {new}" for old, new in draft.walked_paths),
-        "edges": sorted(str(edge) for edge in _NOTING.walked),
+        "edges": sorted(f"{name}'s {edge}" for name, noting in _NOTING.items() for edge in noting.walked),
     }
 
 
@@ -55,10 +56,10 @@ def missing(walked: Walked) -> list[str]:
     """What nobody has walked, and what nobody should have."""
     moves = {f"{name} from {place}" for name, place in MOVES}
     paths = {f"{old} -> {new}" for old, new in RUN_PATHS.keys() - NEVER.keys()}
-    edges = {str(edge) for edge in APPROVAL.edges}
+    edges = {f"{machine.name}'s {edge}" for machine in (APPROVAL, RECEIPT) for edge in machine.edges}
     return [
         *(f"no test makes the move {move}" for move in sorted(moves.difference(walked["moves"]))),
         *(f"no test takes the path {path}" for path in sorted(paths.difference(walked["paths"]))),
         *(f"a test takes the path {path}, which is none" for path in sorted(set(walked["paths"]) - paths)),
-        *(f"no test takes the approval's edge {edge}" for edge in sorted(edges.difference(walked["edges"]))),
+        *(f"no test takes the {edge}" for edge in sorted(edges.difference(walked["edges"]))),
     ]

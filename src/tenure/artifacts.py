@@ -30,6 +30,7 @@ PREFIX = b'{"$tenure.artifact":'
 ENVIRONMENT = "TENURE_ARTIFACTS"
 KEPT = "evidence"
 """Where evidence lies. No run is called like that."""
+NOWHERE = f"evidence needs a place: set {ENVIRONMENT} to a shared folder or s3://bucket/prefix"
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +97,21 @@ class Artifacts:
             raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
         return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
 
+    @property
+    def is_somewhere(self) -> bool:
+        """Whether there is a place for artifacts at all."""
+        return self._place is not None
+
+    def _must_be_somewhere(self) -> None:
+        if not self.is_somewhere:
+            raise TenureError("INVALID_INPUT", NOWHERE)
+
     async def keep(self, path: str, body: bytes, *, replace: bool = False) -> bool:
         """Keep something for good below `KEPT`, where deleting a run's artifacts does not reach. False: there was something
         already, and it was left as it is."""
-        store = await asyncio.to_thread(self._open)
+        self._must_be_somewhere()
         try:
+            store = await asyncio.to_thread(self._open)
             await obstore.put_async(store, f"{KEPT}/{path}", body, mode="overwrite" if replace else "create")
         except AlreadyExistsError:
             return False
@@ -110,8 +121,9 @@ class Artifacts:
 
     async def kept(self, path: str) -> bytes:
         """What was kept under a path."""
-        store = await asyncio.to_thread(self._open)
+        self._must_be_somewhere()
         try:
+            store = await asyncio.to_thread(self._open)
             found = await obstore.get_async(store, f"{KEPT}/{path}")
             return bytes(await found.bytes_async())
         except (NotFoundError, FileNotFoundError) as fault:

@@ -157,13 +157,24 @@ CODES: dict[str, ErrorSpec] = {
     "APPROVAL_NOT_FOUND": _spec(404, "There is no such approval.", "List them with `tenure approvals list`."),
     "APPROVAL_DECIDED": _spec(409, "The approval has been decided already.", "Nothing to do."),
     "APPROVAL_EXPIRED": _spec(409, "The approval expired before it was decided.", "Ask again."),
+    "APPROVAL_DIGEST_MISSING": _spec(
+        422,
+        "The answer has to name what was shown.",
+        "Look at the question, and say its digest with the answer.",
+    ),
     "APPROVAL_STALE": _spec(
         409,
         "The approval was revised; this answers an older question.",
         "Look at the newest revision and decide again.",
     ),
+    "APPROVAL_NOT_GIVEN": _spec(409, "There is no yes of this person to be taken back.", "Nothing to do."),
     "APPROVAL_REJECTED": _spec(409, "A person said no.", "Change what is proposed and ask again."),
     "APPROVER_IS_REQUESTER": _spec(403, "Whoever asks does not approve.", "Ask somebody else."),
+    "APPROVER_COUNTED": _spec(
+        409,
+        "This person has said yes already, and counts once.",
+        "Ask somebody else: a second person answers over a server, with a key of their own.",
+    ),
     "APPROVER_NOT_IN_GROUP": _spec(
         403,
         "The approval is for the people of a group.",
@@ -425,7 +436,7 @@ CODES: dict[str, ErrorSpec] = {
     "WRITES_EXCEEDED": _spec(
         403,
         "The run has made as many writes as max_writes_per_run allows. Nothing was called.",
-        "Let the workflow write less in one run, or raise the cap with `tenure caps set`.",
+        "Let the workflow write less in one run, or raise the cap with `tenure tenants caps TENANT --max-writes-per-run`.",
     ),
     "BUDGET_EXCEEDED": _spec(
         403,

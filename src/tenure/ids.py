@@ -2,7 +2,8 @@
 
 `run_2026-02-14_080000_abc123` is (second of creation, 31 random bits). The integer keeps creation order,
 so it clusters well as a key; the text says when the run was made. Both ways are exact.
-`apr_2026-02-14_0hs5wcgrde1` is (run, number of the question in it): an approval's; a proposal's begins with `prop_`.
+`apr_2026-02-14_0hs5wcgrde1` is (run, number of the question in it): an approval's; a proposal's begins with `prop_`,
+a receipt's with `rcp_`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_BITS = 31
 _SUFFIX_MASK = (1 << _SUFFIX_BITS) - 1
 _STRIDE = 0x5BD1E995 | 1  # odd, so that counting by it visits every suffix once before it repeats
-_QUESTION = re.compile(r"(?:apr|prop)_(\d{4}-\d{2}-\d{2})_([0-9a-z]{10})([1-9a-z][0-9a-z]{0,5})")
+_PART = re.compile(r"(apr|prop|rcp)_(\d{4}-\d{2}-\d{2})_([0-9a-z]{10})([1-9a-z][0-9a-z]{0,5})")
 _DAY_SECONDS = 86_400
 _RUN = re.compile(r"run_(\d{4}-\d{2}-\d{2}_\d{6})_([0-9a-z]{6})")
 
@@ -81,21 +82,45 @@ def _base36(number: int) -> str:
 
 def question_text(kind: str, run_id: int, no: int) -> str:
     """The id of a run's approval or proposal, as people see it."""
+    return _part_text("prop" if kind == "proposal" else "apr", run_id, no)
+
+
+def receipt_text(run_id: int, no: int) -> str:
+    """The id of a run's receipt, as people see it."""
+    return _part_text("rcp", run_id, no)
+
+
+def _part_text(prefix: str, run_id: int, no: int) -> str:
     second, suffix = run_id >> _SUFFIX_BITS, run_id & _SUFFIX_MASK
     day = datetime.fromtimestamp(second, UTC)
     within = _base36((second % _DAY_SECONDS) << _SUFFIX_BITS | suffix)
-    return f"{'prop' if kind == 'proposal' else 'apr'}_{day:%Y-%m-%d}_{within:0>10}{_base36(no)}"
+    return f"{prefix}_{day:%Y-%m-%d}_{within:0>10}{_base36(no)}"
 
 
 def question_ints(text: str) -> tuple[int, int]:
     """The run and the number behind a question's id; anything that is not one is a question nobody asked."""
-    found = _QUESTION.fullmatch(text)
-    if found:
+    found = _part_ints(text, ("apr", "prop"))
+    if found is None:
+        raise TenureError("APPROVAL_NOT_FOUND", f"there is no approval or proposal {text!r}")
+    return found
+
+
+def receipt_ints(text: str) -> tuple[int, int]:
+    """The run and the number behind a receipt's id; anything that is not one is a receipt of nothing."""
+    found = _part_ints(text, ("rcp",))
+    if found is None:
+        raise TenureError("RECEIPT_NOT_FOUND", f"there is no receipt {text[:64]!r}")
+    return found
+
+
+def _part_ints(text: str, prefixes: tuple[str, ...]) -> tuple[int, int] | None:
+    found = _PART.fullmatch(text)
+    if found and found[1] in prefixes:
         try:
-            day = datetime.strptime(found[1], "%Y-%m-%d").replace(tzinfo=UTC)
+            day = datetime.strptime(found[2], "%Y-%m-%d").replace(tzinfo=UTC)
         except ValueError:
-            day = None
-        within = int(found[2], 36)
-        if day is not None and day.timestamp() >= 0 and within >> _SUFFIX_BITS < _DAY_SECONDS:
-            return (int(day.timestamp()) << _SUFFIX_BITS) + within, int(found[3], 36)
-    raise TenureError("APPROVAL_NOT_FOUND", f"there is no approval or proposal {text!r}")
+            return None
+        within = int(found[3], 36)
+        if day.timestamp() >= 0 and within >> _SUFFIX_BITS < _DAY_SECONDS:
+            return (int(day.timestamp()) << _SUFFIX_BITS) + within, int(found[4], 36)
+    return None

@@ -56,7 +56,18 @@ CALL_MARGIN_SECONDS = 0.5
 CALL_SECONDS_MIN = 0.5
 """With less than this left of its lease no call is intended, unless it may not take longer anyway."""
 SPENT_MICROS_MAX = 10**15
-"""What one message may say was spent, in micro-units."""
+"""What one cost may be, in micro-units."""
+COST_COUNT_MAX = 10**12
+"""Tokens or calls of one cost."""
+COST_TOTAL_MAX = 2**62
+"""Where sums of costs stop growing."""
+COSTS_PER_MESSAGE_MAX = 100
+COST_LINES_PER_RUN_MAX = 500
+"""What comes later is counted as others."""
+CURRENCIES_PER_RUN_MAX = 8
+COST_WORD_CHARS_MAX = 100
+"""The name of a provider or a model."""
+COST_CURRENCY_CHARS_MAX = 8
 RECEIPT_SECONDS = 7 * 86_400.0
 """How long people have to say how an unknown action ended, where nothing else says it."""
 KEY_POLL_SECONDS = 5.0

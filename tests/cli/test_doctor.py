@@ -59,6 +59,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
         "applied 0001_kernel.sql",
         "applied 0002_beside.sql",
         "applied 0003_service.sql",
+        "applied 0004_govern.sql",
         "tenure.db is up to date now.",
     ]
     again = tenure("migrate", cwd=tmp_path)
@@ -66,7 +67,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)
     assert as_json == {
         "database": "other.db",
-        "applied": ["0001_kernel.sql", "0002_beside.sql", "0003_service.sql"],
+        "applied": ["0001_kernel.sql", "0002_beside.sql", "0003_service.sql", "0004_govern.sql"],
     }
 
 
@@ -78,7 +79,7 @@ def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:
     assert lines[-1].startswith("tenure.db: 2 runs,")
     assert lines[-1].endswith("no violation.")
     assert any(line.startswith("I3 ") and line.rstrip().endswith("holds") for line in lines)
-    assert any(line.startswith("I36 ") and "not yet: needs receipts" in line for line in lines)
+    assert any(line.startswith("I34 ") and "not yet: needs the request" in line for line in lines)
     assert any(line.startswith("I29 ") and "--settled" in line for line in lines)
 
 
@@ -107,7 +108,7 @@ def test_the_report_for_programs(tmp_path: Path) -> None:
     assert report["runs"] == 1
     assert {violation["row"] for violation in report["violations"]} == {"run"}
     assert {violation["run"] for violation in report["violations"]} == {ids.run_text(RUN_ID)}
-    assert "I36" in report["not_yet"]
+    assert "I34" in report["not_yet"]
 
 
 def test_what_holds_in_the_end_is_checked_when_asked(tmp_path: Path) -> None:

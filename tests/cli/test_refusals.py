@@ -70,7 +70,6 @@ def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.Mo
         assert "it is empty" in misused(tenure, *words, "--db", "")
     misused(tenure, *CREATE, "--by", "")
     assert "no blanks" in misused(tenure, *CREATE, "--by", "ada lovelace")
-    misused(tenure, "approvals", "approve", "run_x", "--by", " ")
     monkeypatch.setenv("TENURE_DB", "")
     assert tenure(*CREATE).code == 0
 
@@ -95,7 +94,6 @@ def test_help_shows_the_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "200")
     assert "[default: $TENURE_DB, else tenure.db]" in tenure("runs", "list", "--help").out
     assert "[default: uid:N of this account]" in tenure("runs", "cancel", "--help").out
-    assert "Who answers" in tenure("approvals", "reject", "--help").out
     settled = " ".join(tenure("doctor", "--help").out.replace("│", " ").split())
     assert "wait for a worker" in settled
 

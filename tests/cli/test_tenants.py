@@ -84,10 +84,20 @@ def test_the_operators_key_and_the_tenants_limits(tenure: Tenure) -> None:
     tenure("tenants", "create", "acme")
     assert "no caps" in tenure("tenants", "caps", "acme").out
     tenure("tenants", "caps", "acme", "--weight", "2", "--max-concurrency", "5")
-    tenure("tenants", "caps", "acme", "--workflow", "build", "--max-runs-per-min", "7")
+    tenure(
+        "tenants",
+        "caps",
+        "acme",
+        "--workflow",
+        "build",
+        "--max-runs-per-min",
+        "7",
+        "--max-writes-per-run",
+        "3",
+    )
     said = {cap["scope"]: cap for cap in tenure("tenants", "caps", "acme", "--json").json()}
     assert (said[""]["weight"], said[""]["max_concurrency"]) == (2, 5)
-    assert said["wf:build"]["max_runs_per_min"] == 7
+    assert (said["wf:build"]["max_runs_per_min"], said["wf:build"]["max_writes_per_run"]) == (7, 3)
     tenure("tenants", "caps", "acme", "--clear")
     assert tenure("tenants", "caps", "acme", "--json").json()[0]["max_concurrency"] is None
     assert tenure("tenants", "close", "acme").out == "acme is closed\n"

@@ -15,11 +15,13 @@ from tenure import ids
 from tenure.kernel import actions as a
 from tenure.kernel import commands as c
 from tenure.kernel.actions import ActReply, Proposed, Ruling
+from tenure.kernel.costs import Cost
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Cap
 from tenure.kernel.service import Person
+from tenure.orchestrator.why import why as explained
 from tenure.store.port import Query, Transaction
 from tests.conformance.world import Place, World
 
@@ -293,11 +295,15 @@ async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Pl
         assert (await w.step(undo)).queue == "default|flow:tenure.undo@1"
 
 
+def euros(micros: int) -> tuple[Cost, ...]:
+    return (Cost("openai", "large", micros=micros, currency="EUR"),)
+
+
 async def test_a_run_over_its_budget_ends_in_the_commit_that_says_so(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR")
-        await w.checkpoint(lease, "one", spent=100)
-        reply = await w.checkpoint(lease, "two", spent=1)
+        await w.checkpoint(lease, "one", spent=euros(100))
+        reply = await w.checkpoint(lease, "two", spent=euros(1))
         assert (reply.state, reply.outcome) == ("refused", "BUDGET_EXCEEDED")
         run = await w.run(lease.run_id)
         assert (run.status, run.reason) == ("failed", "BUDGET_EXCEEDED")
@@ -329,15 +335,34 @@ async def test_an_act_adds_two_commits_and_a_run_without_acts_looks_for_no_recei
 
         w.store.transact = noting
         await w.complete(plain)
-        assert not [name for name in asked if "receipt" in name or "purse" in name]
+        assert not [name for name in asked if "receipt" in name or "purse" in name or "cost" in name]
 
 
 async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR", compensate=True)
-        await w.checkpoint(lease, "one", spent=30)
+        await w.checkpoint(lease, "one", spent=euros(30))
         new = w.orchestrator.new_id()
-        await w.complete(lease, spent=20, restart=c.StartChild(run_id=new, workflow="flow"))
+        await w.complete(lease, spent=euros(20), restart=c.StartChild(run_id=new, workflow="flow"))
         await w.settle()
         spec = await w.spec(new)
         assert (spec.budget, spec.currency, spec.compensate) == (50, "EUR", True)
+
+
+async def test_why_says_whose_word_an_act_waits_for(place: Place) -> None:
+    async with acting(place) as w:
+        lease = await w.begin()
+        act = w.act(run=lease.run_id, label="close/a#1")
+        asked = await w.speak(a.ProposeAct, lease, act=act, ruling=ASK, question=b'{"title":"add bug"}')
+        await w.say(c.Suspend, lease, waits=(asked.no,))
+        why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
+        assert (why.reason, why.step) == ("approval", "close/a#1")
+        assert "'add bug': 0 of 1 people said yes" in why.text
+        await w.approve(lease.run_id, asked.no, by="person:bob", digest=act.digest.hex())
+        lease = await w.claim()
+        reply = await w.intend(lease, act=act, ruling=ASK, approval_no=asked.no)
+        told = await w.settled(lease, reply.no, "unknown")
+        await w.say(c.Suspend, lease, waits=(told.no,))
+        why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
+        assert (why.reason, why.step) == ("receipt", "close/a#1")
+        assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text

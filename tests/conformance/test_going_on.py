@@ -216,7 +216,7 @@ async def test_the_deadline_goes_on_while_a_proposal_is_open(place: Place) -> No
 async def test_the_next_holder_reads_everything_in_one_go(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="governed-runtime", by="u_alice")
-        assert await resume_view(w.store, lease) == ResumeView([], [])
+        assert await resume_view(w.store, lease) == ResumeView([], [], [])
         run = lease.run_id
         await w.checkpoint(lease, "one", output=b"1", arguments=b"digest")
         await w.checkpoint(lease, "call", state="started", meta='{"agent":"a"}')

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import astuple
 
 from tenure.kernel.governance import Governance
-from tenure.kernel.governed import Purse
+from tenure.kernel.governed import CostLine, Purse
 from tenure.kernel.model import Cap, Checkpoint, Row, Wait
 from tenure.kernel.service import Person
 from tenure.store import port
@@ -117,6 +117,8 @@ TRIED = a_receipt(101, 13, label="b#1", state="failed", settled_at=2000, name="o
 TRIED_AGAIN = a_receipt(101, 14, label="b#1", try_no=2, name="other", verdict_no=10)
 LOST_ACT = a_receipt(102, 3, state="unknown", wait_no=2)
 PURSE = Purse(101, 250, 2)
+SPENT = CostLine(101, 1, "acme", "build", 20_000, "openai", "large", "USD", 3, 40, 50, 200)
+SPENT_MORE = CostLine(101, 2, "acme", "build", 20_001, "openai", "large", "USD", 1, 10, 20, 50)
 HOLDS = Governance("acme", 3, None, None, '["*"]', "{}", 1, 1000)
 ADA = Person("acme", "ada", "Ada", '["approver"]', "[]", None, None, None, 1000)
 
@@ -131,7 +133,7 @@ BENEATH: list[Row] = [
     ASKED, SETTLED, OPEN_AGAIN, OPEN_APPROVAL, OLDER_APPROVAL, DECIDED,
     TAKEN, BUFFERED, LATER, OTHER_NAME, OPEN_CHILD, GONE_CHILD,
     *EVENTS, OWED, OWED_LATER, OWED_TOO, *PAYLOADS, SOON, LATE, FAILED,
-    RULED, DONE_ACT, TRIED, TRIED_AGAIN, LOST_ACT, PURSE,
+    RULED, DONE_ACT, TRIED, TRIED_AGAIN, LOST_ACT, PURSE, SPENT, SPENT_MORE,
 ]  # fmt: skip
 
 
@@ -219,6 +221,7 @@ CASES = [
     rows("load_receipts", [(101, 11), (101, 12)], [DONE_ACT]),
     rows("load_open_receipts", [(101,), (102,), (103,)], [TRIED_AGAIN, LOST_ACT]),
     rows("load_purses", [(101,), (102,)], [PURSE]),
+    rows("load_cost_lines", [(101,), (102,)], [SPENT, SPENT_MORE]),
     rows("load_key_holders", [("acme", "shared"), ("beta", "shared"), ("acme", "other")], [DONE_ACT, TRIED_AGAIN]),
     rows("load_governance", [("acme",), ("beta",)], [HOLDS]),
     rows("load_people", [("acme", "ada"), ("beta", "ada"), ("acme", "bob")], [ADA]),
@@ -297,6 +300,7 @@ CASES = [
     one("verdicts_of", 101, answer=[RULED]),
     one("receipts_of", 101, answer=[DONE_ACT, TRIED, TRIED_AGAIN]),
     one("purses_of", 101, answer=[PURSE]),
+    one("cost_lines_of", 101, answer=[SPENT, SPENT_MORE]),
     one("payloads_of", 101, answer=PAYLOADS),
     one("events_of", 101, answer=EVENTS),
     one("outbox_of", 101, answer=[OWED_TOO, OWED_LATER]),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.machines import APPROVAL, ATTEMPT, IDEMPOTENCY, LEASE, RUN, STEP
 from tenure.kernel.model import (
     ROWS,
@@ -95,6 +95,7 @@ READ_BACK: dict[type[Row], str] = {
     Verdict: "verdicts_of",
     Receipt: "receipts_of",
     Purse: "purses_of",
+    CostLine: "cost_lines_of",
 }
 
 
@@ -112,6 +113,7 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
     Child: columns(Child, "state"),
     Receipt: ("n", "call_by", *columns(Receipt, "state")[:-2]),
     Purse: ("spent", "writes"),
+    CostLine: columns(CostLine, "calls"),
 }
 """What may change of a row that is there."""
 

@@ -280,6 +280,20 @@ def test_inputs_that_do_not_fit_are_named_all_at_once(given: dict[str, Any], sai
         TYPED.plan(given)
 
 
+def test_a_secret_input_takes_a_reference_and_the_secret_itself_is_not_repeated() -> None:
+    """I53."""
+    asks = flow("  - {id: a, uses: t}\n", "inputs:\n  token: {type: string, secret: true}\n")
+    assert asks.bind({"token": "env:TENURE_SECRET_acme_T"}) == {"token": "env:TENURE_SECRET_acme_T"}
+    for given in ("hunter2", ["hunter2"], {"hunter2": 1}, 2, None, "env:hunter2 x"):
+        with pytest.raises(TenureError) as caught:
+            asks.bind({"token": given})
+        assert caught.value.code == "INVALID_INPUT"
+        assert "hunter2" not in f"{caught.value} {caught.value.details}"
+    for wrong in ("{type: integer, secret: true}", "{type: string, secret: true, default: hunter2}"):
+        with pytest.raises(TenureError, match="WORKFLOW_INVALID"):
+            flow("  - {id: a, uses: t}\n", f"inputs:\n  token: {wrong}\n")
+
+
 def test_a_value_that_is_no_json_is_refused() -> None:
     with pytest.raises(TenureError, match="must be JSON"):
         TYPED.bind({"count": 1, "extra": {"a": object()}})

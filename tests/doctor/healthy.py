@@ -8,6 +8,8 @@ import msgspec
 from tenure.doctor import Bundle
 from tenure.kernel import commands as c
 from tenure.kernel import history
+from tenure.kernel.costs import Cost
+from tests.kernel.acting import ASK, DENY, ActStory
 from tests.kernel.driver import RUN_ID, Story
 
 Body = dict[str, Any]
@@ -165,8 +167,60 @@ def parent(run_id: int = RUN_ID) -> Story:
     return story
 
 
+def dear(run_id: int = RUN_ID) -> ActStory:
+    """Costs in two currencies, within the budget."""
+    story = ActStory(run_id=run_id, budget=100, currency="EUR")
+    story.claim()
+    euros, dollars = Cost("openai", "large", 1, 2, 40, "EUR"), Cost("openai", "large", 1, 2, 900)
+    story.checkpoint("main", "one", spent=(euros, dollars))
+    story.complete(spent=(euros,))
+    return story
+
+
+def acted(run_id: int = RUN_ID) -> ActStory:
+    """Acts of all sorts: one approved and tried twice, one repeated after a crash, one that a person had called again, one that was
+    taken back; and one of which nobody knows, in a run that was canceled."""
+    story = ActStory(run_id=run_id, compensate=True)
+    story.claim()
+    asked = story.propose(story.act("a#1"), ASK, question=b"{}").no or 0
+    story.suspend("main", asked)
+    story.approve(asked, by="person:bob", digest=story.act("a#1").digest.hex())
+    story.claim()
+    first = story.intend(story.act("a#1"), ASK, approval_no=asked).no or 0
+    story.settle(first, "failed", error="X", retry_after_seconds=0.0)
+    second = story.intend(story.act("a#1"), ASK, approval_no=asked).no or 0
+    story.settle(second, "succeeded", result=b"1")
+    repeated = story.intend(story.act("b#1", repeats="sets_state")).no or 0
+    story.after(31).sweep()
+    story.claim(worker="w_2")
+    story.repeat(repeated)
+    story.settle(repeated, "succeeded")
+    lost = story.intend(story.act("c#1")).no or 0
+    wait = story.settle(lost, "unknown", settle_within_seconds=60.0).no or 0
+    story.suspend("main", wait)
+    story.settle_by("person:bob", lost, "retry")
+    story.claim(worker="w_3")
+    story.repeat(lost)
+    story.settle(lost, "succeeded")
+    story.reversed_by(lost, 12345)
+    story.intend(story.act("d#1"))
+    story.cancel()
+    story.after(600).sweep()
+    assert story.status == "canceled"
+    return story
+
+
+def denied(run_id: int = RUN_ID) -> ActStory:
+    """An act that the policy denied."""
+    story = ActStory(run_id=run_id)
+    story.claim()
+    story.propose(ruling=DENY)
+    assert story.status == "failed"
+    return story
+
+
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, canceled, canceling, held_back, planning, failed, parent,
+    retried, backing_off, working, lost, asking, gated, canceled, canceling, held_back, planning, failed, parent, acted, denied,
 )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ def _save(stories: tuple[Story, ...]) -> Save:
         payloads = [row for row in bundle.payloads if row.ref not in beside]
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
-            bundle.children, payloads, bundle.events, bundle.outbox,
+            bundle.children, payloads, bundle.events, bundle.outbox, bundle.verdicts, bundle.receipts, bundle.purses,
+            bundle.cost_lines,
         )  # fmt: skip
         for table in tables:
             for row in table:

@@ -10,7 +10,9 @@ import pytest
 from tenure import limits
 from tenure.clock import us
 from tenure.doctor import INVARIANTS, Bundle, WholeView, check_run, check_whole
-from tenure.doctor.whole import WHOLE_CHECKS, Leases, Start
+from tenure.doctor.whole import WHOLE_CHECKS, Leases, Start, Wrote
+from tenure.kernel.governance import Evidence
+from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Attempt, Cap, Outbox, Payload, Step
 from tests.doctor import healthy
 from tests.doctor.healthy import Body, rechain, rewrite
@@ -481,6 +483,15 @@ def an_actor_replaced(bundle: Bundle) -> None:
 @breaks("I51", healthy.retried)
 def another_head(bundle: Bundle) -> None:
     bundle.run.head = b"\0" * 32
+
+
+@breaks("I52", healthy.retried)
+def evidence_that_no_seal_names(bundle: Bundle) -> None:
+    last = bundle.events[-1]
+    row = Evidence(
+        bundle.run.id, 0, bundle.run.tenant, b"s" * 32, 1, last.hash, last.seq, None, b"r", b"e", BEGIN_US
+    )
+    bundle.evidence.append(row)
 
 
 # ------------------------------------------------------------------------------------ runs and attempts
@@ -1058,8 +1069,26 @@ WHOLE: list[tuple[str, WholeView, str]] = [
     ("I39", WholeView(untold=[(11, 3)]), "run 11"),
     ("I39", WholeView(unfounded=[(12, 3)]), "run 12"),
     ("I51", WholeView(broken_chains=[("acme", 3)]), "tenant acme"),
+    ("I53", WholeView(bare_secrets=[("acme", "hook h_1")]), "tenant acme"),
     ("I51", WholeView(broken_ledgers=[("acme", "leaf 3", "it is not there")]), "tenant acme"),
     ("I46", WholeView(key_holders_twice=[8]), "run 8"),
+    ("I37", WholeView(same_act=[(13, "sn:1")]), "run 13"),
+    (
+        "I46",
+        WholeView(
+            caps=[Cap("acme", "", max_writes_per_run=2)],
+            wrote=[Wrote(14, "acme", "a", 3), Wrote(15, "b", "a", 3)],
+        ),
+        "run 14",
+    ),
+    (
+        "I46",
+        WholeView(
+            caps=[Cap("acme", "wf:a", max_writes_per_run=2)],
+            wrote=[Wrote(14, "acme", "b", 3), Wrote(16, "acme", "a", 3)],
+        ),
+        "run 16",
+    ),
     ("I50", WholeView(orphans=[9]), "run 9"),
     ("I50", WholeView(lost_specs=[10]), "run 10"),
 ]
@@ -1068,6 +1097,196 @@ WHOLE: list[tuple[str, WholeView, str]] = [
 @pytest.mark.parametrize(("number", "view", "row"), WHOLE)
 def test_what_only_all_runs_show_is_noticed(number: str, view: WholeView, row: str) -> None:
     assert [(violation.number, violation.row) for violation in check_whole(view)] == [(number, row)]
+
+
+# ------------------------------------------------------------------------------------------------- acts
+
+
+def receipt(bundle: Bundle, label: str, nth: int = 0) -> Receipt:
+    return [row for row in bundle.receipts if row.label == label][nth]
+
+
+@breaks("I1", healthy.acted)
+def an_unknown_receipt(bundle: Bundle) -> None:
+    receipt(bundle, "a#1").state = "abandoned"
+
+
+@breaks("I2", healthy.acted)
+def a_receipt_that_is_not_where_its_history_ends(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").state = "failed"
+
+
+@breaks("I2", healthy.acted)
+def an_edge_that_no_receipt_has(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["edges"][0]["edges"][0][2] = "reversed"
+
+    rewrite(bundle, "settle_act", change)
+
+
+@breaks("I3", healthy.acted)
+def a_verdict_that_was_changed(bundle: Bundle) -> None:
+    bundle.verdicts[0].rules = '[["other","allow"]]'
+
+
+@breaks("I3", healthy.acted)
+def a_purse_that_was_changed(bundle: Bundle) -> None:
+    bundle.purses[0].spent = 7
+
+
+@breaks("I3", healthy.dear)
+def a_cost_that_was_changed(bundle: Bundle) -> None:
+    bundle.cost_lines[0].micros -= 40
+
+
+@breaks("I3", healthy.dear)
+def costs_that_the_purse_does_not_have(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["set"]["purse"][""]["spent"] = 40
+
+    rewrite(bundle, "complete", change)
+    bundle.purses[0].spent = 40
+
+
+@breaks("I5", healthy.acted)
+def a_settled_receipt_without_its_moment(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").settled_at = None
+
+
+@breaks("I14", healthy.acted)
+def an_intent_that_outlived_its_run(bundle: Bundle) -> None:
+    receipt(bundle, "d#1").state = "intent"
+
+
+@breaks("I36", healthy.acted)
+def a_receipt_that_was_never_intended(bundle: Bundle) -> None:
+    event = next(event for event in bundle.events if event.kind == "intend_act")
+    event.kind = "settle_act"
+    rechain(bundle)
+
+
+@breaks("I36", healthy.acted)
+def a_receipt_that_was_settled_as_it_was_intended(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        no = int(next(iter(body["set"]["receipt"])))
+        edge = ["receipt", "intent", "succeeded", "orchestrator"]
+        body.setdefault("edges", []).append({"receipt": no, "move": "succeed", "edges": [edge]})
+
+    rewrite(bundle, "intend_act", change)
+
+
+@breaks("I36", healthy.acted)
+def a_call_after_its_lease(bundle: Bundle) -> None:
+    receipt(bundle, "a#1").call_by = LATER_US
+
+
+@breaks("I36", healthy.acted)
+def a_receipt_that_is_gone(bundle: Bundle) -> None:
+    bundle.receipts.pop()
+
+
+@breaks("I37", healthy.acted)
+def two_receipts_of_one_key(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").name = receipt(bundle, "a#1", 1).name
+
+
+@breaks("I38", healthy.acted)
+def a_call_that_was_repeated_without_being_safe(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").repeats = "none"
+
+
+@breaks("I38", healthy.acted)
+def a_call_again_that_no_person_wanted(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        body["edges"][0]["move"] = "repeat"
+
+    rewrite(bundle, "settle_receipt", change)
+
+
+@breaks("I40", healthy.acted)
+def a_verdict_of_another_action(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").digest = b"x" * 32
+
+
+@breaks("I40", healthy.acted)
+def a_verdict_that_is_gone(bundle: Bundle) -> None:
+    bundle.verdicts.pop()
+
+
+@breaks("I40", healthy.acted)
+def an_intent_that_was_denied(bundle: Bundle) -> None:
+    no = receipt(bundle, "b#1").verdict_no
+    next(row for row in bundle.verdicts if row.no == no).outcome = "deny"
+
+
+@breaks("I40", healthy.acted)
+def an_approval_that_was_not_asked_for(bundle: Bundle) -> None:
+    receipt(bundle, "a#1").approval_no = None
+
+
+@breaks("I41", healthy.denied)
+def an_error_that_allows(bundle: Bundle) -> None:
+    bundle.verdicts[0].error, bundle.verdicts[0].outcome = "POLICY_ERROR", "allow"
+
+
+@breaks("I41", healthy.denied)
+def a_denial_after_which_the_step_went_on(bundle: Bundle) -> None:
+    rewrite(bundle, "propose_act", lambda body: body.pop("edges"))
+
+
+@breaks("I42", healthy.acted)
+def an_approval_of_another_action(bundle: Bundle) -> None:
+    bundle.approvals[0].digest = b"x" * 32
+
+
+@breaks("I42", healthy.acted)
+def an_action_before_its_approval(bundle: Bundle) -> None:
+    receipt(bundle, "a#1").intent_at = bundle.run.created_at - 1
+
+
+@breaks("I42", healthy.acted)
+def an_action_after_its_approval_expired(bundle: Bundle) -> None:
+    bundle.approvals[0].expires_at = bundle.waits[0].expires_at = receipt(bundle, "a#1").intent_at
+
+
+@breaks("I42", healthy.acted)
+def an_approval_by_fewer_than_its_policy_wants(bundle: Bundle) -> None:
+    for row in bundle.verdicts:
+        row.people = 2
+
+
+@breaks("I42", healthy.acted)
+def an_approval_used_twice(bundle: Bundle) -> None:
+    receipt(bundle, "b#1").approval_no = bundle.approvals[0].no
+
+
+@breaks("I42", healthy.acted)
+def an_approval_used_by_nobody_who_knows_of_it(bundle: Bundle) -> None:
+    bundle.approvals[0].used_no = receipt(bundle, "b#1").no
+
+
+@breaks("I43", healthy.acted)
+def approved_by_somebody_behind_the_run(bundle: Bundle) -> None:
+    rewrite(bundle, "create", lambda body: body["set"]["run_spec"][""].update(behind="person:bob"))
+
+
+@breaks("I43", healthy.acted)
+def settled_by_somebody_behind_the_run(bundle: Bundle) -> None:
+    def change(body: Body) -> None:
+        for columns in body["set"]["receipt"].values():
+            columns["settled_by"] = "u_alice"
+
+    rewrite(bundle, "settle_receipt", change)
+
+
+@breaks("I46", healthy.acted)
+def writes_that_were_not_counted(bundle: Bundle) -> None:
+    bundle.purses[0].writes -= 1
+
+
+@breaks("I50", healthy.acted)
+def a_receipt_of_another_tenant(bundle: Bundle) -> None:
+    receipt(bundle, "a#1").tenant = "beta"
 
 
 # ---------------------------------------------------------------------------------------------- the table

@@ -29,6 +29,7 @@ PLANTED = "Planted-Text-7731"
 
 @Step
 async def fetch(page: int, words: str) -> str:
+    tenure.report_cost("openai", "large", tokens_in=10, tokens_out=5, money="0.25", currency="USD")
     return f"{words} {page}"
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import tenure
 from tenure.errors import TenureError
+from tenure.govern.connectors.github import GitHubConnector
 from tenure.ids import run_int
 from tenure.sdk import Workflow
-from tenure.testing.doubles import ServiceDouble
+from tenure.testing import Lab
+from tenure.testing.doubles import GitHubDouble, ServiceDouble
 from tests.govern.acting import (
     ASK,
     DENY,
@@ -28,7 +31,14 @@ from tests.govern.acting import (
     receipts,
     settle,
     verdicts,
+    way_to,
 )
+
+LABELS = """
+version: 1
+rules:
+  - {name: labels, connector: github, operation: [label.add, label.remove], allow: true}
+"""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -321,6 +331,35 @@ async def test_a_failed_receipt_satisfies_nobody() -> None:
             second = await lab.start(keyed, "once")
             assert await second.result() == 1
             assert service.effects_of("once") == 1
+
+
+@pytest.mark.clause("GOV-15")
+async def test_a_reversed_receipt_satisfies_nobody_so_that_what_was_undone_can_be_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def label() -> None:
+        target = {"repo": "acme/app", "number": 7}
+        await tenure.act("github.label.add", target=target, fields={"labels": ["urgent"]}, key="once")
+
+    flow = Workflow(label, name="label")
+    monkeypatch.setenv("GITHUB_TOKEN", "hush")
+    with GitHubDouble(token="hush") as github:
+        github.issue("acme/app", 7)
+        link = msgspec.structs.replace(way_to(github.url), tokens={"default": "env:GITHUB_TOKEN"})
+        async with Lab(flow, connectors=[GitHubConnector("github", link)], policy=LABELS) as lab:
+            first = await lab.start(flow)
+            await first.result()
+            second = await lab.start(flow)
+            await second.result()
+            assert [row.state for row in await receipts(lab, second)] == ["reused"]
+            await lab.run(await lab.engine.undo(first.id, actor="person:eve")).result()
+            await lab.settle()
+            assert [row.state for row in await receipts(lab, first)] == ["reversed"]
+            assert "urgent" not in github.issues["acme/app", 7]["labels"]
+            third = await lab.start(flow)
+            await third.result()
+            assert [row.state for row in await receipts(lab, third)] == ["succeeded"]
+            assert "urgent" in github.issues["acme/app", 7]["labels"]
 
 
 @pytest.mark.clause("GOV-12")

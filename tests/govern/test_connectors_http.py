@@ -202,9 +202,14 @@ async def test_a_token_goes_to_its_own_service_only(monkeypatch: pytest.MonkeyPa
         )
         assert "authorization" not in theirs.requests[0].headers
         assert theirs.requests[0].headers["x-key"] == "key-of-acme"
+        other = {"authorization": "env:TENURE_SECRET_acme_KEY"}  # in place of the token, not beside it
+        assert (
+            await fault(http, order("post", "/effects", secret_headers=other))
+        ).code == "CONNECTOR_REJECTED"
+        assert ours.requests[-1].headers["authorization"] == "key-of-acme"
         refused = await fault(http, order("post", "/effects", secret_headers={"X-Key": "env:HOME"}))
         assert (refused.outcome, refused.code) == ("not_done", "SECRET_UNAVAILABLE")
-        assert len(ours.requests) == 1
+        assert len(ours.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tenure.errors import TenureError
-from tenure.govern.connector import Call, Operation
+from tenure.errors import Detail, TenureError
+from tenure.govern.connector import Call, Fault, Found, Operation
 from tenure.govern.connectors.base import ConnectorBase
+from tenure.govern.connectors.faults import CallFailed
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.connectors.settings import catalog, choose_connectors, load_connectors, read_connectors
 from tools import connectors_page
@@ -202,6 +204,49 @@ def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, sa
 def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(TenureError, match="cannot be read"):
         load_connectors(tmp_path / "none.yaml")
+
+
+class Odd(Own):
+    """Gives back what it was made with, or raises it."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__()
+        self.given = given
+
+    async def call(self, call: Call) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+    async def lookup(self, call: Call) -> Found | None:
+        return Found(await self.call(call))
+
+    def classify(self, fault: BaseException) -> Fault:
+        raise ValueError("cannot say")
+
+
+async def test_what_a_connector_gives_back_can_be_kept() -> None:
+    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=time.monotonic() + 5)
+    for given, kept in (
+        (Detail("a", "b"), {"path": "a", "problem": "b"}),
+        ({"x": (1, 2)}, {"x": [1, 2]}),
+        (object(), {"omitted": "it is no JSON"}),
+        ("x" * 100_000, {"omitted": "it has 100002 bytes"}),
+    ):
+        covered = Connectors([Odd(given)])["own"]
+        assert await covered.call(order) == kept
+        looked = await covered.lookup(order)
+        assert looked is not None
+        assert looked.result == (kept if given.__class__ is not object else None)
+
+
+async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown() -> None:
+    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=time.monotonic() + 5)
+    covered = Connectors([Odd(RuntimeError("boom"))])["own"]
+    for asked in (covered.call, covered.lookup):
+        with pytest.raises(CallFailed) as raised:
+            await asked(order)
+        assert (raised.value.fault.outcome, raised.value.fault.message) == ("unknown", "RuntimeError")
 
 
 def test_the_page_shows_how_each_operation_repeats_and_what_takes_it_back() -> None:

@@ -153,6 +153,17 @@ async def test_when_some_labels_are_gone_and_the_rest_is_refused_the_end_is_unkn
     assert (await desk.fault("label.remove", ISSUE, {"labels": ["b"]})).outcome == "not_done"
 
 
+async def test_what_is_not_there_is_removed_unless_we_cannot_see_it(github: GitHubDouble) -> None:
+    desk = Desk(GitHubConnector(link=link(github)))
+    assert await desk.do("comment.delete", {"repo": "acme/app", "comment": 5}, {}) == {}
+    for operation, target, fields in (
+        ("comment.delete", {"repo": "acme/hidden", "comment": 5}, {}),
+        ("label.remove", {"repo": "acme/app", "number": 8}, {"labels": ["x"]}),
+    ):
+        fault = await desk.fault(operation, target, fields)
+        assert (fault.outcome, fault.code) == ("not_done", "CONNECTOR_REJECTED")
+
+
 async def test_a_label_with_slashes_is_a_label(github: GitHubDouble) -> None:
     github.issue("acme/app", 7, labels=("area/x?y#z ü",))
     desk = Desk(GitHubConnector(link=link(github)))

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenure import ids
+from tenure.doctor import check_run
+from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.govern.evidence.archive import unpacked
 from tenure.govern.evidence.bundle import build
 from tenure.govern.evidence.sealer import Sealer
 from tenure.govern.evidence.verify import verify
 from tenure.kernel.commands import Seal, SealedPart
-from tenure.kernel.governance import CostLine, Evidence
+from tenure.kernel.governance import Evidence
+from tenure.store.bundles import examine, load_bundle
 from tenure.testing import Lab
 from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
 
@@ -53,12 +59,12 @@ async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
         run = await ended(lab)
         number = ids.run_int(run.id)
         events = await lab.engine.store.read("events_of", number)
-        first = build(number, "default", events, [])
+        first = build(number, "default", events)
         await labeled(lab, run)
         (row,) = [part for part in await sealed(lab, run) if part.no == 0]
         later = await lab.engine.store.read("events_of", number)
         assert len(later) > len(events)
-        assert build(number, "default", later, []).zip == first.zip
+        assert build(number, "default", later).zip == first.zip
         assert (await given(lab, row)).zip == first.zip
 
 
@@ -66,11 +72,7 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
-        costs = [
-            CostLine(number, "openai", "large", "USD", "default", "story", 7, 2, 30, 40, 125),
-            CostLine(number, "anthropic", "small", "USD", "default", "story", 7, 1, 10, 20, 5),
-        ]
-        built = build(number, "default", await lab.engine.store.read("events_of", number), costs)
+        built = build(number, "default", await lab.engine.store.read("events_of", number))
     said: dict[str, Any] = {
         name: json.loads(body) for name, body in built.files.items() if name.endswith(".json")
     }
@@ -80,10 +82,10 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     (approval,) = said["approvals.json"]
     assert (approval["status"], approval["decided_by"], approval["revision"]) == ("approved", "ada", 1)
     assert [one["name"] for one in said["checkpoints.json"]] == ["fetch", "fetch#2", "fetch#3", "now"]
-    assert [(one["provider"], one["micros"]) for one in said["costs.json"]] == [
-        ("anthropic", 5),
-        ("openai", 125),
-    ]
+    (cost,) = said["costs.json"]
+    assert (cost["provider"], cost["model"], cost["currency"]) == ("openai", "large", "USD")
+    assert (cost["calls"], cost["tokens_in"], cost["micros"]) == (3, 30, 750_000)
+    assert said["run.json"]["spent"] == 750_000
     assert [one["state"] for one in said["attempts.json"]] == ["suspended", "succeeded"]
     assert [one["outcome"] for one in said["waits.json"]] == ["approved"]
     assert said["ungoverned.json"] == [
@@ -197,6 +199,20 @@ async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> 
         assert [one.part for one in await lab.engine.evidence(runs[0].id)] == [0, 1]
 
 
+async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None:
+    place = f"sqlite:{tmp_path / 'runs.db'}"
+    async with Engine(place, evidence=True) as engine, engine.worker(short):
+        run = await engine.start(short, PLANTED)
+        await run.result()
+        while not (parts := await engine.evidence(run.id)):  # noqa: ASYNC110 - it comes within a look or two
+            await asyncio.sleep(0.05)
+    assert [(part.part, part.key_id) for part in parts] == [(0, None)]
+    async with Engine(place) as engine, engine.worker(short):
+        run = await engine.start(short, PLANTED)
+        await run.result()
+        assert not engine.seals
+
+
 async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) -> None:
     """I51: no evidence is made of rows that do not recompute, and the run is not deleted either."""
     async with Lab(*app, url=url, check=False) as lab:
@@ -206,8 +222,67 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         forged = [*events]
         forged[2].actor = "mallory"
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
-            build(number, "default", forged, [])
+            build(number, "default", forged)
         assert "event 3" in refused.value.message
+
+
+async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> None:
+    """I51: a history that somebody has written into is left as it is; the next one is sealed."""
+    place = tmp_path / "runs.db"
+    async with Lab(*app, url=f"sqlite:{place}", check=False) as lab:
+        broken, whole = [await lab.start(short, PLANTED) for _ in range(2)]
+        for run in (broken, whole):
+            await run.result()
+        await lab.jump("2s")
+        with closing(sqlite3.connect(place)) as database, database:
+            database.execute(
+                "update event set actor = 'mallory' where run_id = ? and seq = 2", (ids.run_int(broken.id),)
+            )
+        sealer = Sealer(lab.engine.orchestrator, sealing(lab))
+        assert await sealer.once() == 2
+        assert await lab.engine.evidence(broken.id) == []
+        assert len(await lab.engine.evidence(whole.id)) == 1
+        with pytest.raises(TenureError, match="EVIDENCE_BROKEN"):
+            await lab.engine.seal(broken.id)
+
+
+async def test_evidence_without_a_place_is_refused_at_once(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENURE_ARTIFACTS", raising=False)
+    with pytest.raises(TenureError, match="TENURE_ARTIFACTS"):
+        async with Engine(postgres_dsn, evidence=True):
+            pass
+
+
+async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None) -> None:
+    """I52: records against the run's own seals, and the zips that lie among the artifacts against their records."""
+    async with Lab(*app, url=url) as lab:
+        run = await ended(lab)
+        await sealed(lab, run)
+        await labeled(lab, run)
+        (later,) = await sealed(lab, run)
+        store, artifacts = lab.engine.store, lab.engine.artifacts
+        assert (await examine(store, artifacts=artifacts)).clean
+        bundle = await load_bundle(store, later.run_id)
+        assert bundle is not None
+        for damage in (
+            lambda rows: rows.pop(),
+            lambda rows: rows.pop(0),
+            lambda rows: setattr(rows[0], "sha256", b"0" * 32),
+            lambda rows: setattr(rows[1], "events", 1),
+            lambda rows: setattr(rows[0], "tenant", "beta"),
+        ):
+            damaged = bundle.copied()
+            damage(damaged.evidence)
+            assert {found.number for found in check_run(damaged)} == {"I52"}
+        file = lab.folder / "artifacts" / "evidence" / later.reference.decode()
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        file.unlink()
+        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        file.write_bytes(whole)
 
 
 async def test_another_tenants_evidence_is_none(url: str | None) -> None:

@@ -126,8 +126,7 @@ def _rechained(sealed: Sealed, change: Callable[[list[Event]], None]) -> bytes:
     for seq, event in enumerate(events, 1):
         event.seq = seq
         event.hash = before = history.rehash(event, before, manifest.tenant)
-    costs = sealed.files["costs.json"]
-    return assembled(ids.run_int(manifest.run), manifest.tenant, 0, b"", events, costs=costs).zip
+    return assembled(ids.run_int(manifest.run), manifest.tenant, 0, b"", events).zip
 
 
 def test_a_history_that_was_written_anew_is_not_what_was_signed(sealed: Sealed) -> None:
@@ -183,6 +182,11 @@ def _manifest(**facts: Any) -> Callable[[Files], None]:
     return change
 
 
+def _other_head(files: Files) -> None:
+    chain = json.loads(files["manifest.json"])["chain"]
+    _manifest(chain={**chain, "head": "00" * 32})(files)
+
+
 def _drop_manifest(files: Files) -> None:
     del files["manifest.json"]
 
@@ -201,12 +205,13 @@ def _nest(files: Files) -> None:
         (_add_listed_file, "FILE_EXTRA", "extra.json"),
         (_change_file, "FILE_CHANGED", "approvals.json"),
         (_change_listed_file, "CONTENTS_DIFFER", "approvals.json"),
-        (_change_costs, "STATEMENT_OF_ANOTHER", "costs.json"),
+        (_change_costs, "CONTENTS_DIFFER", "costs.json"),
         (_manifest(outcome="failed"), "CONTENTS_DIFFER", "manifest.json outcome"),
         (_manifest(tenant="beta"), "EVENT_CHANGED", "line 1"),
         (_manifest(part=1), "MANIFEST_INVALID", "manifest.json"),
         (_manifest(run="run_nobody"), "MANIFEST_INVALID", "manifest.json"),
         (_manifest(format="tenure-evidence-9"), "FORMAT_UNKNOWN", "manifest.json"),
+        (_other_head, "CHAIN_HEAD_DIFFERS", "events.jsonl"),
         (_nest, "MANIFEST_INVALID", "manifest.json"),
     ],
 )

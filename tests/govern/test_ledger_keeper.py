@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.govern.ledger import keeper as keeper_module
 from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.checking import check
@@ -29,8 +31,8 @@ def signer(tmp_path: Path) -> Signer:
     return make_key(tmp_path / "seal.key")
 
 
-def keeper_of(store: Store, signer: Signer | None, **more: object) -> Keeper:
-    return Keeper(store, signer=lambda: signer, **more)  # type: ignore[arg-type]
+def keeper_of(store: Store, signer: Signer | None, **more: Any) -> Keeper:
+    return Keeper(store, signer=lambda: signer, **more)
 
 
 async def kinds(store: Store, tenant: str) -> list[str]:
@@ -56,6 +58,23 @@ async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_pl
         )
         assert [leaf.part for leaf in kept if leaf.kind == "admin"] == [1]
         assert await Book(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
+
+
+async def test_many_new_runs_are_entered_a_few_at_a_time(
+    ledger_place: LedgerPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "LEAVES_AT_ONCE", 3)
+    monkeypatch.setattr(keeper_module, "RUNS_AT_ONCE", 7)
+    async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
+        other = engine.scoped(tenant="beta")
+        runs = [await engine.create("build", PLAN) for _ in range(8)]
+        runs += [await other.create("build", PLAN) for _ in range(8)]
+        keeper = keeper_of(engine.store, None)
+        while await keeper.once() == 7:
+            pass
+        kept = [*await all_leaves(engine.store, "acme"), *await all_leaves(engine.store, "beta")]
+        assert sorted(leaf.run_id or 0 for leaf in kept) == sorted(map(ids.run_int, runs))
+        assert (await check(engine.store, "acme")).flaws == (await check(engine.store, "beta")).flaws == []
 
 
 async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place: LedgerPlace) -> None:
@@ -100,6 +119,33 @@ async def test_what_is_new_is_signed_for_every_so_often(ledger_place: LedgerPlac
         assert await book.newest() == second, "nothing is new"
         assert (await check(engine.store, "", None, Trust.of_public(signer.public))).flaws == []
         assert (await check(engine.store, "acme", notes.parse(first.note))).flaws == []
+
+
+async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
+    ledger_place: LedgerPlace, signer: Signer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with ledger_place.opened() as store:
+        await append(store, "acme", created(4))
+        keeper = keeper_of(store, signer)
+        await keeper.once()
+        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 1")
+        store.shift(us(61.0))
+        for _ in range(3):
+            await keeper.once()
+        assert capsys.readouterr().out.count("LEDGER_BROKEN") == 1
+
+
+async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, signer: Signer) -> None:
+    place = LedgerPlace("sqlite", tmp_path, "")
+    async with Engine(place.url, tenant="acme", signing_key=f"file:{tmp_path / 'seal.key'}") as engine:
+        run = await engine.create("build", PLAN)
+        await engine.cancel(run)
+        book = Book(engine.store, "acme")
+        while len(await book.leaves_of(ids.run_int(run))) < 2:  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0.05)
+        while (newest := await book.newest()) is None:  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0.05)
+        assert newest.key_id == signer.id
 
 
 async def test_the_first_key_is_entered_and_one_that_merely_appears_signs_nothing(

@@ -1,6 +1,7 @@
 """Checkpoints and proofs as text: the forms of C2SP, and nothing else."""
 
 import base64
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -91,10 +92,10 @@ async def test_signatures_of_others_beside_it_do_no_harm(signer: Signer) -> None
         lambda note: note.partition("\n\n")[0] + "\n\n",
     ],
 )
-async def test_what_is_no_checkpoint_is_refused(signer: Signer, damage: object) -> None:
+async def test_what_is_no_checkpoint_is_refused(signer: Signer, damage: Callable[[str], str | bytes]) -> None:
     note = (await checkpoint_of(signer, BODIES)).note
     with pytest.raises(TenureError) as refused:
-        notes.parse(damage(note))  # type: ignore[operator]
+        notes.parse(damage(note))
     assert refused.value.code == "LEDGER_CHECKPOINT_INVALID"
 
 

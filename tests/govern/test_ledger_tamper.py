@@ -22,6 +22,7 @@ from tenure.govern.ledger.keys import Keys
 from tenure.govern.ledger.notes import Checkpoint
 from tenure.govern.signing import Signer, Trust, make_key
 from tenure.kernel import leaves, merkle
+from tenure.kernel.commands import MarkReported
 from tenure.store.bundles import examine
 from tenure.store.identity import Change, Identity
 from tests.govern.ledgers import LedgerPlace, all_leaves, append
@@ -83,6 +84,7 @@ def codes(found: Checked) -> set[str]:
     return {flaw.code for flaw in found.flaws}
 
 
+@pytest.mark.clause("GOV-21")
 async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         open_run = await acme.engine.create("build", [{"name": "compile", "tool": "make"}])
@@ -103,6 +105,32 @@ async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlac
             assert (await acme.check(kept)).flaws == []
         proof = await Book(acme.engine.store, TENANT).consistency(checkpoint.size, later.size)
         assert merkle.is_consistent(checkpoint.size, checkpoint.root, later.size, later.root, proof)
+
+
+async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
+    ledger_place: LedgerPlace,
+) -> None:
+    """Decision 30: a seal has the chain's length and head when the run ended; a later one covers what chains on."""
+    async with scene(ledger_place, runs=1) as acme:
+        store = acme.engine.store
+        (run,) = await acme.engine.runs()
+        number = ids.run_int(run.id)
+        ended = [event for event in await store.read("events_of", number) if event.kind != "sealed"]
+        told = MarkReported(run_id=number, tenant=TENANT, context=acme.engine.context(None))
+        await acme.engine.orchestrator.send(told)
+        await acme.sealing.seal(acme.engine.orchestrator, number)
+        first, second = (
+            leaf for leaf in await all_leaves(store, TENANT) if leaf.kind in ("sealed", "supplement")
+        )
+        assert (first.kind, second.kind, second.part) == ("sealed", "supplement", 1)
+        said, later = leaves.facts(first), leaves.facts(second)
+        assert (said["events"], said["head"]) == (ended[-1].seq, ended[-1].hash.hex())
+        events = await store.read("events_of", number)
+        assert later["head"] == events[later["events"] - 1].hash.hex()
+        assert said["events"] < later["events"]
+        assert "reported" in {event.kind for event in events[said["events"] : later["events"]]}
+        checkpoint = await acme.kept()
+        assert (await acme.check(checkpoint)).flaws == []
 
 
 async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledger_place: LedgerPlace) -> None:
@@ -158,6 +186,10 @@ EDITS: dict[str, tuple[list[str], set[str]]] = {
             "delete from signed where tenant = 'acme'",
         ],
         {"RESTORED"},
+    ),
+    "all leaves are deleted": (
+        ["delete from leaf where tenant = 'acme'", "delete from node where tenant = 'acme'"],
+        {"TRUNCATED"},
     ),
     "a subtree is edited": (
         ["update node set hash = {none} where tenant = 'acme' and level = 2 and pos = 0"],
@@ -335,6 +367,10 @@ async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> Non
         report = await examine(acme.engine.store)
         assert set(report.found) == {"I51"}
         assert {violation.row for violation in report.violations} == {"tenant acme"}
+        await ledger_place.by_hand(
+            "delete from leaf where tenant = 'acme'; delete from node where tenant = 'acme'"
+        )
+        assert set((await examine(acme.engine.store)).found) == {"I51"}
 
 
 async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:

@@ -1,5 +1,6 @@
 """The tree of a ledger: RFC 6962's vectors, every proof, and no proof of what is not so."""
 
+from collections.abc import Callable
 from hashlib import sha256
 
 import pytest
@@ -144,6 +145,6 @@ def test_a_leaf_cannot_be_taken_for_a_node() -> None:
 @pytest.mark.parametrize(
     "call", [lambda: inclusion(3, 3), lambda: inclusion(-1, 3), lambda: consistency(4, 3)]
 )
-def test_what_no_tree_has_is_not_proven(call: object) -> None:
+def test_what_no_tree_has_is_not_proven(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="a tree of 3 leaves"):
-        call()  # type: ignore[operator]
+        call()

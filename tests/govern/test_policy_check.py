@@ -7,7 +7,9 @@ import pytest
 from tenure.errors import TenureError
 from tenure.govern.policy import load
 from tenure.govern.policy.checking import check
+from tenure.govern.policy.grammar import schema
 from tests.govern.policies import CONNECTORS, policy
+from tools import policy_schema
 
 
 def problems(text: str) -> list[str]:
@@ -170,3 +172,13 @@ def test_too_many_rules_about_one_operation_are_refused() -> None:
     assert (
         "101 rules are about forge.label.add; at most 100 are" in problems(policy(*["allow: true"] * 101))[0]
     )
+
+
+def test_the_schema_for_editors_is_fresh() -> None:
+    assert policy_schema.main(["--check"]) == 0, "run `make docs`"
+    kinds = schema()["properties"]["rules"]["items"]["oneOf"]
+    assert [{"allow", "deny", "approval"} & set(kind["properties"]) for kind in kinds] == [
+        {"allow"},
+        {"deny"},
+        {"approval"},
+    ]

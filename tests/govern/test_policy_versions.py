@@ -171,8 +171,8 @@ async def test_another_proposal_takes_the_place_of_the_first_and_one_may_be_with
         await office.publish(DENIES, "person:ada")
         await office.activate(1, "ada", may_propose=True)
         assert (await office.activate(2, "bob", may_propose=True)).step == "proposed"
-        await refused("POLICY_NOT_FOUND", office.withdraw(1, "ada"))
-        assert (await office.withdraw(2, "ada")).proposed is None
+        await refused("POLICY_NOT_FOUND", office.withdraw(1, "person:ada"))
+        assert (await office.withdraw(2, "person:ada")).proposed is None
         assert (await office.activate(2, "ada", may_propose=True)).step == "proposed"
 
 

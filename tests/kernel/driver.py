@@ -264,6 +264,7 @@ class Story:
             verdicts=[snap.verdicts[key] for key in sorted(snap.verdicts)],
             receipts=[snap.receipts[key] for key in sorted(snap.receipts)],
             purses=[] if snap.purse is None else [snap.purse],
+            cost_lines=[snap.cost_lines[key] for key in sorted(snap.cost_lines)],
         )
 
     def fork(self) -> Story:

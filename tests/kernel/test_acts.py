@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.kernel import commands as c
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Cap
 from tests.kernel.acting import ALLOW, ASK, DENY, ActStory, governance, person
@@ -487,6 +486,20 @@ def unknown(story: ActStory, **how: Any) -> tuple[int, int]:
     return no, wait
 
 
+@pytest.mark.parametrize("how", ["found", "repeated"])
+def test_an_unknown_act_that_is_found_or_repeated_asks_nobody_any_more(how: str) -> None:
+    """A look-up may settle it, and what is safe to repeat may be repeated."""
+    story = begun()
+    no, wait = unknown(story, repeats="native_key")
+    if how == "repeated":
+        assert story.repeat(no).state == "call"
+        assert (story.receipt(no).state, story.wait(wait).state) == ("intent", "closed")
+    story.settle(no, "succeeded", result=b"1")
+    assert (story.receipt(no).state, story.wait(wait).state) == ("succeeded", "closed")
+    with story.refuses("RECEIPT_SETTLED"):
+        story.settle_by("person:bob", no, "done")
+
+
 def test_a_person_who_says_not_done_fails_the_act_and_gives_the_write_back() -> None:
     story = begun()
     no, wait = unknown(story)
@@ -607,39 +620,3 @@ def test_a_canceled_run_that_wrote_owes_what_takes_it_back(compensate: bool, wro
     story.cancel()
     story.cancel_ack()
     assert len(story.owed("compensate")) == (compensate and wrote)
-
-
-def test_costs_are_counted_and_the_run_that_spends_more_than_its_budget_ends() -> None:
-    story = begun(budget=100, currency="EUR")
-    story.checkpoint("main", "one", spent=60)
-    story.checkpoint("main", "one", spent=60, again=True)
-    assert story.purse.spent == 60
-    story.say(c.ReportCost, "main", cost="{}", spent=40)
-    assert (story.purse.spent, story.status) == (100, "running")
-    reply = story.checkpoint("main", "two", spent=1)
-    assert (reply.state, reply.outcome) == ("refused", "BUDGET_EXCEEDED")
-    assert (story.status, story.run.reason, story.attempt("main").lease) == (
-        "failed",
-        "BUDGET_EXCEEDED",
-        "revoked",
-    )
-
-
-@pytest.mark.parametrize("last", ["complete", "fail"])
-def test_a_last_word_over_the_budget_ends_the_run_and_is_kept_as_evidence(last: str) -> None:
-    story = begun(budget=10)
-    if last == "complete":
-        reply = story.complete(output=b"dear", spent=11)
-    else:
-        reply = story.do(c.Fail(run_id=story.run_id, idx=0, n=1, seq=1, code="X", message=b"dear", spent=11))
-    assert (reply.outcome, story.status, story.run.reason) == ("BUDGET_EXCEEDED", "failed", "BUDGET_EXCEEDED")
-    assert b"dear" in [row.body for row in story.payloads.values()]
-
-
-def test_a_run_without_a_budget_counts_and_goes_on() -> None:
-    story = begun()
-    story.checkpoint("main", "one", spent=10**9)
-    story.complete(spent=5)
-    assert (story.purse.spent, story.status) == (10**9 + 5, "succeeded")
-    with begun().refuses("INVALID_INPUT"):
-        begun().checkpoint("main", "one", spent=-1)

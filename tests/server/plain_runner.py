@@ -1,7 +1,7 @@
 """A runner written from docs/runner-protocol.md alone, with nothing but the standard library.
 
     runner = PlainRunner("http://127.0.0.1:8700", "tn_...", ["default|tool:build"])
-    runner.run_one(work)      # work(job) -> output; job.checkpoint, job.log, job.upload, job.canceled
+    runner.run_one(work)      # work(job) -> output; job.checkpoint, job.log, job.act, job.upload, job.canceled
 
 It repeats what had no answer with the same numbers, beats from a thread of its own, and stops its own work when the lease's time has
 passed without an answer.
@@ -31,6 +31,14 @@ class Refused(Exception):
 
 class Canceled(Exception):
     """The job was asked to stop, and has."""
+
+
+class Suspended(Exception):
+    """The step waits, and the lease is over."""
+
+
+class NotDone(Exception):
+    """An act that will not be done: `state` and `code`."""
 
 
 class PlainRunner:
@@ -139,6 +147,24 @@ class Job:
         """Add lines to the run's log."""
         self.say("log", lines=[{"text": line} for line in lines])
 
+    def act(self, label: str, action: str, **what: Any) -> Any:
+        """Have the server do something; what the service answered. `Suspended` while people are asked."""
+        path = f"/runner/leases/{self.lease['id']}/act"
+        while True:
+            asked = {"label": label, "action": action, **what}
+            told = self.runner.ask("POST", path, self.lease["token"], asked)
+            if told["state"] == "done":
+                return told.get("result")
+            if told["state"] == "wait":
+                if self.say("suspend", waits=[told["wait"]])["state"] != "go_on":
+                    raise Suspended
+            elif told["state"] == "cancel":
+                raise Canceled
+            elif told["state"] == "failed" and told.get("retry_at"):
+                time.sleep(0.2)
+            else:
+                raise NotDone(told["state"], told.get("code", ""))
+
     def upload(self, name: str, body: bytes, kind: str = "application/octet-stream") -> dict[str, Any]:
         """Upload a file."""
         path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name)}"
@@ -164,6 +190,12 @@ class Job:
             output = work(self)
             self.say("complete", output=output)
             self.outcome = "succeeded"
+        except Suspended:
+            self.outcome = "suspended"
+        except NotDone as refused:
+            self.outcome = "refused"
+            if refused.args[0] != "refused":  # else the step has ended
+                self.say("fail", code=refused.args[1], message="it was not done", retryable=False)
         except Canceled:
             self.say("cancel-ack")
             self.outcome = "canceled"

@@ -19,6 +19,7 @@ import httpx
 import msgspec
 
 from tenure.embedded import Engine
+from tenure.govern.connector import Connector
 from tenure.kernel.service import ApiKey, Client, Person, Tenant
 from tenure.server.identity.principals import new_id, new_key
 from tenure.server.service import Service
@@ -26,6 +27,7 @@ from tenure.server.serving import serving
 from tenure.server.settings import Settings
 from tenure.store.bundles import examine
 from tenure.store.identity import Change, Identity
+from tenure.store.policies import Governing
 
 ACME = "acme"
 
@@ -95,14 +97,18 @@ def _change(tenant: str) -> Change:
 
 
 @asynccontextmanager
-async def site(url: str, **settings: Any) -> AsyncIterator[Site]:
-    """A server on an empty database."""
+async def site(
+    url: str, *, connectors: Iterable[Connector] = (), policy: str | None = None, **settings: Any
+) -> AsyncIterator[Site]:
+    """A server on an empty database; with connectors runs can act on the world, as acme's `policy` says."""
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(url))
+        engine = await stack.enter_async_context(Engine(url, connectors=connectors))
         service, address = await stack.enter_async_context(serving(engine, Settings(port=0, **settings)))
         async with AsyncExitStack() as callers:
             made = Site(engine, service, address, callers)
             await made.tenant(ACME)
+            if policy is not None:
+                await Governing(engine.store, ACME).install(policy)
             yield made
         report = await examine(engine.store)
         assert report.clean, report.violations

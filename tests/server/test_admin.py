@@ -98,25 +98,26 @@ async def test_caps_are_set_as_a_whole(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         path = f"/admin/tenants/{ACME}/caps"
-        none = {"weight": 1, "max_concurrency": None, "max_runs_per_min": None}
+        none = {"weight": 1, "max_concurrency": None, "max_runs_per_min": None, "max_writes_per_run": None}
         assert (await operator.get(path)).json() == {"tenant": none, "workspaces": {}, "workflows": {}}
         wanted = {
             "tenant": {"weight": 3, "max_concurrency": 10},
             "workspaces": {"lab": {"weight": 2}},
-            "workflows": {"build": {"max_runs_per_min": 60, "max_concurrency": 0}},
+            "workflows": {"build": {"max_runs_per_min": 60, "max_concurrency": 0, "max_writes_per_run": 5}},
         }
         said = (await operator.put(path, json=wanted)).json()
         assert said == (await operator.get(path)).json()
         assert said["tenant"] == {**none, "weight": 3, "max_concurrency": 10}
         assert said["workspaces"] == {"lab": {**none, "weight": 2}}
         assert said["workflows"]["build"]["max_runs_per_min"] == 60
+        assert said["workflows"]["build"]["max_writes_per_run"] == 5
         await operator.put(path, json={"workspaces": {"lab": {"max_concurrency": 1}}})
         said = (await operator.get(path)).json()
         assert (said["tenant"], said["workflows"]) == (none, {})
         assert said["workspaces"] == {"lab": {**none, "max_concurrency": 1}}
         lines = (await operator.get("/admin/audit")).json()["items"]
         assert [line["kind"] for line in lines[:2]] == ["tenant.caps_set"] * 2
-        assert lines[0]["about"]["caps"]["ws:lab"] == [1, 1, None]
+        assert lines[0]["about"]["caps"]["ws:lab"] == [1, 1, None, None]
         wrongs: list[dict[str, object]] = [
             {"tenant": {"weight": 0}}, {"tenant": {"max_concurrency": -1}}, {"tenant": {"max_concurrency": 2**31}},
             {"workflows": {"": {}}}, {"workflows": {"a\u0000": {}}}, {"workflows": {"x" * 201: {}}}, {"queues": {}},

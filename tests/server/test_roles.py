@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tenure.ids import receipt_text, run_int
 from tenure.server.identity.principals import ROLES, new_key
 from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, make_hook, pull_request, register
 from tests.server.stage import ACME, Site, problem, site
@@ -19,6 +20,7 @@ NOTHING = {
     "run_id": "run_2026-02-14_080000_abc123",
     "approval_id": "apr_nothing",
     "proposal_id": "apr_nothing",
+    "receipt_id": "rcp_nothing",
     "lease_id": "nothing",
     "hook_id": "hook_nothing",
     "delivery_id": "nothing",
@@ -30,12 +32,14 @@ NOTHING = {
     "key": "nothing",
     "name": "nothing",
     "version": "999",
+    "part": "0",
 }
 
 BODIES: dict[str, Any] = {
     "POST /runs/{run_id}/approve": {"decision": "approve"},
     "POST /approvals/{approval_id}/decision": {"decision": "approve"},
     "POST /proposals/{proposal_id}/decision": {"decision": "approve"},
+    "POST /receipts/{receipt_id}/settle": {"outcome": "done"},
     "PATCH /runs/{run_id}": {"labels": {}},
 }
 """Bodies of routes whose smallest one would be refused before anything is looked for."""
@@ -179,9 +183,9 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     [delivery] = (await admin.get(f"/hooks/{hook['id']}/deliveries")).json()["items"]
     return {
         "tenant_id": tenant, "run_id": run, "key": "build", "approval_id": asked.id, "proposal_id": asked.id,
-        "lease_id": lease["id"], "token": lease["token"], "client_id": client["id"], "person_id": person["id"],
+        "receipt_id": receipt_text(run_int(run), 1), "lease_id": lease["id"], "token": lease["token"], "client_id": client["id"], "person_id": person["id"],
         "key_id": key["id"], "webhook_id": webhook["id"], "hook_id": hook["id"], "delivery_id": delivery["id"],
-        "name": "greeting", "version": str(policy["version"]),
+        "name": "greeting", "version": str(policy["version"]), "part": "0",
     }  # fmt: skip
 
 

@@ -469,6 +469,7 @@ def test_the_page_names_every_field_of_every_message() -> None:
         p.RegisterRequest,
     ]
     structs += [p.WorkflowEntry, p.Fault, p.Messages, p.MessagesAnswer, p.RunFacts]
+    structs += [p.Act, p.ActAnswer, p.ActReceipt, p.Actions]
     struct: Any
     for struct in structs:
         missing = [name for name in struct.__struct_fields__ if name not in words]
@@ -484,9 +485,11 @@ def test_the_examples_of_the_page_are_what_is_sent_and_answered() -> None:
     requests = re.findall(r"```http\nPOST (\S+)\n.*?\n\n(.*?)\n```", page, re.DOTALL)
     types: dict[str, Any] = {"/runner/claim": p.ClaimRequest, "/runner/messages": p.Messages}
     for path, body in requests:
-        wanted = types.get(path) or p.MESSAGES[path.rpartition("/")[2]]
+        verb = path.rpartition("/")[2]
+        wanted = types.get(path) or (p.Act if verb == "act" else p.MESSAGES[verb])
         assert msgspec.json.decode(body, type=wanted) is not None
-    assert len(requests) == 3
+    assert len(requests) == 4
     answers = re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)
-    for body, wanted in zip(answers, (p.ClaimAnswer, p.Answer, p.Uploaded, p.MessagesAnswer), strict=True):
+    told = (p.ClaimAnswer, p.Answer, p.ActAnswer, p.Uploaded, p.MessagesAnswer)
+    for body, wanted in zip(answers, told, strict=True):
         assert msgspec.json.decode(body, type=wanted) is not None

@@ -14,7 +14,18 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from tenure.kernel.decide import checkpoints, closing, leases, opening, plans, ticks, waits
+from tenure.kernel.decide import (
+    acts,
+    checkpoints,
+    closing,
+    leases,
+    opening,
+    plans,
+    receipts,
+    settling,
+    ticks,
+    waits,
+)
 from tenure.kernel.draft import Draft
 from tenure.orchestrator import batch, claims, core, heartbeats, loading, outbox, sweeper
 from tenure.store.sqlite import running
@@ -121,7 +132,7 @@ BUGS: dict[str, Bug] = {
     "cached-tick": Bug(
         "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
         (Change(batch.decide_cached, "if isinstance(command, Tick):", "if False:"),),
-        2,
+        23,
     ),
     "answer-by-heartbeat": Bug(
         "a repeated message is not known again once a heartbeat has come between",
@@ -212,7 +223,13 @@ BUGS: dict[str, Bug] = {
     ),
     "own-approval": Bug(
         "whoever asks counts as an approver",
-        (Change(waits.decide_approval, "if c.approver == approval.requester:", "if False:"),),
+        (
+            Change(
+                waits.decide_approval,
+                "if c.approver == approval.requester or c.approver in behind:",
+                "if False:",
+            ),
+        ),
         2,
     ),
     "voted-twice": Bug(
@@ -228,7 +245,7 @@ BUGS: dict[str, Bug] = {
     "early-event": Bug(
         "an event that came early is not taken by the wait for it",
         (Change(closing.take_early, "if row is not None:", "if False:"),),
-        25,
+        84,
     ),
     "child-not-settled": Bug(
         "a child's end does not settle the wait for it",
@@ -294,7 +311,7 @@ BUGS: dict[str, Bug] = {
     "claimed-while-paused": Bug(
         "a paused run's steps can be claimed",
         (Change(opening.make_ready, "step.claimable = not run.paused and", "step.claimable ="),),
-        20,
+        15,
     ),
     "key-never-again": Bug(
         "a run that waits for its concurrency key never looks again",
@@ -327,7 +344,7 @@ BUGS: dict[str, Bug] = {
     "planner-for-ever": Bug(
         "a planner that says nothing is waited for without an end",
         (Change(plans.admit, 'if run.status == "planning" and', "if False and"),),
-        25,
+        44,
     ),
     "outbox-forgotten": Bug(
         "what is owed to another run is deleted without being delivered",
@@ -344,5 +361,53 @@ BUGS: dict[str, Bug] = {
         "a delivered row stays and is delivered for ever",
         (Change(batch.save_of, "if item.delivery and _is_over(item, made)", "if False"),),
         1,
+    ),
+    # ------------------------------------------------------------------------------------------ acts
+    "act-repeated": Bug(
+        "a call that is not safe to repeat is repeated",
+        (Change(acts.repeat, "receipt.repeats not in SAFE_TO_REPEAT and not told_to", "False"),),
+        84,
+    ),
+    "act-failed-unseen": Bug(
+        "an action of an earlier attempt is said to have failed although it was done",
+        (
+            Change(settling.settle, 'c.state == "succeeded"', 'c.state == "succeeded" and own'),
+            Change(settling.settle, "if not own:", "if False:"),
+            Change(settling.settle, 'elif c.state == "failed":', 'elif c.state == "failed" or not own:'),
+        ),
+        91,
+    ),
+    "act-key-shared": Bug(
+        "two runs do the action of one key",
+        (
+            Change(
+                acts.intend, "if holder is not None:", "if holder is not None and holder.run_id == d.run.id:"
+            ),
+        ),
+        84,
+    ),
+    "act-intended-for-ever": Bug(
+        "what is intended stays so when its step ends",
+        (Change(receipts.lose_intended, 'row.state == "intent"', "False"),),
+        17,
+    ),
+    "act-write-not-given-back": Bug(
+        "a write that did not happen stays counted",
+        (Change(receipts.give_back, "purse.writes - 1", "purse.writes"),),
+        5,
+    ),
+    "act-unapproved": Bug(
+        "an action is done without the approval that it needs",
+        (
+            Change(
+                acts.intend, "approval is None or not _suffices(d, approval, c.act, c.ruling, mine)", "False"
+            ),
+            Change(
+                acts.propose,
+                "wait, rounds = _newest_round(d, c.idx, c.act.label)",
+                "return Decision(ActReply('go_on'))",
+            ),
+        ),
+        5,
     ),
 }

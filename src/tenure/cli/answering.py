@@ -75,7 +75,8 @@ class Answering:
                 await self._decide(question, "reject", (why or "").strip() or None)
                 return
             if not said:
-                self._say(f"later: tenure approvals approve {question.run_id} --no {question.no}")
+                bound = f" --digest {question.digest[:12]}" if question.digest else ""
+                self._say(f"later: tenure approvals approve {question.run_id} --no {question.no}{bound}")
                 return
 
     def _show(self, question: ApprovalView) -> None:
@@ -101,9 +102,8 @@ class Answering:
             status = await decide(question.run_id, approver=self._approver, no=question.no, **said)
         except TenureError as refused:
             self._say(f"{refused.code}: {refused.message}. {refused.spec.remedy}")
-            self._say(f"tenure approvals {verb} {question.run_id} --no {question.no} --by SOMEBODY")
             return
-        more = f": more people are needed: tenure approvals approve {question.run_id} --by SOMEBODY"
+        more = ": more people are needed, each with a key of their own, over a server"
         self._say(f"{status}{more if status == 'requested' else ''}")
 
     async def _prompt(self, question: ApprovalView, text: str) -> str | None:

@@ -1,4 +1,8 @@
-"""`tenure approvals`: what people are asked, and their answers."""
+"""`tenure approvals`: what people are asked, and their answers.
+
+Law: beside a database whoever answers is one local person, the account's, and cannot choose to be another: alone it never
+satisfies a gate for two. Over a server it is the person whose key it is.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from rich.text import Text
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import keep_ids, table, value_text, when
-from tenure.cli.session import Approver, RunArg, Tenant, ask, who
+from tenure.cli.session import RunArg, Tenant, ask, who
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
     from tenure.embedded import ApprovalView
 
 _app = typer.Typer(
@@ -23,18 +29,25 @@ _app = typer.Typer(
 
     tenure approvals list -- every open question
 
-    tenure approvals approve run_2026-02-14_080000_abc123 --by ada --reason "looked at it"
+    tenure approvals approve run_2026-02-14_080000_abc123 --reason "looked at it"
 
-    tenure approvals reject run_2026-02-14_080000_abc123 --by ada --no 2 -- of several questions, the second
+    tenure approvals reject run_2026-02-14_080000_abc123 --no 2 -- of several questions, the second
 
-    Whoever asked for a run does not count, and nobody counts twice; `--by` says who answers.
+    Whoever stands behind a run does not count, and nobody counts twice. Beside a database you are one person, uid:N of this
+    account; a second one answers over a server, with a key of their own.
     """,
     no_args_is_help=True,
 )
 
+DIGEST_DIGITS = 12
+"""How many digits of a digest are shown, and suffice to name it."""
+
 _No = Annotated[int | None, typer.Option("--no", help="Which question, where the run asks several.")]
 _Digest = Annotated[
-    str, typer.Option("--digest", help="The digest of what was shown, where it is bound to one.")
+    str,
+    typer.Option(
+        "--digest", help="The digest of what was shown, or its first 12 digits, where it is bound to one."
+    ),
 ]
 _Revision = Annotated[int | None, typer.Option("--revision", help="The revision that was shown.")]
 _Reason = Annotated[str | None, typer.Option("--reason", help="Why.")]
@@ -55,11 +68,13 @@ def list_approvals(
     as_json: AsJson = False,
 ) -> None:
     """List what people are asked now, oldest first."""
-    asked = ask(db, tenant, lambda desk: desk.approvals(run))
+    asked, unknown = ask(db, tenant, lambda desk: _inbox(desk, run))
     if as_json:
         print_json(asked)
         return
     console = out()
+    if unknown:
+        console.print(shown(f"{unknown} actions have no known end: tenure receipts list"))
     if not asked:
         console.print("nobody is asked anything")
         return
@@ -77,9 +92,22 @@ def list_approvals(
     console.print(made)
 
 
+async def _inbox(desk: Desk, run: str | None) -> tuple[list[ApprovalView], int]:
+    """The questions, and how many actions wait for somebody to say how they ended."""
+    receipts = await desk.receipts(run)
+    return await desk.approvals(run), sum(one.state == "unknown" for one in receipts)
+
+
 def _question(a: ApprovalView) -> str:
     """Its title, and what is shown with it."""
     shows = a.question
+    if (
+        isinstance(shows, dict) and "writes" in shows
+    ):  # an action: the connector's words, then the agent's apart
+        lines = [*map(str, shows["writes"]), *map(str, shows.get("rationale", ()))]
+        if shows.get("why"):
+            lines.append(f"the agent's own words: {shows['why']}")
+        return "\n".join([a.title, *lines, f"digest {a.digest[:DIGEST_DIGITS]}, revision {a.revision}"])
     if isinstance(shows, dict):
         shows = {key: value for key, value in shows.items() if key != "title"} or None
     return a.title if shows is None else f"{a.title}  {value_text(shows)}"
@@ -94,12 +122,11 @@ def approve(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say yes. Whoever started the run does not count, and nobody counts twice."""
+    """Say yes. Whoever stands behind the run does not count, and nobody counts twice."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("approve", run, said, db, tenant, by, as_json)
+    _answer("approve", run, said, db, tenant, as_json)
 
 
 @_app.command()
@@ -111,20 +138,48 @@ def reject(
     reason: _Reason = None,
     db: Db = None,
     tenant: Tenant = "default",
-    by: Approver = None,
     as_json: AsJson = False,
 ) -> None:
     """Say no: one refusal decides."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("reject", run, said, db, tenant, by, as_json)
+    _answer("reject", run, said, db, tenant, as_json)
 
 
-def _answer(
-    verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, by: str | None, as_json: bool
-) -> None:
-    status: str = ask(
-        db, tenant, lambda desk: getattr(desk, verb)(run, approver=who(by), **said), changes=True
-    )
+def _must_be_first(asked: list[ApprovalView], no: int | None) -> None:
+    """Refuse a second yes of the local person where more people are needed: it is no second person's."""
+    for one in asked:
+        if one.status == "requested" and no in (None, one.no) and who(None) in one.votes:
+            raise TenureError(
+                "APPROVER_COUNTED", f"{who(None)} has said yes; {one.people} people have to, and you are one"
+            )
+
+
+def _bound(asked: list[ApprovalView], run: str, said: dict[str, Any]) -> None:
+    """What a question is bound to is said in full: by its first digits, or not at all where nothing is bound."""
+    given = str(said["digest"]).lower()
+    for one in asked:
+        if one.status != "requested" or said["no"] not in (None, one.no) or not one.digest:
+            continue
+        if not given:
+            raise TenureError(
+                "APPROVAL_DIGEST_MISSING",
+                f"this answer is bound to what was shown: look at it with `tenure approvals list --run {run}`, and say "
+                f"--digest {one.digest[:DIGEST_DIGITS]} if that is it",
+            )
+        if len(given) >= DIGEST_DIGITS and one.digest.startswith(given):
+            said["digest"] = one.digest
+
+
+def _answer(verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, as_json: bool) -> None:
+    async def call(desk: Desk) -> str:
+        asked = await desk.approvals(run)
+        if verb == "approve":
+            _must_be_first(asked, said["no"])
+        _bound(asked, run, said)
+        status: str = await getattr(desk, verb)(run, approver=who(None), **said)
+        return status
+
+    status = ask(db, tenant, call, changes=True)
     if as_json:
         print_json({"run": run, "status": status})
     else:

@@ -19,7 +19,7 @@ import typer
 
 from tenure.cli.console import err, shown
 from tenure.cli.developing import Wanted
-from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
+from tenure.cli.options import ConnectorsFile, Db, PolicyFile, SigningKey, WithEvidence
 from tenure.cli.serve import Host, Port, need_server
 from tenure.cli.session import seconds
 from tenure.cli.worker import Grace, Queues, Slots, Target
@@ -64,6 +64,7 @@ def dev(
     port: Port = 8700,
     server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
     connectors: ConnectorsFile = None,
+    policy: PolicyFile = None,
     evidence: WithEvidence = False,
     signing_key: SigningKey = None,
     db: Db = None,
@@ -91,6 +92,7 @@ def dev(
         port=port,
         server=server,
         connectors=connectors,
+        policy=policy,
         evidence=evidence,
         signing_key=signing_key,
     )

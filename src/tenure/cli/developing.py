@@ -35,6 +35,7 @@ class Wanted(msgspec.Struct, kw_only=True):
     server: bool
     """Whether there is a server to be had: it is an extra."""
     connectors: str | None = None
+    policy: str | None = None
     evidence: bool = False
     signing_key: str | None = None
 
@@ -67,7 +68,11 @@ async def _develop(wanted: Wanted) -> int:
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
     with told_to_end() as told:
         async with Engine(
-            address, connectors=wanted.connectors, evidence=wanted.evidence, signing_key=wanted.signing_key
+            address,
+            connectors=wanted.connectors,
+            policy=wanted.policy,
+            evidence=wanted.evidence,
+            signing_key=wanted.signing_key,
         ) as engine:
             refused = await put_all(engine, workflows_in(definitions))
             _tell(definitions, str(database), refused)

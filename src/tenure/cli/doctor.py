@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure import ids
+from tenure.artifacts import Artifacts, place_for
 from tenure.cli.console import counted, err, out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.clock import us
@@ -83,8 +84,13 @@ async def _examine(
     await store.open()
     try:
         now: int = (await store.read("now"))[0].now_us
+        place = place_for(database.address)
         return await examine(
-            store, on_progress=on_progress, settled=settled, rates_since=now - us(RATE_SECONDS)
+            store,
+            on_progress=on_progress,
+            settled=settled,
+            rates_since=now - us(RATE_SECONDS),
+            artifacts=None if place is None else Artifacts(place),
         )
     finally:
         await store.close()

@@ -72,7 +72,7 @@ def ask(
 
         return call(OfficeThere(to))
 
-    return _asked(db, here, there, make=make)
+    return asked(db, here, there, make=make)
 
 
 def ask_installation(
@@ -94,7 +94,7 @@ def ask_installation(
 
         return call(InstallationThere(to))
 
-    return _asked(db, here, there, make=make)
+    return asked(db, here, there, make=make)
 
 
 def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
@@ -115,10 +115,10 @@ def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
         made = await to.send("POST", "/enrolments", dict[str, Any], {"code": code})
         return str(made["person"]), msgspec.convert(made["key"], NewKeyView)
 
-    return _asked(db, here, there)
+    return asked(db, here, there)
 
 
-def _asked(
+def asked(
     db: str | None,
     here: Callable[[Engine], Awaitable[T]],
     there: Callable[[Transport], Awaitable[T]],

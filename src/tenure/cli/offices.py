@@ -196,7 +196,7 @@ class InstallationHere(Installation):
         return sorted((cap for cap in rows if cap.tenant == tenant), key=_scope)
 
     async def set_cap(self, tenant: str, scope: str, *asked: int | None, clear: bool = False) -> list[Cap]:
-        """Set one of them (weight, concurrency, runs a minute; None: as it is); all of them then."""
+        """Set one of them (in the order of `LIMITS`; None: as it is); all of them then."""
         known = {cap.scope: cap for cap in await self.caps(tenant)}
         cap = _changed(known.get(scope, Cap(tenant, scope)), asked, clear)
         check_cap(cap)
@@ -258,7 +258,7 @@ class InstallationThere:
         return await self._to.pages(path, AuditLine, limit=LISTED_MAX), []
 
 
-LIMITS = ("weight", "max_concurrency", "max_runs_per_min")
+LIMITS = ("weight", "max_concurrency", "max_runs_per_min", "max_writes_per_run")
 
 
 def _scope(cap: Cap) -> str:
@@ -266,7 +266,7 @@ def _scope(cap: Cap) -> str:
 
 
 def _limits(cap: Cap) -> list[int | None]:
-    return [cap.weight, cap.max_concurrency, cap.max_runs_per_min]
+    return [getattr(cap, name) for name in LIMITS]
 
 
 def _changed(cap: Cap, asked: tuple[int | None, ...], clear: bool) -> Cap:

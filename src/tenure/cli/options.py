@@ -36,6 +36,16 @@ ConnectorsFile = Annotated[
     ),
 ]
 
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="A policy that is made active first, where the tenant has no people: docs/policy.md.",
+        show_default=False,
+    ),
+]
+
 # Of whatever looks after a database for good.
 SigningKey = Annotated[
     str | None,

@@ -20,10 +20,12 @@ from tenure.cli.console import err, print_json, shown
 from tenure.cli.options import (
     AsJson,
     ConcurrencyKey,
+    ConnectorsFile,
     Db,
     Key,
     Labels,
     NotBefore,
+    PolicyFile,
     Priority,
     Supersede,
     Timeout,
@@ -111,6 +113,8 @@ def run(
         list[str] | None,
         typer.Option("--app", metavar="MODULE", help="Modules with tools and workflows it uses; repeatable."),
     ] = None,
+    connectors: ConnectorsFile = None,
+    policy: PolicyFile = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: Starter = None,
@@ -156,11 +160,12 @@ def run(
     for module in app or ():
         load_module(module.partition(":")[0])
     workflow = workflow_of(target)
-    session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(None))
+    governed = {"connectors": connectors, "policy": policy}
+    session = _Session(workflow, inputs_of(workflow, given), options, db, tenant, who(None), governed)
     if detach:
         _detached(session, _serving(target, workflow), as_json)
         return
-    _check_served(workflow)
+    _check_served(workflow, connectors)
     try:
         ended = wait_for(session.run(quiet=as_json or not watch, patience=limit))
     except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
@@ -185,6 +190,7 @@ class _Session:
         db: str | None,
         tenant: str,
         approver: str,
+        governed: dict[str, Any],
     ) -> None:
         self._workflow = workflow
         self._inputs = inputs
@@ -192,6 +198,8 @@ class _Session:
         self._db = db
         self._tenant = tenant
         self._approver = approver
+        self._governed = governed
+        """What it can do to the world, and may."""
         self.run_id: str | None = None
 
     def engine(self, *, sweep: bool) -> Engine:
@@ -206,7 +214,7 @@ class _Session:
             # In a file of one's own nobody but the program asks, so that the person at the terminal may answer;
             # in a database that is shared, whoever starts a run is the one who does not approve it.
             self._options["actor"] = "cli" if sqlite else self._approver
-        return Engine(address, tenant=self._tenant, migrate=sqlite, sweep=sweep)
+        return Engine(address, tenant=self._tenant, migrate=sqlite, sweep=sweep, **self._governed)
 
     async def submit(self, engine: Engine) -> str:
         """Start it; its id."""
@@ -272,10 +280,11 @@ def _terminable() -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def _check_served(workflow: Workflow[..., Any] | Declared) -> None:
+def _check_served(workflow: Workflow[..., Any] | Declared, connectors: str | None) -> None:
     """Refuse a file whose steps nobody here could do; see law 3."""
     from tenure.cli.lazy import meant
     from tenure.declared import Declared
+    from tenure.govern.connectors.settings import choose_connectors
     from tenure.sdk.definitions import registry
 
     if not isinstance(workflow, Declared):
@@ -284,6 +293,8 @@ def _check_served(workflow: Workflow[..., Any] | Declared) -> None:
         if step.kind not in ("uses", "workflow"):
             continue
         known: list[str] = [*(registry.tools if step.kind == "uses" else registry.workflows)]
+        if step.kind == "uses":
+            known += [action for action, _ in choose_connectors(connectors).actions()]
         if step.target in known:
             continue
         what = "tool" if step.kind == "uses" else "workflow"

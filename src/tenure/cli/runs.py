@@ -318,7 +318,6 @@ def watch(
     run: RunArg,
     db: Db = None,
     tenant: Tenant = "default",
-    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch a run until it has ended; on a terminal its questions can be answered right there.
@@ -328,7 +327,7 @@ def watch(
     from tenure.cli.watching import finish, watch_run
 
     async def call(desk: Desk) -> Ended:
-        return await watch_run(desk, run, quiet=as_json, approver=who(by))
+        return await watch_run(desk, run, quiet=as_json, approver=who(None))
 
     try:
         ended = ask(db, tenant, call, changes=True)

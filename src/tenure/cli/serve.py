@@ -107,6 +107,12 @@ def serve(
         bool,
         typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url", metavar="URL", help="Where people reach this server: Slack's cards link there."
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -125,9 +131,9 @@ def serve(
     from tenure.config import choose_database
     from tenure.embedded import Engine
     from tenure.embedded.running import in_loop
-    from tenure.server.observe.logs import configure
     from tenure.govern.connectors.settings import choose_connectors
     from tenure.secrets import Secrets as KnownSecrets
+    from tenure.server.observe.logs import configure
     from tenure.server.serving import check_address
     from tenure.server.serving import serve as serve_engine
     from tenure.server.settings import Settings
@@ -144,6 +150,7 @@ def serve(
         log_runs=log_runs,
         log_requests=log_requests,
         webhooks_to_private=webhooks_to_private,
+        public_url=public_url,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
     )

@@ -74,7 +74,6 @@ def _by(what: str, default: str = "uid:N of this account") -> Any:
 
 By = Annotated[str | None, _by("Who asks")]
 Starter = Annotated[str | None, _by("Who asks", "`cli` in a file, uid:N in PostgreSQL")]
-Approver = Annotated[str | None, _by("Who answers")]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _CODE = re.compile(r"[A-Z0-9_]{1,64}")

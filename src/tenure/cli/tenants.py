@@ -103,6 +103,10 @@ def caps(
     max_runs_per_min: Annotated[
         int | None, typer.Option("--max-runs-per-min", min=0, help="Runs that start within a minute.")
     ] = None,
+    max_writes_per_run: Annotated[
+        int | None,
+        typer.Option("--max-writes-per-run", min=0, help="Actions that one run does to the world."),
+    ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Weight 1 and no limits.")] = False,
     db: Db = None,
     by: By = None,
@@ -112,7 +116,7 @@ def caps(
     if workspace is not None and workflow is not None:
         raise typer.BadParameter("name a --workspace or a --workflow, not both")
     scope = f"ws:{workspace}" if workspace else f"wf:{workflow}" if workflow else ""
-    asked = (weight, max_concurrency, max_runs_per_min)
+    asked = (weight, max_concurrency, max_runs_per_min, max_writes_per_run)
     if clear and any(value is not None for value in asked):
         raise typer.BadParameter("--clear goes without the others")
 
@@ -168,15 +172,17 @@ def _show_caps(found: list[Cap], as_json: bool) -> None:
                     "weight": cap.weight,
                     "max_concurrency": cap.max_concurrency,
                     "max_runs_per_min": cap.max_runs_per_min,
+                    "max_writes_per_run": cap.max_writes_per_run,
                 }
                 for cap in found
             ]
         )
         return
-    made = table("of", "weight", "leases at once", "runs a minute")
+    made = table("of", "weight", "leases at once", "runs a minute", "writes a run")
     for cap in found:
         kind, _, name = cap.scope.partition(":")
         of = {"ws": f"workspace {name}", "wf": f"workflow {name}"}.get(kind, "the tenant")
-        limits = ["-" if x is None else str(x) for x in (cap.max_concurrency, cap.max_runs_per_min)]
+        most = (cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run)
+        limits = ["-" if x is None else str(x) for x in most]
         made.add_row(shown(of), str(cap.weight), *limits)
     out().print(made if found else "no caps: weight 1 and no limits")

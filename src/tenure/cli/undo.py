@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.options import AsJson, Db
+from tenure.cli.options import AsJson, ConnectorsFile, Db
 from tenure.cli.session import By, RunArg, Tenant, ask, who
 
 if TYPE_CHECKING:
-    from tenure.embedded.undoing import UndoLine
+    from tenure.cli.desk import Desk
+    from tenure.embedded.undoing import UndoLine, Undone
 
 _WORDS = {
     "to_undo": "would be undone by",
@@ -35,6 +36,7 @@ def undo(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     log: Annotated[bool, typer.Option("--log", help="Show what earlier undos of the run came to.")] = False,
+    connectors: ConnectorsFile = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
@@ -56,7 +58,7 @@ def undo(
             _print(view.lines)
         return
     if dry_run:
-        foreseen = ask(db, tenant, lambda desk: desk.foresee_undo(run, step=step))
+        foreseen = ask(db, tenant, lambda desk: _foreseen(desk, run, step, connectors))
         if as_json:
             print_json(foreseen)
         elif foreseen.lines:
@@ -69,6 +71,16 @@ def undo(
         print_json({"run": made, "undo_of": run})
     else:
         print(made)
+
+
+async def _foreseen(desk: Desk, run: str, step: str | None, connectors: str | None) -> Undone:
+    """Beside a database it is the connectors named here that say how actions are taken back; a server has its own."""
+    from tenure.embedded import Engine
+    from tenure.govern.connectors.settings import load_connectors
+
+    if connectors is not None and isinstance(desk, Engine):
+        return await desk.foresee_undo(run, step=step, connectors=load_connectors(connectors))
+    return await desk.foresee_undo(run, step=step)
 
 
 def _print(lines: tuple[UndoLine, ...]) -> None:

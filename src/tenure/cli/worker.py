@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tenure.cli.console import counted, err, print_json, shown
-from tenure.cli.options import AsJson, ConnectorsFile, Db, SigningKey, WithEvidence
+from tenure.cli.options import AsJson, ConnectorsFile, Db, PolicyFile, SigningKey, WithEvidence
 from tenure.cli.session import seconds, wait_for
 from tenure.errors import TenureError
 
@@ -62,6 +62,7 @@ def worker(
     grace: Grace = "10s",
     commands: Commands = False,
     connectors: ConnectorsFile = None,
+    policy: PolicyFile = None,
     evidence: WithEvidence = False,
     signing_key: SigningKey = None,
     db: Db = None,
@@ -86,6 +87,10 @@ def worker(
     }
     server = server_address(db)
     if server is not None:
+        if policy is not None:
+            raise TenureError(
+                "INVALID_INPUT", "--policy is for a database; people make a server's policy active"
+            )
         _end(_remotely(server, definitions, slots, commands, as_json, how))
         return
     database = choose_database(db)
@@ -96,7 +101,13 @@ def worker(
     _end(
         in_loop(
             serve(
-                address, definitions, connectors=connectors, evidence=evidence, signing_key=signing_key, **how
+                address,
+                definitions,
+                connectors=connectors,
+                policy=policy,
+                evidence=evidence,
+                signing_key=signing_key,
+                **how,
             )
         )
     )

@@ -95,6 +95,12 @@ INPUT = Record(
         Field(name="maximum", shape=Real(doc="Of a number.")),
         Field(name="min_length", shape=Whole(least=0, most=INTEGER_MAX, doc="Of a string or an array.")),
         Field(name="max_length", shape=Whole(least=0, most=INTEGER_MAX, doc="Of a string or an array.")),
+        Field(
+            name="secret",
+            shape=Flag(
+                doc="Of a string: it is a reference to a secret, `env:NAME` or `file:/PATH`, and nothing else."
+            ),
+        ),
     ),
 )
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.declared.document import close_to
 from tenure.errors import Detail, TenureError
+from tenure.secrets import FORM, is_reference
 
 NO_DEFAULT = "\0none"
 """Where there is no default. (A text, so that a definition stays JSON; no YAML text can have it.)"""
@@ -27,6 +28,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     maximum: float | None = None
     min_length: int | None = None
     max_length: int | None = None
+    secret: bool | msgspec.UnsetType = msgspec.UNSET
+    """It is a reference to a secret (`tenure.secrets`), never the secret. Unset, it is no part of the definition's digest."""
 
     @property
     def required(self) -> bool:
@@ -36,6 +39,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def problems(self, value: Any) -> Iterator[str]:
         """What keeps a value from being this input; nothing where it fits."""
         if value is None and self.default is None:
+            return
+        if self.secret is True:
+            if not (isinstance(value, str) and is_reference(value)):
+                yield FORM  # it may be the secret itself, and is not repeated
             return
         if not _IS[self.type](value):
             yield f"must be {_named(self.type)}, not {_shown(value)}"
@@ -67,8 +74,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ("min_length", sized, "a string or an array"),
             ("max_length", sized, "a string or an array"),
             ("items", self.type == "array", "an array"),
+            ("secret", self.type == "string", "a string"),
         ):
-            if getattr(self, key) is not None and not fits:
+            given = getattr(self, key)
+            if given is not None and given is not False and given is not msgspec.UNSET and not fits:
                 yield key, f"belongs to {kinds}, not to {_named(self.type)}"
         for low, high in (("minimum", "maximum"), ("min_length", "max_length")):
             least, most = getattr(self, low), getattr(self, high)

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governance import Evidence
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -46,6 +47,9 @@ class Bundle(msgspec.Struct, kw_only=True):
     receipts: list[Receipt] = []
     purses: list[Purse] = []
     """One, or none."""
+    cost_lines: list[CostLine] = []
+    evidence: list[Evidence] = []
+    """What was sealed of it. It lies beside the run, and outlives it."""
 
     def copied(self) -> Bundle:
         """The same rows as copies, to be changed without harm."""
@@ -65,6 +69,8 @@ class Bundle(msgspec.Struct, kw_only=True):
             verdicts=_copies(self.verdicts),
             receipts=_copies(self.receipts),
             purses=_copies(self.purses),
+            cost_lines=_copies(self.cost_lines),
+            evidence=_copies(self.evidence),
         )
 
 

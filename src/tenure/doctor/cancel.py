@@ -12,6 +12,7 @@ from tenure.doctor.states import attempt_row, step_row
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
 from tenure.kernel import profiles
+from tenure.kernel.governed import Receipt, Verdict
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP
 
@@ -95,6 +96,10 @@ def tenants_agree(view: View) -> Iterator[Finding]:
     for approval in bundle.approvals:
         if approval.tenant != run.tenant:
             yield f"approval {approval.no}", f"belongs to {approval.tenant}, its run to {run.tenant}"
+    governed: list[Verdict | Receipt] = [*bundle.verdicts, *bundle.receipts]
+    for row in governed:
+        if row.tenant != run.tenant:
+            yield f"{row.table} {row.no}", f"belongs to {row.tenant}, its run to {run.tenant}"
     yield from _strangers(view)
 
 

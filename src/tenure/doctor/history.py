@@ -35,6 +35,7 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
         ("verdict", bundle.verdicts),
         ("receipt", bundle.receipts),
         ("purse", bundle.purses),
+        ("cost_line", bundle.cost_lines),
     ):
         if rows or table in view.tables:
             yield from _compare(view, table, rows)
@@ -44,7 +45,7 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
 
 _FOLDED = frozenset(
     {"run", "run_spec", "step", "attempt", "checkpoint", "wait", "approval", "inbox", "child"}
-    | {"verdict", "receipt", "purse"}
+    | {"verdict", "receipt", "purse", "cost_line"}
 )
 
 

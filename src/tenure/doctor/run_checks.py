@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tenure.doctor import cancel, history, leases, runs, states, waits
+from tenure.doctor import acts, cancel, evidence, history, leases, runs, states, waits
 from tenure.doctor.bundle import Bundle
 from tenure.doctor.table import INVARIANTS, Check, Violation
 from tenure.doctor.view import View
 
-MODULES = (states, history, runs, leases, waits, cancel)
+MODULES = (states, history, runs, leases, waits, acts, cancel, evidence)
 """Where the checks are; importing them registers them."""
 
 

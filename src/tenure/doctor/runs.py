@@ -187,6 +187,9 @@ def ended_run_is_quiet(view: View) -> Iterator[Finding]:
     for approval in view.bundle.approvals:
         if approval.status == "requested" and approval.no not in outlive:
             yield f"approval {approval.no}", "is open in a run that has ended"
+    for receipt in view.bundle.receipts:
+        if receipt.state == "intent":
+            yield f"receipt {receipt.no}", "is intended in a run that has ended"
 
 
 @checks("I15")

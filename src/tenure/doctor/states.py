@@ -286,6 +286,9 @@ def ends_are_complete(view: View) -> Iterator[Finding]:
         decided = approval.status != "requested"
         if (approval.decided_at is not None) != decided:
             yield f"approval {approval.no}", f"is {approval.status} and decided_at is {approval.decided_at}"
+    for receipt in view.bundle.receipts:
+        if (receipt.settled_at is None) != (receipt.state in ("intent", "unknown")):
+            yield f"receipt {receipt.no}", f"is {receipt.state} and settled_at is {receipt.settled_at}"
 
 
 @checks("I6")

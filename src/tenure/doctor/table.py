@@ -97,36 +97,33 @@ _LINES = (
         "the request: rows cannot show what is not there",
     ),
     Invariant("I35", "at most one run per (schedule, slot)", "global"),
-    Invariant("I36", "every external call has an INTENT committed before it", "later", "receipts"),
-    Invariant("I37", "at most one SUCCEEDED receipt per key", "later", "receipts"),
-    Invariant(
-        "I38", "an UNKNOWN receipt is never retried automatically unless that is safe", "later", "receipts"
-    ),
+    Invariant("I36", "every external call has an INTENT committed before it", "run"),
+    Invariant("I37", "at most one SUCCEEDED receipt per key", "run"),
+    Invariant("I38", "an UNKNOWN receipt is never retried automatically unless that is safe", "run"),
     Invariant(
         "I39", "what is owed or told to others is there if and only if its transition committed", "run"
     ),
-    Invariant(
-        "I40", "each INTENT has an ALLOW for the same action digest and policy version", "later", "policy"
-    ),
-    Invariant("I41", "a policy error means a recorded DENY", "later", "policy"),
+    Invariant("I40", "each INTENT has an ALLOW for the same action digest and policy version", "run"),
+    Invariant("I41", "a policy error means a recorded DENY", "run"),
     Invariant(
         "I42", "approved means approved for exactly this digest and revision, before it expired", "run"
     ),
     Invariant("I43", "approver != requester; two-person means two people", "run"),
     Invariant("I44", "an approval is decided once", "run"),
     Invariant("I45", "approval steps are never leased", "run"),
-    Invariant("I46", "caps hold: live leases and runs per minute per tenant", "global"),
+    Invariant("I46", "caps hold: writes per run, live leases and runs per minute per tenant", "run"),
     Invariant("I47", "no new lease after a cancel request", "run"),
     Invariant("I48", "leaseless steps are canceled in the same commit", "run"),
     Invariant("I49", "cancel is final by its deadline, and nothing outlives its timeout", "eventual"),
     Invariant("I50", "every child row's tenant is its parent's", "run"),
     Invariant("I51", "the hash chain recomputes, and what was sealed is what is there", "run"),
-    Invariant("I52", "one evidence bundle per finished run, sha256 as recorded", "later", "evidence"),
+    Invariant(
+        "I52", "one evidence bundle per sealed run, and numbered supplements, sha256 as recorded", "run"
+    ),
     Invariant(
         "I53",
-        "no secret in any table, log, metric, bundle or response",
-        "later",
-        "the secrets themselves: a database has none to compare with",
+        "no secret in any table, log, metric, bundle or response: they are named by reference",
+        "global",
     ),
     Invariant("I54", "payloads within limits", "run"),
     Invariant("I55", "every run is terminal or waits for a named person, event or time", "eventual"),

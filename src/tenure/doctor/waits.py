@@ -20,6 +20,11 @@ def approved_in_time(view: View) -> Iterator[Finding]:
     if not view.bundle.approvals:
         return
     waits = {wait.no: wait for wait in view.bundle.waits}
+    withdrawn = {
+        body["context"]["withdrawn"]["no"]
+        for _, body in view.bodies
+        if "withdrawn" in body.get("context", {})
+    }
     for approval in view.bundle.approvals:
         wait = waits.get(approval.no)
         if wait is None or wait.kind not in QUESTIONS:
@@ -37,7 +42,9 @@ def approved_in_time(view: View) -> Iterator[Finding]:
             and approval.decided_at >= approval.expires_at
         ):
             yield _row(approval), f"was approved at {approval.decided_at}, after it expired"
-        if len(approval.votes.split()) < approval.people:
+        if len(approval.votes.split()) < approval.people and (
+            approval.used_no is not None or approval.no not in withdrawn
+        ):
             yield _row(approval), f"was approved by {approval.votes!r}; it takes {approval.people}"
     yield from _votes_of_revision(view)
     for step in view.bundle.steps:

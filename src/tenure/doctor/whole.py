@@ -1,4 +1,4 @@
-"""What only all runs together show: I31, I35, I39, I46, and rows that belong to no run (I50)."""
+"""What only all runs together show: I31, I35, I37, I39, I46, and rows that belong to no run (I50)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ class Start(msgspec.Struct, frozen=True, order=True):
     workflow: str
 
 
+class Wrote(msgspec.Struct, frozen=True):
+    """A run that has written to the world."""
+
+    run_id: int
+    tenant: str
+    workflow: str
+    writes: int
+
+
 class WholeView(msgspec.Struct, kw_only=True):
     """What the checks over all runs look at."""
 
@@ -43,6 +52,10 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Runs whose key is answered with another run, with the key."""
     same_slot: Sequence[tuple[int, str]] = ()
     """Runs of a schedule's slot that another run was started for too, with the slot."""
+    wrote: Sequence[Wrote] = ()
+    """Runs that have written to the world."""
+    same_act: Sequence[tuple[int, str]] = ()
+    """Runs with a receipt that holds a key which another run's holds too, with the key."""
     key_holders_twice: Sequence[int] = ()
     """Runs that share a concurrency key although both have begun."""
     orphans: Sequence[int] = ()
@@ -57,6 +70,8 @@ class WholeView(msgspec.Struct, kw_only=True):
     """Admin chains that do not recompute: (tenant, line)."""
     broken_ledgers: Sequence[tuple[str, str, str]] = ()
     """What is wrong with ledgers: (tenant, place, what)."""
+    bare_secrets: Sequence[tuple[str, str]] = ()
+    """Hooks and webhooks that have something else than a reference where a secret is named: (tenant, which)."""
 
 
 def check_whole(view: WholeView) -> list[Violation]:
@@ -140,6 +155,32 @@ def starts_within_rates(view: WholeView) -> Iterator[Finding]:
                 )
 
 
+def writes_within_caps(view: WholeView) -> Iterator[Finding]:
+    """I46: no run has made more writes than its tenant's and its workflow's max_writes_per_run."""
+    for cap in view.caps:
+        most = cap.max_writes_per_run
+        if most is None or cap.scope.startswith("ws:"):
+            continue
+        for run in view.wrote:
+            if run.tenant == cap.tenant and cap.scope in ("", f"wf:{run.workflow}") and run.writes > most:
+                yield (
+                    f"run {run.run_id}",
+                    f"has made {run.writes} writes; max_writes_per_run is {most} (unless it was lowered since)",
+                )
+
+
+def secrets_by_reference(view: WholeView) -> Iterator[Finding]:
+    """I53: of a secret that others share with us, its reference is kept. (What is no reference may be one: it is not shown.)"""
+    for tenant, which in view.bare_secrets:
+        yield f"tenant {tenant}", f"has a {which} whose secret is no reference: it may be the secret itself"
+
+
+def one_effect_per_key(view: WholeView) -> Iterator[Finding]:
+    """I37: no two runs of a tenant have a receipt that holds the same key."""
+    for run_id, key in view.same_act:
+        yield f"run {run_id}", f"holds the action key {key!r}, and so does another run"
+
+
 def one_holder_per_key(view: WholeView) -> Iterator[Finding]:
     """I46: one run at a time holds a concurrency key."""
     for run_id in view.key_holders_twice:
@@ -180,12 +221,15 @@ WHOLE_CHECKS: tuple[tuple[str, Callable[[WholeView], Iterator[Finding]]], ...] =
     ("I32", one_request_per_key),
     ("I33", one_answer_per_key),
     ("I35", one_run_per_slot),
+    ("I37", one_effect_per_key),
     ("I39", feed_is_committed),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
     ("I46", one_holder_per_key),
+    ("I46", writes_within_caps),
     ("I50", rows_have_their_run),
     ("I51", admin_chains_recompute),
     ("I51", ledgers_recompute),
+    ("I53", secrets_by_reference),
 )
 """By the number of their invariant; I50 and I51 are also checks of each run."""

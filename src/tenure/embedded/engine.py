@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from tenure import ids
-from tenure.artifacts import Artifacts, is_reference, place_for
+from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
 from tenure.embedded.evidence import Proving, sealed
@@ -40,9 +40,8 @@ from tenure.govern.governor import Governor
 from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.keeper import Keeper
 from tenure.govern.ledger.keys import Keys
+from tenure.govern.policy.installing import installed
 from tenure.govern.signing import configured
-from tenure.govern.evidence.sealer import Sealer, Sealing
-from tenure.govern.signing import Signer
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
@@ -88,6 +87,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
         evidence: bool = False,
         signing_key: str | None = None,
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
+        policy: str | Path | None = None,
     ) -> None:
         self.url = _address(url)
         self.tenant = tenant
@@ -105,6 +105,8 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
         self._connectors = connectors
+        self._policy = policy
+        """A file, or its text, that is made active: for a tenant without people (see `govern.policy.installing`)."""
         self._chosen: Connectors | None = None
         self.local: list[Worker] = []
         """Workers of this process: told at once when a run of theirs is canceled."""
@@ -135,8 +137,12 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
                     await stack.enter_async_context(Scheduler(self._orchestrator))
                     await stack.enter_async_context(Trimmer(store))
                     if self.seals:
+                        if not self.artifacts.is_somewhere:
+                            raise TenureError("INVALID_INPUT", NOWHERE)
                         await stack.enter_async_context(Sealer(self._orchestrator, self.sealing))
                         await stack.enter_async_context(Keeper(store, signer=lambda: signer))
+            if self._policy is not None:
+                await installed(store, self.tenant, self._policy, self.connectors)
             self._store = store
             self._stack = stack.pop_all()
         return self
@@ -472,9 +478,6 @@ class Engine(Looking, Flows, OnceMore, Receipts, Proving, Undoing):
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
             due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
             if self.seals or await Book(self.store, self.tenant).size() > 0:
-                for run in due:
-                    await sealed(self, self.sealing, run.id)
-            if self.seals:
                 for run in due:
                     await sealed(self, self.sealing, run.id)
             for command in (c.Seal, c.DeleteRun):

@@ -21,6 +21,7 @@ from tenure.embedded.options import Options, Said
 from tenure.embedded.plan import payload, request_hash
 from tenure.embedded.schedules import Schedules
 from tenure.errors import TenureError
+from tenure.govern.uses import check_uses
 from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.decide.plans import Created
@@ -198,6 +199,10 @@ class Flows:
     ) -> Run[Any]:
         engine = cast("Engine", self)
         bound = workflow.bind(inputs)
+        tools = {
+            name for known in (registry, *(each.registry for each in engine.local)) for name in known.tools
+        }
+        check_uses(workflow, engine.connectors, tools)
         command = c.CreateRun(
             context=engine.context(said.actor),
             run_id=engine.orchestrator.new_id(),

@@ -94,6 +94,7 @@ async def serve(
     grace: float = GRACE_SECONDS,
     commands: bool = False,
     connectors: str | None = None,
+    policy: str | None = None,
     evidence: bool = False,
     signing_key: str | None = None,
 ) -> int:
@@ -103,7 +104,9 @@ async def serve(
     """
     known = _known(target, commands)
     with told_to_end() as told:
-        async with Engine(url, connectors=connectors, evidence=evidence, signing_key=signing_key) as engine:
+        async with Engine(
+            url, connectors=connectors, policy=policy, evidence=evidence, signing_key=signing_key
+        ) as engine:
             only = None if queues is None else tuple(queues)
             worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
             return await _until_told(worker, told, grace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
@@ -9,6 +10,7 @@ import msgspec
 
 from tenure import ids
 from tenure.errors import TenureError
+from tenure.govern.connector import Connector
 from tenure.govern.undo import UndoLine, Undone, foresee
 from tenure.kernel import commands as c
 from tenure.kernel.model import CLOSED_RUN
@@ -63,11 +65,14 @@ class Undoing:
             concurrency_key=f"tenure.undo/{run_id}",
         )
 
-    async def foresee_undo(self, run_id: str, *, step: str | None = None) -> Undone:
-        """What an undo would do; nothing is called."""
+    async def foresee_undo(
+        self, run_id: str, *, step: str | None = None, connectors: Mapping[str, Connector] | None = None
+    ) -> Undone:
+        """What an undo would do, with the engine's connectors or others; nothing is called."""
         engine = self._all
         run = await engine.views.row(ids.run_int(run_id))
-        return await foresee(engine.store, engine.artifacts, engine.connectors, run.id, step)
+        known = engine.connectors if connectors is None else connectors
+        return await foresee(engine.store, engine.artifacts, known, run.id, step)
 
     async def undos(self, run_id: str) -> list[UndoView]:
         """The runs that undo what a run did, oldest first: its compensation log."""

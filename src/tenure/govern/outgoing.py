@@ -13,11 +13,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import httpcore
 import httpx
@@ -31,6 +33,7 @@ CONNECT_SECONDS_MAX = 10.0
 EARLIER_SECONDS = 0.1
 URL_CHARS_MAX = 2_000
 _DEFAULT_PORTS = {"https": 443, "http": 80}
+_LISTED = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
 class NotSent(Exception):
@@ -91,21 +94,22 @@ def refusal(url: str, way: Way) -> str | None:
         return "it is no https URL with a host"
     if parsed.userinfo or parsed.fragment or "\\" in url:
         return "a URL here has neither a user nor a fragment nor a backslash"
+    if any(unquote(part) in (".", "..") for part in re.split(r"[?#]", url)[0].split("/")[3:]):
+        return "a path here goes down only: `.` and `..` in it would lead elsewhere than it reads"
     if parsed.scheme == "http" and not (way.reach.networks or way.reach.loopback):
         return "it is no https URL"
-    usual = port in (None, _DEFAULT_PORTS[parsed.scheme])
-    for listed in way.hosts:
-        name, _, its_port = (
-            listed.lower().partition(":") if listed.count(":") == 1 else (listed.lower(), "", "")
-        )
-        fits = (
-            host.endswith(name[1:]) and host != name[2:]
-            if name.startswith("*.")
-            else host == name.strip("[]")
-        )
-        if fits and (str(port or _DEFAULT_PORTS[parsed.scheme]) == its_port if its_port else usual):
-            return None
+    number = port or _DEFAULT_PORTS[parsed.scheme]
+    if any(_is_listed(host, number, parsed.scheme, listed.lower()) for listed in way.hosts):
+        return None
     return f"the host {parsed.netloc.decode()} is not listed"
+
+
+def _is_listed(host: str, port: int, scheme: str, listed: str) -> bool:
+    found = _LISTED.fullmatch(listed)
+    if found is None or port != int(found["port"] or _DEFAULT_PORTS[scheme]):
+        return False
+    name = found["name"].strip("[]")
+    return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
 class _Gate:

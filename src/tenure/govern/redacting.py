@@ -9,16 +9,17 @@ Laws:
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import msgspec
-
 SHOWN_INSTEAD = "[secret]"
 FORM_CHARS_MIN = 4
 """Shorter ones of the other forms would be found everywhere."""
+LINE_CHARS = 56
+"""Programs break longer lines than this."""
 LINE_CHARS_MIN = 16
 """A line of a secret that has several is one by itself from this length on."""
 
@@ -29,12 +30,8 @@ def forms(value: bytes) -> set[str]:
     parts = {value, *(line for line in value.splitlines() if len(line.strip()) >= LINE_CHARS_MIN)}
     for part in parts:
         plain = part.decode(errors="surrogateescape")
-        others = {
-            plain.strip(),
-            msgspec.json.encode(part.decode(errors="replace"))[1:-1].decode(),
-            part.hex(),
-        }
-        others |= {part.hex().upper(), *_in_base64(part)}
+        others = {plain.strip(), part.hex(), part.hex().upper(), *_in_base64(part)}
+        others |= {json.dumps(plain, ensure_ascii=plainly)[1:-1] for plainly in (True, False)}
         for quoted in (quote(part, safe=""), quote(part), quote_plus(part)):
             others |= {quoted, re.sub("%[0-9A-F]{2}", lambda hexed: hexed[0].lower(), quoted)}
         found |= {plain, *(other for other in others if len(other) >= FORM_CHARS_MIN)}
@@ -52,17 +49,21 @@ def _in_base64(value: bytes) -> set[str]:
     return found
 
 
+def _pattern(form: str) -> str:
+    """A form, also where a long one is broken into lines, as base64 often is."""
+    if len(form) <= LINE_CHARS:
+        return re.escape(form)
+    return r"(?:\s|\\n)*".join(re.escape(char) for char in form)
+
+
 class Redactor:
     """Takes secrets out."""
 
     def __init__(self, values: Iterable[bytes]) -> None:
         every = {form for value in values for form in forms(value)}
         # The longest first: one secret may be a part of another.
-        self._found = (
-            re.compile("|".join(re.escape(form) for form in sorted(every, key=len, reverse=True)))
-            if every
-            else None
-        )
+        patterns = [_pattern(form) for form in sorted(every, key=len, reverse=True)]
+        self._found = re.compile("|".join(patterns)) if patterns else None
 
     def text(self, text: str) -> str:
         """A text without them."""

@@ -187,7 +187,9 @@ class TrustedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     revoked_from: int | None = None
 
 
-class _TrustFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrustFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a trust file has."""
+
     format: str
     keys: list[TrustedKey]
 
@@ -217,7 +219,7 @@ class Trust:
     def parse(cls, body: bytes, roots: Iterable[bytes] | None = None) -> Trust:
         """The same, of its bytes."""
         try:
-            read = msgspec.json.decode(body, type=_TrustFile)
+            read = msgspec.json.decode(body, type=TrustFile)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
             raise TenureError("INVALID_INPUT", f"this is no trust file: {fault}") from None
         ids = [key.id for key in read.keys]
@@ -241,9 +243,13 @@ class Trust:
         return None if roots is None else cls.of_public(*roots)
 
     def dump(self) -> bytes:
-        """The trust file."""
+        """The trust file, as bytes."""
+        return msgspec.json.format(msgspec.json.encode(self.file())) + b"\n"
+
+    def file(self) -> TrustFile:
+        """The trust file: the oldest key first."""
         found = sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
-        return msgspec.json.format(msgspec.json.encode(_TrustFile(format=TRUST_FORMAT, keys=found))) + b"\n"
+        return TrustFile(format=TRUST_FORMAT, keys=found)
 
     def public(self, named: str) -> bytes | None:
         """A key's public half, if it is believed."""

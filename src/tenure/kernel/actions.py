@@ -158,6 +158,13 @@ class SettleReceipt(RunCommand, frozen=True, gc=False, kw_only=True):
     reason: bytes | None = None
 
 
+class WithdrawApproval(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A person takes their yes back, before it was used."""
+
+    no: int
+    approver: str
+
+
 class MarkReversed(RunCommand, frozen=True, gc=False, kw_only=True):
     """Another run has taken back what a receipt of this one did."""
 

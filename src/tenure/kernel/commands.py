@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tenure.kernel.costs import Cost
+
 Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"]
 
 
@@ -230,9 +232,9 @@ class Uploading(LeaseMessage, frozen=True, gc=False, kw_only=True):
 class ReportCost(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """What this try has cost so far; what its last word says counts more."""
 
-    cost: str
-    spent: int = 0
-    """What was spent since the last message that said so, in micro-units of the run's currency."""
+    cost: str | None = None
+    spent: tuple[Cost, ...] = ()
+    """What was spent since the last message that said so."""
 
 
 class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
@@ -258,7 +260,7 @@ class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """A wait that the code has given up: it takes nothing any more."""
     meta: str | None = None
     """Agent, tokens, duration and cost, as a JSON object."""
-    spent: int = 0
+    spent: tuple[Cost, ...] = ()
     """As in `ReportCost`."""
 
 
@@ -267,7 +269,7 @@ class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
 
     output: bytes | None = None
     cost: str | None = None
-    spent: int = 0
+    spent: tuple[Cost, ...] = ()
     """As in `ReportCost`."""
     last: RecordCheckpoint | None = None
     """A checkpoint recorded just before, in the same breath."""
@@ -282,7 +284,7 @@ class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
     message: bytes = b""
     retryable: bool | None = None
     cost: str | None = None
-    spent: int = 0
+    spent: tuple[Cost, ...] = ()
     """As in `ReportCost`."""
 
 

@@ -1,4 +1,4 @@
-"""The rows of governing: policies, what is frozen, signing keys, the ledger, evidence, Slack cards, costs.
+"""The rows of governing: policies, what is frozen, signing keys, the ledger, evidence, Slack cards.
 
 Laws:
 1. As in `kernel.service`: none of them is a run's state, times are whole microseconds by the store's clock, and no secret
@@ -157,25 +157,6 @@ class Card(Row, gc=False):
     error: str | None = None
 
 
-class CostLine(Row, gc=False):
-    """What one run has spent with one model of one provider, in one currency."""
-
-    table: ClassVar[str] = "cost_line"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "provider", "model", "currency")
-
-    run_id: int
-    provider: str
-    model: str
-    currency: str
-    tenant: str
-    workflow: str
-    at: int
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    micros: int
-
-
 GOVERNANCE: dict[str, type[Row]] = {
-    row.table: row for row in (Policy, Governance, SigningKey, Leaf, Node, Signed, Evidence, Card, CostLine)
+    row.table: row for row in (Policy, Governance, SigningKey, Leaf, Node, Signed, Evidence, Card)
 }

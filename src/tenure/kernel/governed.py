@@ -115,5 +115,27 @@ class Purse(Row, gc=False):
 
     run_id: int
     spent: int = 0
-    """In micro-units of the currency of its budget (or, without one, of the installation's)."""
+    """In micro-units of the run's currency; see `kernel.costs`."""
     writes: int = 0
+
+
+class CostLine(Row, gc=False):
+    """What a run has spent with one model of one provider, in one currency, on one day."""
+
+    table: ClassVar[str] = "cost_line"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant", "workflow"})
+
+    run_id: int
+    no: int
+    tenant: str
+    workflow: str
+    day: int
+    """UTC days since 1970."""
+    provider: str
+    model: str
+    currency: str
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    micros: int = 0

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tenure.kernel.awaited import Approval as Approval  # noqa: PLC0414  # part of the model
-from tenure.kernel.awaited import Child as Child  # noqa: PLC0414  # part of the model
-from tenure.kernel.awaited import Inbox as Inbox  # noqa: PLC0414  # part of the model
-from tenure.kernel.awaited import Wait as Wait  # noqa: PLC0414  # part of the model
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
+from tenure.kernel.held import Cap as Cap  # noqa: PLC0414  # rows are imported from here
+from tenure.kernel.held import Idempotency as Idempotency  # noqa: PLC0414  # likewise
 from tenure.kernel.row import Row as Row  # noqa: PLC0414  # what all rows are is imported from here
 
 
@@ -283,7 +281,8 @@ class Checkpoint(Row, gc=False):
     error: str | None = None
     meta: str | None = None
     """Agent, tokens, duration and cost, as JSON; the user's words, so they are not history."""
-    input_ref: int | None = None  # what it was called with, where its profile keeps that
+    input_ref: int | None = None
+    """What it was called with, where its profile keeps that."""
     salt: bytes | None = None
     output: bytes | None = None
 
@@ -293,6 +292,101 @@ class Checkpoint(Row, gc=False):
         return not self.idempotent and (
             self.state == "started" or (self.state == "done" and not self.resumable)
         )
+
+
+class Wait(Row, gc=False):
+    """Something a step waits for: an approval, an event, a time, a child, or a person who says how an unknown action ended (kind
+    `receipt`); or a proposal, which nobody waits for."""
+
+    table: ClassVar[str] = "wait"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "wake_at"})
+
+    run_id: int
+    no: int
+    idx: int
+    kind: str
+    name: str
+    """The event's name, the approval's action, the child's id; its key at replay is `label`."""
+    label: str
+    gate: bool
+    fatal: bool
+    """Whether a refusal or an expiry fails the step instead of waking it."""
+    opened_at: int
+    expires_at: int | None
+    state: str = "open"
+    """open, settled or closed."""
+    outcome: str | None = None
+    """approved, rejected, received, elapsed, finished, expired, resumed."""
+    settled_at: int | None = None
+    result_ref: int | None = None
+    wake_at: int | None = None
+
+
+class Approval(Row, gc=False):
+    """The question behind an approval or a proposal; it shares that wait's number."""
+
+    table: ClassVar[str] = "approval"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant"})
+
+    run_id: int
+    no: int
+    tenant: str
+    tier: str
+    people: int
+    requester: str
+    digest: bytes
+    """The digest of what is proposed; empty where nothing is bound."""
+    revision: int
+    requested_at: int
+    expires_at: int | None
+    question_ref: int | None
+    status: str = "requested"
+    votes: str = ""
+    """Who said yes to this revision, as `id id`; opaque ids have no blanks."""
+    decided_at: int | None = None
+    decided_by: str | None = None
+    reason_ref: int | None = None
+    people_in: str = ""
+    """The group that those who say yes must belong to; empty: anybody who may approve."""
+    reminded_at: int | None = None
+    used_no: int | None = None
+    """The receipt that used it up: an approval is good for one action."""
+
+
+class Inbox(Row, gc=False):
+    """An event delivered to a run, until a wait takes it; afterwards its id is kept for deduplication."""
+
+    table: ClassVar[str] = "inbox"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "no"})
+
+    run_id: int
+    no: int
+    name: str
+    event_id: str
+    source: str
+    payload_ref: int | None
+    received_at: int
+    wait_no: int | None = None
+
+
+class Child(Row, gc=False):
+    """A run that another one started."""
+
+    table: ClassVar[str] = "child"
+    key: ClassVar[tuple[str, ...]] = ("run_id", "child_id")
+    beside: ClassVar[frozenset[str]] = frozenset({"run_id", "child_id"})
+
+    run_id: int
+    child_id: int
+    idx: int
+    on_close: str
+    """cancel, leave or wait: what the parent's end means to it."""
+    wait_no: int
+    state: str = "open"
+    outcome: str | None = None
 
 
 class Payload(Row, gc=False):
@@ -354,41 +448,6 @@ class Stale(Row, gc=False):
     at: int
 
 
-class Cap(Row, gc=False):
-    """Limits and weight of a tenant (scope ''), a workspace ('ws:NAME') or a workflow ('wf:NAME')."""
-
-    table: ClassVar[str] = "cap"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "scope")
-
-    tenant: str
-    scope: str
-    weight: int = 1
-    max_concurrency: int | None = None
-    max_runs_per_min: int | None = None
-    max_writes_per_run: int | None = None
-
-
-class Idempotency(Row, gc=False):
-    """The record of a request's key: what was answered, until it expires."""
-
-    table: ClassVar[str] = "idempotency"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "source", "name")
-
-    tenant: str
-    source: str
-    name: str
-    run_id: int | None
-    status: str
-    request_hash: bytes
-    response: bytes | None
-    error: str | None
-    created_at: int
-    updated_at: int
-    expires_at: int
-    lock_expires_at: int | None
-    attempts: int = 1
-
-
 ROWS: dict[str, type[Row]] = {
     r.table: r
     for r in (
@@ -410,6 +469,7 @@ ROWS: dict[str, type[Row]] = {
         Verdict,
         Receipt,
         Purse,
+        CostLine,
     )
 }
 

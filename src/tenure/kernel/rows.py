@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -38,6 +38,7 @@ _KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
     Verdict: lambda row: ("verdict", row.no),
     Receipt: lambda row: ("receipt", row.no),
     Purse: lambda _: ("purse",),
+    CostLine: lambda row: ("cost_line", row.no),
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenure.kernel.governance import Governance
-from tenure.kernel.governed import HELD_RECEIPT, Purse, Receipt, Verdict
+from tenure.kernel.governed import HELD_RECEIPT, CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     CLOSED_STEP,
     Approval,
@@ -92,6 +92,7 @@ class Snapshot:
         "caps",
         "checkpoints",
         "children",
+        "cost_lines",
         "facts",
         "inbox",
         "known",
@@ -124,6 +125,7 @@ class Snapshot:
         self.verdicts: dict[int, Verdict] = {}
         """Those written since it was loaded; none is ever asked for."""
         self.purse: Purse | None = None
+        self.cost_lines: dict[int, CostLine] = {}
         self.outside: dict[Key, Outside] = {}
         """By what was asked for; of this transaction only."""
         self.payloads: dict[int, Payload] = {}
@@ -149,6 +151,7 @@ class Snapshot:
             "child": self.children,
             "receipt": self.receipts,
             "verdict": self.verdicts,
+            "cost_line": self.cost_lines,
         }
 
     @classmethod
@@ -164,6 +167,7 @@ class Snapshot:
             ("all_checkpoints",),
             ("all_receipts",),
             ("purse",),
+            ("cost_lines",),
         }
         return snap
 
@@ -356,6 +360,12 @@ class Snapshot:
         if self.purse is None and ("purse",) not in self.known:
             raise Need(("purse",))
         return self.purse or Purse(self.run_id)
+
+    def all_cost_lines(self) -> list[CostLine]:
+        """What the run has spent, line by line."""
+        if ("cost_lines",) not in self.known:
+            raise Need(("cost_lines",))
+        return list(self.cost_lines.values())
 
     def look_outside(self, tenant: str, name: str | None, people: tuple[str, ...]) -> Outside:
         """What governs an action beyond the run: what holds for the tenant, its caps, who holds the key `name`, and these

@@ -35,6 +35,7 @@ _QUERY_OF: dict[str, str] = {
     "receipt": "load_receipts",
     "open_receipts": "load_open_receipts",
     "purse": "load_purses",
+    "cost_lines": "load_cost_lines",
 }
 """Need -> query; the query's rows are (run id, *rest of the need)."""
 

@@ -15,8 +15,20 @@ from tenure.clock import us
 from tenure.kernel.admission import headroom
 from tenure.kernel.beside import SeenWorker
 from tenure.kernel.capability import split
+from tenure.kernel.governed import Receipt
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import CLOSED_RUN, Approval, Attempt, Cap, Payload, Run, RunSpec, Step, Wait
+from tenure.kernel.model import (
+    ASKS_PEOPLE,
+    CLOSED_RUN,
+    Approval,
+    Attempt,
+    Cap,
+    Payload,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
 from tenure.limits import WORKER_SILENT_SECONDS
 from tenure.orchestrator.step_views import decoded, maybe, moment, title_of
 from tenure.store.port import LiveKey, Store, Usage
@@ -27,7 +39,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     reason: str
     """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, turn, approval, event,
-    time, child, backoff."""
+    receipt, time, child, backoff."""
     text: str
     step: str | None = None
     until: datetime | None = None
@@ -180,10 +192,10 @@ def _start(step: Step) -> str:
 async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
     waits: list[Wait] = await store.read("waits_of", run.id)
     is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
-    wait = next((w for w in is_open if w.kind == "approval"), is_open[0])
+    wait = next((w for w in is_open if w.kind in ASKS_PEOPLE), is_open[0])
     # Of a code-first run people know the line it waits at, not the body around it.
     what = _called(steps, wait.idx)
-    name = wait.label if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
+    name = act_of(wait.label) if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
     until = maybe(wait.expires_at)
     if wait.kind == "approval":
         approvals: list[Approval] = await store.read("approvals_of", run.id)
@@ -192,6 +204,16 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         title = await _title(store, asked) or wait.name
         text = f"{what} waits for an approval of {title!r}: {votes} of {asked.people} people said yes."
         return Why(reason="approval", text=text, step=name, until=until)
+    if wait.kind == "receipt":
+        receipts: list[Receipt] = await store.read("receipts_of", run.id)
+        receipt = next(r for r in receipts if r.wait_no == wait.no)
+        text = (
+            f"{what} waits for a person who says how {wait.name} ended: its answer was lost, and nobody knows whether it happened."
+            f" Look, then: tenure receipts settle {ids.receipt_text(run.id, receipt.no)} done (or not_done, or retry)"
+        )
+        return Why(
+            reason="receipt", text=text, step=act_of(receipt.label) if what == "It" else name, until=until
+        )
     if wait.kind == "event":
         return Why(reason="event", text=f"{what} waits for the event {wait.name!r}.", step=name, until=until)
     if wait.kind == "child":
@@ -202,6 +224,11 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
         return Why(reason="backoff", text=text, step=step, until=until)
     return Why(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)
+
+
+def act_of(label: str) -> str:
+    """The act that a wait's label is about, where it is one for an act's approval."""
+    return label.removeprefix("act:").partition("~")[0] if label.startswith("act:") else label
 
 
 async def _title(store: Store, asked: Approval) -> str | None:

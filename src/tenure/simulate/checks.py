@@ -31,6 +31,8 @@ _BENEATH = {
     "events": "events_of",
     "outbox": "outbox_of",
 }
+_OF_ACTS = {"verdicts": "verdicts_of", "receipts": "receipts_of", "purses": "purses_of"}
+"""Read of runs that act only: nobody else has any."""
 
 
 class Checks:
@@ -81,7 +83,8 @@ class Checks:
         if not runs:
             return None
         specs = inspect("get_spec", run_id)
-        beneath = {field: inspect(query, run_id) for field, query in _BENEATH.items()}
+        queries = _BENEATH | _OF_ACTS if self._world.workload.acts else _BENEATH
+        beneath = {field: inspect(query, run_id) for field, query in queries.items()}
         return Bundle(run=runs[0], spec=specs[0] if specs else None, **beneath)
 
     def _report(self, violations: list[Violation]) -> None:
@@ -201,3 +204,7 @@ class Checks:
             if found := world.inspect(query):
                 world.violate(f"I50: {query}: {found[0]}")
         world.oracle.at_the_end()
+        if world.workload.acts:
+            world.service.at_the_end(
+                [row for run_id in self.run_ids for row in world.inspect("receipts_of", run_id)]
+            )

@@ -87,6 +87,7 @@ class Oracle:
         """A run was deleted: nothing is promised about it any more, and its key is free. (Should its creation be
         repeated now, there is a run with its id again, which knows nothing of the first.)"""
         self._deleted.add(run_id)
+        self._world.service.forget(run_id)
         self._created.discard(run_id)
         self._keys = {key: known for key, known in self._keys.items() if known != run_id}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.kernel.actions import SettleReceipt
 from tenure.kernel.commands import (
     AddSteps,
     CancelStep,
@@ -56,6 +57,24 @@ class Somebody:
             return await self.world.network.insist(verb, command)
         except (Lost, TenureError):
             return None
+
+    async def settle(self, run_id: int) -> None:
+        """Say how the unknown acts of a run ended, as the service has it; not before every call of them is over."""
+        world, rng = self.world, self.rng
+        for receipt in world.inspect("receipts_of", run_id):
+            if receipt.state != "unknown" or not world.service.is_quiet(receipt) or rng.random() < 0.3:
+                continue
+            there = world.service.has(receipt.tenant, receipt.name)
+            person = rng.choice(PEOPLE)
+            await self.ask(
+                SettleReceipt(
+                    context=Context(person, "user", f"inbox-{receipt.no}"),
+                    run_id=run_id,
+                    no=receipt.no,
+                    how="done" if there else rng.choice(("not_done", "retry")),
+                    person=person,
+                )
+            )
 
 
 class Clients(Somebody):
@@ -217,6 +236,9 @@ class People(Somebody):
                 for approval in world.inspect("approvals_open", tenant, 5):
                     if rng.random() < 0.5:
                         await self._decide(approval, rng)
+            if world.workload.acts:
+                for run_id in world.checks.run_ids:
+                    await self.settle(run_id)
 
     async def _decide(self, approval: Approval, rng: Random) -> None:
         person = rng.choice(PEOPLE)
@@ -270,6 +292,8 @@ class Finisher(Somebody):
             for person in PEOPLE:
                 if approval.status == "requested" and person != approval.requester:
                     await self.ask(decision(approval, person, approve=True))
+        if self.world.workload.acts:
+            await self.settle(run.id)
         for wait in self.world.inspect("waits_of", run.id):
             if wait.state == "open" and wait.kind == "event":
                 self._events += 1

@@ -33,6 +33,7 @@ from tenure.kernel.commands import (
     WaitSpec,
 )
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.simulate.acting import Acting, Ended
 from tenure.simulate.loop import Host
 from tenure.simulate.network import Lost
 from tenure.simulate.process import EPOCH_US, Ask
@@ -140,7 +141,7 @@ class Job:
         self.lease = lease
         self.rng = rng
         self._seq = 0
-        self._context = Context(f"worker:{worker.name}", "system")
+        self.context = Context(f"worker:{worker.name}", "system")
         self.stop = False
         self._acked = False
 
@@ -150,12 +151,12 @@ class Job:
         self._seq += 1
         lease = self.lease
         return kind(
-            context=self._context, run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=self._seq, **fields
+            context=self.context, run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=self._seq, **fields
         )
 
     async def say(self, kind: type[LeaseMessage], **fields: Any) -> Reply:
         """Send a message until it is answered; the answer may be that it is all over."""
-        await self._maybe_pause()
+        await self.maybe_pause()
         while True:
             try:
                 reply: Reply = await self.world.network.insist("send", self._message(kind, **fields))
@@ -171,7 +172,8 @@ class Job:
                 self.stop = True
             return reply
 
-    async def _maybe_pause(self) -> None:
+    async def maybe_pause(self) -> None:
+        """Stand still for a while, as a machine under load or a suspended one does."""
         if self.rng.random() < self.world.faults.pause:
             host = self.worker.host
             host.paused_until = (
@@ -179,6 +181,11 @@ class Job:
             )
             self.world.note(host.name, f"stands still until {host.paused_until:.3f}")
             await asyncio.sleep(0)
+
+    def look_up(self) -> None:
+        """Stop where that was asked for."""
+        if self.stop:
+            raise Canceled
 
     async def beat(self) -> None:
         """Heartbeats beside the work, each sent once."""
@@ -277,6 +284,8 @@ class Job:
         for at, op in enumerate(script.ops):
             if op.kind == "work":
                 await self._spend(op.seconds)
+            elif op.kind == "act":
+                await self._act(op)
             elif op.kind in ("note", "mark"):
                 if op.name not in done:
                     await self._checkpoint(op)
@@ -293,6 +302,16 @@ class Job:
         if script.fails is not None:
             await self._finish(Fail, {"code": script.fails, "message": b"as written"})
         await self.say(Complete, output=OUTPUT)
+
+    async def _act(self, op: Op) -> None:
+        """Do something to the world; suspended until people have spoken, where they have to."""
+        try:
+            wait = await Acting(self, op).do()
+        except Ended as ended:
+            raise Gone(str(ended)) from ended
+        if wait is not None:
+            await self._suspend([wait])
+            raise Gone("it goes on from its receipts")
 
     async def _checkpoint(self, op: Op) -> None:
         common = {"name": op.name, "idempotent": op.idempotent, "resumable": op.resumable, "arguments": b"a"}

@@ -10,6 +10,7 @@ import msgspec
 from tenure.clock import SECOND_US
 from tenure.ids import RunIds
 from tenure.kernel import profiles
+from tenure.kernel.actions import Repeats
 from tenure.kernel.commands import (
     BODY,
     ApprovalSpec,
@@ -35,7 +36,7 @@ DIGEST = "ab" * 32
 STRANGER = "mallory"
 """A tenant who has no runs: to whom every run looks exactly like none."""
 
-Kind = Literal["work", "note", "mark", "approval", "event", "timer", "child"]
+Kind = Literal["work", "note", "mark", "approval", "event", "timer", "child", "act"]
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -56,6 +57,9 @@ class Op(msgspec.Struct, frozen=True):
     awaited: bool = True
     """Whether the body suspends on it, or only opens it."""
     digest: str = ""
+    repeats: Repeats = "none"
+    shared: bool = False
+    """Of an act: whether its key is the tenant's and not the run's own."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -86,6 +90,13 @@ class Workload:
         self.declared = rng.choice((0.0, 0.4, 0.6, 1.0))
         self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
         self.caps = self._draw_caps(rng)
+        acting = world.rng("acting")
+        self.acts = acting.random() < 0.3
+        """Whether bodies do something to the world here."""
+        if self.acts and acting.random() < 0.3:
+            self.caps = [
+                msgspec.structs.replace(cap, max_writes_per_run=acting.choice((1, 2))) for cap in self.caps
+            ]
 
     def _draw_caps(self, rng: Random) -> list[Cap]:
         caps = []
@@ -132,7 +143,26 @@ class Workload:
                     digest=rng.choice(("", DIGEST)),
                 )
             )
-        return Script(tuple(ops), rng.choice((None, None, None, None, "BOOM")), rng.random() < 0.3)
+        fails, together = rng.choice((None, None, None, None, "BOOM")), rng.random() < 0.3
+        if self.acts:
+            self._add_acts(Random(f"{self._seed}/acts/{number}"), ops)
+        return Script(tuple(ops), fails, together)
+
+    @staticmethod
+    def _add_acts(rng: Random, ops: list[Op]) -> None:
+        """Let a body act here and there. An act of two people asks for an approval, one that is fatal is denied."""
+        for at in range(rng.choice((1, 2, 3))):
+            repeats: Repeats = rng.choice(("native_key", "sets_state", "marker", "none"))
+            act = Op(
+                "act",
+                f"a{at}#1",
+                people=rng.choice((1, 1, 2)),
+                within=rng.choice((None, 60.0, 1000.0)),
+                fatal=rng.random() < 0.05,
+                repeats=repeats,
+                shared=rng.random() < 0.2,
+            )
+            ops.insert(rng.randint(0, len(ops)), act)
 
     # ------------------------------------------------------------------------------------------ plans
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from tenure.clock import SECOND_US
+from tenure.kernel.governance import Governance
 from tenure.kernel.model import Outbox
 from tenure.simulate import faults as weather
 from tenure.simulate.checks import Checks
@@ -30,9 +31,11 @@ from tenure.simulate.oracle import Oracle
 from tenure.simulate.outside import Clients, Finisher, People
 from tenure.simulate.process import Agenda, MachineClock, Process
 from tenure.simulate.quiet import Quiet
+from tenure.simulate.service import Service
 from tenure.simulate.store import Seen
 from tenure.simulate.worker import Worker
 from tenure.simulate.workload import Workload
+from tenure.store.port import Query, Transaction
 from tenure.store.sqlite import SqliteStore
 
 QUEUES = ("default", "slow")
@@ -82,6 +85,7 @@ class World:
         self.checks = Checks(self)
         self.agenda = Agenda(self)
         self.workload = Workload(self)
+        self.service = Service(self)
         self.workers: dict[str, Worker] = {}
         self._outside = contextvars.copy_context()
         self._lives: dict[str, int] = {}
@@ -177,11 +181,15 @@ class World:
 
     async def _weather(self) -> None:
         rng, faults = self.rng("weather"), self.faults
+        governed_anew = False
         while True:
             await asyncio.sleep(20.0 * rng.random())
             if not self.chaos:
                 return
             third = 1 / 3  # of a minute
+            if self.workload.acts and self.loop.time() > self.workload.seconds / 2 and not governed_anew:
+                governed_anew = True
+                await self._govern(2)
             if rng.random() < faults.outage * third:
                 self.out_until = self.loop.time() + 60.0 * rng.random() ** 2
                 self.note("store", f"out until {self.out_until:.3f}")
@@ -215,6 +223,8 @@ class World:
     async def _live(self) -> None:
         rng = self.rng("world")
         await self._eye.put_caps(self.workload.caps)
+        if self.workload.acts:
+            await self._govern(1)
         for n in range(rng.choice((1, 2, 2, 3))):
             self.start(f"p{n + 1}")
         for n in range(rng.choice((1, 2, 3))):
@@ -232,6 +242,16 @@ class World:
         self.spawn("finish", finisher.live())
         await self._until(self.checks.unfinished, END_SECONDS_MAX, settled=True)
         self.checks.at_the_end()
+
+    async def _govern(self, version: int) -> None:
+        """Activate a version of every tenant's policy."""
+
+        def write() -> Transaction[None]:
+            for tenant in self.workload.tenants:
+                row = Governance(tenant, version, None, None, "[]", "{}", version, self.now_us())
+                yield Query("save_governance", scalars=msgspec.structs.astuple(row))
+
+        await self._eye.transact(write)
 
     async def _until(self, problem: Any, seconds_max: float, *, settled: bool) -> None:
         """Wait until nothing is left to be done, or too long; then the whole doctor's report."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tenure.artifacts import Artifacts
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
-from tenure.doctor.whole import Leases, Start
+from tenure.doctor.whole import Leases, Start, Wrote
+from tenure.errors import TenureError
+from tenure.kernel.governed import HELD_RECEIPT
 from tenure.kernel.model import Run, RunSpec
 from tenure.store.feed_check import FeedCheck
 from tenure.store.identity import broken_chains
 from tenure.store.ledger_check import broken_ledgers
+from tenure.store.named_secrets import bare_secrets
 
 T = TypeVar("T")
 
@@ -104,6 +108,8 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             verdicts=await store.read("verdicts_of", run_id),
             receipts=await store.read("receipts_of", run_id),
             purses=await store.read("purses_of", run_id),
+            cost_lines=await store.read("cost_lines_of", run_id),
+            evidence=await store.read("evidence_of", run_id),
         )
         if await store.read("get_run", run_id) == [run]:
             return bundle
@@ -117,11 +123,13 @@ async def examine(
     on_progress: Callable[[int, int], None] | None = None,
     settled: bool = False,
     rates_since: int | None = None,
+    artifacts: Artifacts | None = None,
 ) -> Report:
     """Examine every run, and then all of them together.
 
     `on_progress` is told (runs examined, runs there were). `rates_since`: runs that began before count
-    against no rate, for a database whose caps were changed since.
+    against no rate, for a database whose caps were changed since. With `artifacts`, the bundles that lie there are compared
+    with their records.
     """
     report = Report(settled=settled)
     now: int = (await store.read("now"))[0].now_us
@@ -143,6 +151,8 @@ async def examine(
             report.runs += 1
             report.events += len(bundle.events)
             report.add(check_run(bundle, settled=settled, now=now))
+            if artifacts is not None:
+                report.add(await _lost_evidence(artifacts, bundle))
             run = bundle.run
             if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
                 starts.append(Start(run.admitted_at, run.id, run.tenant, run.workflow))
@@ -152,6 +162,22 @@ async def examine(
                 on_progress(report.runs, max(total, report.runs))
     report.add(check_whole(await _whole(store, starts, keys, feed)))
     return report
+
+
+async def _lost_evidence(artifacts: Artifacts, bundle: Bundle) -> list[Violation]:
+    """I52, of what lies among the artifacts; where those cannot be reached from here, nothing is said."""
+    found = []
+    for row in bundle.evidence:
+        problem = "its bundle is not what was sealed"
+        try:
+            if sha256(await artifacts.kept(row.reference.decode())).digest() == row.sha256:
+                continue
+        except TenureError as refused:
+            if refused.code != "ARTIFACT_LOST":
+                continue
+            problem = "its bundle is not among the artifacts"
+        found.append(Violation("I52", problem, row.run_id, f"evidence {row.no}"))
+    return found
 
 
 async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedCheck) -> WholeView:
@@ -167,25 +193,43 @@ async def _whole(store: Reader, starts: list[Start], keys: _Keys, feed: FeedChec
         other_request=[(row.run_id, row.name) for row in amiss if row.other_request],
         other_answer=[(row.run_id, row.name) for row in amiss if row.other_answer],
         same_slot=keys.same_slot,
+        same_act=await _still_held(store, keys.same_act),
+        wrote=keys.wrote,
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
         untold=untold,
         unfounded=unfounded,
         broken_chains=await broken_chains(store),
+        bare_secrets=await bare_secrets(store),
         broken_ledgers=[(tenant, flaw.place, flaw.text) for tenant, flaw in await broken_ledgers(store)],
     )
 
 
+async def _still_held(store: Reader, found: list[tuple[int, int, str]]) -> list[tuple[int, str]]:
+    """Those that hold a key together now: one may have been taken back after it was read, and the other begun before that."""
+    held = []
+    for run_id, other, name in found:
+        rows = [row for one in (run_id, other) for row in await store.read("receipts_of", one)]
+        if sum(row.name == name and row.state in HELD_RECEIPT for row in rows) > 1:
+            held.append((run_id, name))
+    return held
+
+
 class _Keys:
-    """Idempotency keys seen so far, sixteen bytes each."""
+    """Idempotency keys, slots and keys of actions seen so far, sixteen bytes each; and who has written."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self.twice: list[tuple[int, str]] = []
         self.same_slot: list[tuple[int, str]] = []
+        self._acts: dict[bytes, int] = {}
+        self.same_act: list[tuple[int, int, str]] = []
+        """(run, another one, the key that a receipt of each held when it was read)."""
+        self.wrote: list[Wrote] = []
 
     def see(self, bundle: Bundle) -> None:
+        self._see_acts(bundle)
         spec = bundle.spec
         if spec is None or spec.idempotency_key is None:
             return
@@ -195,6 +239,20 @@ class _Keys:
             self.twice.append((bundle.run.id, spec.idempotency_key))
         self._seen.add(short)
         self._see_slot(bundle.run.id, spec)
+
+    def _see_acts(self, bundle: Bundle) -> None:
+        """I37 and I46, of runs that have done something to the world."""
+        run = bundle.run
+        for receipt in bundle.receipts:
+            if receipt.state in HELD_RECEIPT:
+                key = msgspec.json.encode((run.tenant, receipt.name))
+                short = blake2b(key, digest_size=16).digest()
+                other = self._acts.setdefault(short, run.id)
+                if other != run.id:
+                    self.same_act.append((run.id, other, receipt.name))
+        for purse in bundle.purses:
+            if purse.writes:
+                self.wrote.append(Wrote(run.id, run.tenant, run.workflow, purse.writes))
 
     def _see_slot(self, run_id: int, spec: RunSpec) -> None:
         """I35 by what the run says it was started for, whatever its key is. (A rerun repeats those words.)"""

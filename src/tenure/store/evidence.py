@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.kernel.governance import CostLine, Evidence
+from tenure.kernel.governance import Evidence
 from tenure.store.port import Answer
 
 
@@ -26,7 +26,6 @@ READS: dict[str, Answer] = {
     "evidence_after": Evidence,  # () ; tenant, before_at, before_run_id, limit -> first parts, newest first
     "runs_unsealed": Unsealed,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Those whose
     # last event is older than the third; of runs that have a part already, than the fourth
-    "cost_lines_of": CostLine,  # () ; run_id
 }
 """Queries used on their own, and within transactions; `evidence.sql` has their texts."""
 

@@ -74,6 +74,7 @@ READS: dict[str, Answer] = {
     "nodes_at": Node,  # (tenant, level, pos)
     "nodes_after": Node,  # () ; tenant, after_level, after_pos, limit -> in order
     "signed_before": Signed,  # () ; tenant, before_size, limit -> newest first
+    "signed_after": Signed,  # () ; tenant, after_size, limit -> in order
     "signed_from": Signed,  # () ; tenant, size -> the first that covers so many leaves
     "signing_keys": SigningKey,  # () -> oldest first
     "runs_unledgered": NewRun,  # () ; after_id, upto_id -> by id

@@ -61,23 +61,9 @@ async def broken_ledgers(store: Reader) -> list[tuple[str, Flaw]]:
 
 
 async def look(store: Reader, tenant: str, sizes: Collection[int] = ()) -> Looked:
-    """Recompute a ledger. `sizes`: at which its root is wanted, besides those of its own checkpoints."""
-    kept: list[Signed] = []
-    before = NEWEST
-    while page := await store.read("signed_before", tenant, before, PAGE_LEAVES):
-        kept += page
-        before = page[-1].size
-    asked = {*sizes, *(each.size for each in kept)}
+    """Recompute a ledger. `sizes`: at which its root is wanted."""
     seen = Looked(tenant=tenant)
-    await _Walk(store, seen, asked).all()
-    for each in kept:
-        root = seen.roots.get(each.size)
-        if root is None:
-            text = f"it has {seen.size} leaves, and its own checkpoint was signed over {each.size}: leaves were cut off"
-            seen.flaws.append(Flaw(code="TRUNCATED", place=ledger_name(tenant), text=text))
-        elif root != each.root:
-            text = f"its first {each.size} leaves are not those that its own checkpoint was signed over"
-            seen.flaws.append(Flaw(code="REWRITTEN", place=ledger_name(tenant), text=text))
+    await _Walk(store, seen, sizes).all()
     if tenant == "":
         seen.flaws += await _keys(store)
     return seen
@@ -91,13 +77,15 @@ class _Walk:
         self._seen = seen
         self._asked = asked
         self._tree = merkle.Growing()
-        self._admin = 0
+        self._signed: list[Signed] = []
+        """Its own checkpoints that lie ahead, the nearest last."""
 
     async def all(self) -> None:
         seen = self._seen
         if 0 in self._asked:
             seen.roots[0] = merkle.EMPTY_ROOT
         after = -1
+        await self._checkpoints(0)
         while page := await self._store.read("leaves_after", seen.tenant, after, PAGE_LEAVES):
             for pos, leaf in enumerate(page, after + 1):
                 if leaf.pos != pos:
@@ -111,7 +99,21 @@ class _Walk:
             await self._admins([leaf for leaf in sound if leaf.kind == "admin"])
         seen.size = self._tree.size
         seen.roots[seen.size] = self._tree.root()
+        await self._beyond()
         await self._extra_nodes()
+
+    async def _checkpoints(self, after: int) -> None:
+        found: list[Signed] = await self._store.read("signed_after", self._seen.tenant, after, PAGE_LEAVES)
+        self._signed = found[::-1]
+
+    async def _beyond(self) -> None:
+        """A checkpoint over leaves that are not there; one for those that were appended meanwhile is none."""
+        newest: list[Signed] = await self._store.read("signed_before", self._seen.tenant, NEWEST, 1)
+        head: list[Leaf] = await self._store.read("ledger_head", self._seen.tenant)
+        has = head[0].pos + 1 if head else 0
+        if newest and newest[0].size > has:
+            text = f"it has {has} leaves, and its own checkpoint was signed over {newest[0].size}: leaves were cut off"
+            self._flaw("TRUNCATED", ledger_name(self._seen.tenant), text)
 
     def _flaw(self, code: str, place: str, text: str) -> None:
         self._seen.flaws.append(Flaw(code=code, place=place, text=text))
@@ -127,8 +129,15 @@ class _Walk:
         made: dict[merkle.Place, bytes] = {}
         for leaf in page:
             made.update(self._tree.add(merkle.leaf_hash(leaf.body)))
-            if self._tree.size in self._asked:
-                self._seen.roots[self._tree.size] = self._tree.root()
+            size = self._tree.size
+            if size in self._asked:
+                self._seen.roots[size] = self._tree.root()
+            if self._signed and self._signed[-1].size == size:
+                if self._signed.pop().root != self._tree.root():
+                    text = f"its first {size} leaves are not those that its own checkpoint was signed over"
+                    self._flaw("REWRITTEN", ledger_name(leaf.tenant), text)
+                if not self._signed:
+                    await self._checkpoints(size)
         wanted = [(self._seen.tenant, level, pos) for level, pos in made]
         kept: list[Node] = await self._store.read("nodes_at", rows=wanted) if wanted else []
         known = {(node.level, node.pos): node.hash for node in kept}

@@ -137,7 +137,7 @@ class Governing:
 
         return await self._rows.change(self._tenant, make)
 
-    async def withdraw(self, version: int, person: str) -> Governance:
+    async def withdraw(self, version: int, actor: str) -> Governance:
         """Take back that a version was proposed; anybody who may propose may do so."""
 
         def make(now: int) -> Transaction[Told[Governance]]:
@@ -145,7 +145,7 @@ class Governing:
             if before.proposed != version:
                 raise TenureError("POLICY_NOT_FOUND", f"version {version} of the policy is not proposed")
             row = yield from _changed(msgspec.structs.replace(before, proposed=None, proposed_by=None), now)
-            return row, [self._line("policy.withdrawn", f"person:{person}", version=version)]
+            return row, [self._line("policy.withdrawn", actor, version=version)]
 
         return await self._rows.change(self._tenant, make)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
 from tenure.kernel.governance import Governance
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -224,6 +224,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_receipts": Receipt,  # (run_id, no)
     "load_open_receipts": Receipt,  # (run_id) -> those that are intended or unknown
     "load_purses": Purse,  # (run_id)
+    "load_cost_lines": CostLine,  # (run_id)
     "load_key_holders": Receipt,  # (tenant, name) -> the receipt that holds the key, of whichever run
     "load_governance": Governance,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
     "load_people": Person,  # (tenant, id)
@@ -270,6 +271,7 @@ READS: dict[str, Answer] = {
     "verdicts_of": Verdict,
     "receipts_of": Receipt,
     "purses_of": Purse,
+    "cost_lines_of": CostLine,
     "events_of": Event,
     "outbox_of": Outbox,
     "events_after": Event,  # () ; run_id, after_seq, limit

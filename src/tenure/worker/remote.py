@@ -72,6 +72,7 @@ class RemoteStation:
         self._make_beats = partial(_Beats, server, key, self)
         self._pipes = [Pipe(self.send) for _ in range(PIPES)]
         self.tokens: dict[LeaseKey, str] = {}
+        self._actions: list[str] | None = None
         self._ids = ids.RunIds()
         self._ahead_us: int | None = None
         """The server's time, less the monotonic clock's."""
@@ -235,8 +236,16 @@ class RemoteStation:
         return told(_ACTED(answer))
 
     async def actions(self) -> Sequence[str]:
-        """What the server's governor can do."""
-        return msgspec.json.decode(await self._link.get("/runner/actions"), type=p.Actions).actions
+        """What the server's governor can do; asked once."""
+        if self._actions is None:
+            try:
+                answer = await self._link.get("/runner/actions")
+            except TenureError as refused:
+                if refused.code != "NOT_FOUND":  # a server from before there were any
+                    raise
+                answer = b'{"actions":[]}'
+            self._actions = msgspec.json.decode(answer, type=p.Actions).actions
+        return self._actions
 
     def own(self) -> Sequence[Workflow[..., Any]]:
         """None: what the system does itself is done beside its database."""

@@ -3,7 +3,8 @@
 Laws:
 1. Labels, assignees and statuses set a state. Comments have a hidden mark, check runs an `external_id`: both are found again by it.
 2. What is taken back is what we changed: labels and people who were there before stay.
-3. Limits on requests, first and second, are answered 403 or 429: nothing was done, and the time to wait is what GitHub says.
+3. What is to be removed and is not there is removed; unless what it was in is not there either, or not for us (GitHub says the same of both).
+4. Limits on requests, first and second, are answered 403 or 429: nothing was done, and the time to wait is what GitHub says.
 """
 
 from __future__ import annotations
@@ -224,7 +225,9 @@ class GitHubConnector(ConnectorBase):
                 answer = await self._ask(call, "POST", _issue(call, "comments"), {"body": text})
                 return {**taken(answer, "id", "html_url"), "digest": text_digest(text)}
             case "comment.delete":
-                await self._ask(call, "DELETE", _comment(call), gone=True)
+                answer = await self._ask(call, "DELETE", _comment(call), gone=True)
+                if answer.status in _GONE:
+                    await self._ask(call, "GET", path("repos", *_repo(call)))
                 return {}
             case "assignee.add" | "assignee.remove":
                 method = "POST" if call.operation == "assignee.add" else "DELETE"
@@ -256,6 +259,8 @@ class GitHubConnector(ConnectorBase):
         for label in call.fields["labels"]:
             try:
                 answer = await self._ask(call, "DELETE", _issue(call, "labels", label), gone=True)
+                if answer.status in _GONE:
+                    await self._ask(call, "GET", _issue(call))
             except Exception as raised:
                 if removed:
                     message = f"{shown(removed)} removed, then: {self.classify(raised).message}"
@@ -439,7 +444,7 @@ def _pairs(fields: dict[str, Any]) -> Iterator[str]:
 
 
 def _raise_for(answer: Answer) -> None:
-    """What an answer means, with GitHub's limits (law 3)."""
+    """What an answer means, with GitHub's limits (law 4)."""
     body = answer.json()
     said = str(body.get("message", "")) if isinstance(body, dict) else ""
     if answer.status in (403, 429):

@@ -129,17 +129,19 @@ class HttpConnector(ConnectorBase):
                     "not_done", "INVALID_INPUT", f"fields.headers: {name} has characters no header has"
                 )
         made = {**plain, KEY_HEADER: _key_text(call.key)}
-        if self._link.tokens and self._is_own(call):
-            made["Authorization"] = f"Bearer {self._link.token(call.tenant)}"
+        made |= self._who(call, self._address(call))
+        said_twice = {name.lower() for name in secret}
+        made = {name: value for name, value in made.items() if name.lower() not in said_twice}
         for name, reference in secret.items():
             made[name] = header_text(self._link.secrets.resolve(reference, call.tenant))
         return made
 
-    def _is_own(self, call: Call) -> bool:
-        """Whether a request goes to the service that the token is for."""
-        own = httpx.URL(self._link.base_url)
-        there = httpx.URL(self._address(call))
-        return (own.scheme, own.netloc) == (there.scheme, there.netloc)
+    def _who(self, call: Call, url: str) -> dict[str, str]:
+        """Who we are: told to the service that the token is for, and to nobody else."""
+        own, there = httpx.URL(self._link.base_url), httpx.URL(url)
+        if not self._link.tokens or (own.scheme, own.netloc) != (there.scheme, there.netloc):
+            return {}
+        return {"Authorization": f"Bearer {self._link.token(call.tenant)}"}
 
     def _address(self, call: Call) -> str:
         url: str = call.target["url"]
@@ -159,10 +161,8 @@ class HttpConnector(ConnectorBase):
         if not self._lookup:
             return None
         url = self._lookup.replace("{key}", quote(call.key, safe=""))
-        headers = {}
-        if self._link.tokens:
-            headers["Authorization"] = f"Bearer {self._link.token(call.tenant)}"
-        answer = await self._link.request(call, "GET", url, headers=headers)
+        url = f"{self._link.base_url}{url}" if url.startswith("/") else url
+        answer = await self._link.request(call, "GET", url, headers=self._who(call, url))
         if answer.status == 404:
             return None
         raise_for(answer, _said(answer))

@@ -21,7 +21,7 @@ from tenure.declared.document import close_to
 from tenure.errors import TenureError
 from tenure.govern.connector import Call, Connector, Fault, Found, Operation, Reversal
 from tenure.govern.connectors import schemas
-from tenure.govern.connectors.faults import CallFailed
+from tenure.govern.connectors.faults import LOST, CallFailed
 from tenure.govern.redacting import Redactor
 from tenure.govern.wording import bounded, lines
 from tenure.kernel.actions import Repeats
@@ -43,12 +43,13 @@ class Covered:
         self.operations = inner.operations
 
     async def _kept_clean(self, asked: Callable[[], Awaitable[Any]], reads: str = "") -> Any:
-        """What is asked for, without any secret; a fault of it as what it means, without any either."""
+        """What is asked for, as JSON and without any secret; a fault of it as what it means, without any either."""
         with heard() as values:
             try:
-                return _fitting(Redactor(values).clean(await asked()))
+                given = _plain(await asked())
+                return Redactor(values).clean(given)
             except Exception as raised:  # a connector's own, whatever it is
-                fault = self._inner.classify(raised)
+                fault = self._meaning(raised)
                 if reads:
                     fault = msgspec.structs.replace(
                         fault, outcome=reads, retryable=fault.retryable or fault.outcome == "unknown"
@@ -57,6 +58,12 @@ class Covered:
         # Outside of the handler: the cause would bring back what was taken out.
         raise CallFailed(clean)
 
+    def _meaning(self, raised: Exception) -> Fault:
+        try:
+            return self._inner.classify(raised)
+        except Exception:  # a connector that cannot say what its fault means says nothing
+            return Fault(outcome="unknown", code=LOST, message=type(raised).__name__)
+
     async def state(self, call: Call) -> dict[str, Any] | None:
         """See `Connector`."""
         found: dict[str, Any] | None = await self._kept_clean(lambda: self._inner.state(call), "not_done")
@@ -64,17 +71,12 @@ class Covered:
 
     async def call(self, call: Call) -> Any:
         """See `Connector`."""
-        return await self._kept_clean(lambda: self._inner.call(call))
+        return _fitting(await self._kept_clean(lambda: self._inner.call(call)))
 
     async def lookup(self, call: Call) -> Found | None:
         """See `Connector`."""
-
-        async def found() -> Any:
-            looked = await self._inner.lookup(call)
-            return None if looked is None else {"result": looked.result}
-
-        plain = await self._kept_clean(found, "unknown")
-        return None if plain is None else Found(plain["result"])
+        found = await self._kept_clean(lambda: self._inner.lookup(call), "unknown")
+        return None if found is None else Found(_fitting(found.get("result")))
 
     def reverse(
         self,
@@ -96,12 +98,17 @@ class Covered:
         return lines(*(bounded(line, 2_000) for line in self._inner.render(operation, target, fields)))
 
 
-def _fitting(result: Any) -> Any:
-    """A result that can be kept."""
+def _plain(given: Any) -> Any:
+    """A value as JSON has it: whatever it was made of, its texts can be looked at."""
     try:
-        size = len(msgspec.json.encode(result))
+        return msgspec.json.decode(msgspec.json.encode(given))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return {"omitted": "it is no JSON"}
+
+
+def _fitting(result: Any) -> Any:
+    """A result that can be kept."""
+    size = len(msgspec.json.encode(result))
     return result if size <= RESULT_BYTES_MAX else {"omitted": f"it has {size} bytes"}
 
 

@@ -45,7 +45,7 @@ _REFERENCE = Text(
 _HOST = Text(
     what="a host",
     most=260,
-    pattern=r"(?:\*\.)?[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\]",
+    pattern=r"(?:(?:\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?",
     says="`api.example.com`, `api.example.com:8443` or `*.example.com`",
 )
 _PROGRAM = Record(
@@ -157,11 +157,19 @@ def read_connectors(
     data = _FILE.read(read(text, problems), (), problems)
     made: list[Connector] = []
     for name, given in ({} if data is MISSING else data.get("connectors", {})).items():
-        connector = _made(name, given, problems, secrets or Secrets())
+        connector = _made(name, given, problems, secrets or _secrets_here())
         if connector is not None:
             made.append(connector)
     problems.raise_any()
     return Connectors(made)
+
+
+def _secrets_here() -> Secrets:
+    """What tenants may name, as the environment says it; a server has options for it."""
+    return Secrets(
+        folder=os.environ.get("TENURE_SECRETS") or None,
+        shared=os.environ.get("TENURE_SHARED_SECRETS", "").lower() in ("1", "true", "yes", "on"),
+    )
 
 
 def _made(name: str, given: dict[str, Any], problems: Problems, secrets: Secrets) -> Connector | None:
@@ -220,7 +228,7 @@ def _not_opened(network: str) -> str | None:
     try:
         there = ip_network(network)
     except ValueError:
-        return f"{network!r} is no address and no network such as 10.1.0.0/16"
+        return f"{network!r} is no address and no network such as fd12:3456:789a::/48"
     if not is_allowed(str(there.network_address), Reach(networks=(network,))) and there.prefixlen:
         return f"{network} is out of reach for good: link-local, multicast and reserved addresses are"
     return None

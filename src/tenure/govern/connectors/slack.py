@@ -118,11 +118,7 @@ class SlackConnector(ConnectorBase):
             await self._ask(call, "chat.delete", where, gone=True)
             return {}
         text = escaped(call.fields["text"])
-        asked: dict[str, Any] = {
-            **where,
-            "text": text,
-            "metadata": {"event_type": EVENT_TYPE, "event_payload": {"mark": mark(call)}},
-        }
+        asked: dict[str, Any] = {**where, "text": text}
         if "blocks" in call.fields:
             asked["blocks"] = call.fields["blocks"]
         if call.operation == "message.update":
@@ -132,9 +128,9 @@ class SlackConnector(ConnectorBase):
         else:
             if "thread_ts" in call.target:
                 asked["thread_ts"] = call.target["thread_ts"]
-            body = await self._ask(
-                call, "chat.postMessage", {**asked, "unfurl_links": False, "unfurl_media": False}
-            )
+            marked = {"event_type": EVENT_TYPE, "event_payload": {"mark": mark(call)}}
+            asked |= {"metadata": marked, "unfurl_links": False, "unfurl_media": False}
+            body = await self._ask(call, "chat.postMessage", asked)
         # A message of blocks is compared by its text all the same: Slack rewrites blocks.
         return {
             **{key: body[key] for key in ("channel", "ts") if key in body},

@@ -5,12 +5,12 @@ Laws:
    it, and goes on with its chain. So each event is in one part, and no part ever changes.
 2. What is built was checked: the events' hashes follow from each other and lead to the head. Rows that somebody has written into
    are not made into evidence.
-3. Nothing but the events and the costs is looked at; see `contents`.
+3. Nothing but the events is looked at; see `contents`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -21,11 +21,10 @@ from tenure.errors import TenureError
 from tenure.govern.evidence import contents
 from tenure.govern.evidence.archive import MANIFEST, packed
 from tenure.kernel import history
-from tenure.kernel.governance import CostLine
 from tenure.kernel.model import Event
 
 FORMAT = "tenure-evidence-1"
-EVENTS, CHANGES, COSTS = "events.jsonl", "changes.json", "costs.json"
+EVENTS, CHANGES = "events.jsonl", "changes.json"
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,7 +111,7 @@ class _Glance(msgspec.Struct):
     set: dict[str, dict[str, dict[str, Any]]] = {}
 
 
-def build(run_id: int, tenant: str, events: Sequence[Event], costs: Iterable[CostLine]) -> Built:
+def build(run_id: int, tenant: str, events: Sequence[Event]) -> Built:
     """The bundle of a run: part 0, of the events up to its end."""
     last = ended_with(events)
     if last is None:
@@ -121,7 +120,7 @@ def build(run_id: int, tenant: str, events: Sequence[Event], costs: Iterable[Cos
         )
     mine = events[:last]
     check_chain(run_id, tenant, b"", 1, mine)
-    return assembled(run_id, tenant, 0, b"", mine, costs=contents.costs_file(costs))
+    return assembled(run_id, tenant, 0, b"", mine)
 
 
 def supplement(
@@ -149,10 +148,9 @@ def assembled(
     before: bytes,
     events: Sequence[Event],
     *,
-    costs: bytes = b"",
     outcome: str | None = None,
 ) -> Built:
-    """The zip of a part: of the first with its costs; of a supplement, whose events do not tell it, with the run's outcome."""
+    """The zip of a part; `outcome` is for supplements, whose events do not tell it."""
     folded = contents.Folded(events)
     run = ids.run_text(run_id)
     files = {EVENTS: b"".join(_line(event) for event in events)}
@@ -160,7 +158,6 @@ def assembled(
     counts = {"events": len(events)}
     if part == 0:
         files |= contents.files_of(folded, run_id)
-        files[COSTS] = costs
         ended = folded.tables["run"][""]
         outcome, finished_at = ended["status"], ended["finished_at"]
         counts |= {

@@ -1,7 +1,7 @@
 """The files of a bundle, and what each says: folded from the run's events, so that whoever has the events can make them again.
 
 Laws:
-1. Every file but `costs.json` follows from the events alone. Columns are listed here, one by one: a column that is added to a
+1. Every file follows from the events alone. Columns are listed here, one by one: a column that is added to a
    table is not in a bundle until somebody puts it here, under another format.
 2. Metadata only. Of a payload there are its number and its salted digest; people are opaque ids. The users' own words about
    a checkpoint (`meta`), labels and the questions to people are payloads or beside the history, and so are not here.
@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
-from tenure.kernel.governance import CostLine
-from tenure.kernel.governed import Purse, Receipt, Verdict
+from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     Approval,
     Attempt,
@@ -100,6 +99,8 @@ RUN_IDS = frozenset(
     }
 )
 """Columns that name runs: they appear as people know them."""
+COST_NAMES = ("provider", "model", "currency")
+COST_SUMS = ("calls", "tokens_in", "tokens_out", "micros")
 AT_WORK = frozenset({"work", "body"})
 CHILD = "workflow:"
 """A step that starts another workflow does nothing itself."""
@@ -186,6 +187,7 @@ def files_of(folded: Folded, run_id: int) -> dict[str, bytes]:
     made: dict[str, Any] = dict(lists)
     made["run.json"] = run_facts(folded, run_id)
     made["ungoverned.json"] = ungoverned(lists)
+    made["costs.json"] = spent(folded)
     return {name: encoded(value) for name, value in made.items()}
 
 
@@ -234,21 +236,15 @@ def ungoverned(lists: dict[str, list[Json]]) -> list[Json]:
     return found
 
 
-def costs_file(costs: Iterable[CostLine]) -> bytes:
-    """What was spent, per provider and model. (Costs are counted beside the history.)"""
-    lines = [
-        {
-            "provider": one.provider,
-            "model": one.model,
-            "currency": one.currency,
-            "calls": one.calls,
-            "tokens_in": one.tokens_in,
-            "tokens_out": one.tokens_out,
-            "micros": one.micros,
-        }
-        for one in sorted(costs, key=lambda one: (one.provider, one.model, one.currency))
-    ]
-    return encoded(lines)
+def spent(folded: Folded) -> list[Json]:
+    """What was spent, per provider, model and currency: the days of it added up."""
+    sums: dict[tuple[str, str, str], Json] = {}
+    for one in folded.rows(CostLine):
+        name = (one["provider"], one["model"], one["currency"])
+        total = sums.setdefault(name, dict(zip(COST_NAMES, name, strict=True)) | dict.fromkeys(COST_SUMS, 0))
+        for column in COST_SUMS:
+            total[column] += one[column]
+    return [sums[name] for name in sorted(sums)]
 
 
 def changes_file(folded: Folded) -> bytes:

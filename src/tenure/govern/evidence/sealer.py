@@ -12,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Sequence
 from math import inf
 
@@ -51,8 +52,13 @@ SHARE = 0.25
 BUSY_COMMANDS = 64
 """Where more than these wait for their commit, sealing waits too."""
 YIELD_SECONDS = 0.02
-YIELDS_MAX = 50
+YIELDS_MAX = 10
 """But not for ever."""
+RETRY_SECONDS = 10.0
+"""When a run is tried again whose evidence could not be kept."""
+REFUSED_SECONDS = 600.0
+"""And one that cannot be sealed as it is: it is told again, not every second."""
+REFUSED_MAX = 10_000
 SEALER = Context("system:sealer", "system", "evidence")
 
 
@@ -97,11 +103,10 @@ class Sealing:
         known: list[Evidence] = await self.store.read("evidence_of", run_id)
         events: list[Event] = await self.store.read("events_of", run_id)
         now: int = (await self.store.read("now"))[0].now_us
-        costs = await self.store.read("cost_lines_of", run_id)
         parts = []
         part, done, head = (known[-1].no + 1, known[-1].events, known[-1].head) if known else (0, 0, b"")
         if part == 0:
-            built = await asyncio.to_thread(build, run_id, run.tenant, events, costs)
+            built = await asyncio.to_thread(build, run_id, run.tenant, events)
             parts.append(built)
             part, done, head = 1, built.manifest.chain.last, built.head
         later = events[done:]
@@ -191,11 +196,19 @@ class Sealer(Rounds):
     """Seals whatever ends, until it is stopped (law 3). An async context manager."""
 
     def __init__(
-        self, orchestrator: Orchestrator, sealing: Sealing, *, seconds: float = LOOK_SECONDS
+        self,
+        orchestrator: Orchestrator,
+        sealing: Sealing,
+        *,
+        seconds: float = LOOK_SECONDS,
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         super().__init__("sealer", self.once, seconds, RUNS_AT_ONCE)
         self._orchestrator = orchestrator
         self._sealing = sealing
+        self._quiet_us = us(quiet_seconds)
+        self._later: dict[int, float] = {}
+        """Runs that could not be sealed, and when they are tried again."""
         self._after = (0, 0)
         """Up to where this round has looked, so that runs which cannot be sealed hold up no others."""
 
@@ -203,10 +216,12 @@ class Sealer(Rounds):
         """Seal some of what has ended; how many runs were looked at."""
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
-        quiet, later = now - us(QUIET_SECONDS), now - us(LATER_QUIET_SECONDS)
+        quiet, later = now - self._quiet_us, now - us(LATER_QUIET_SECONDS)
         found: list[Unsealed] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
         clock = asyncio.get_running_loop().time
         for run in found:
+            if self._later.get(run.run_id, 0.0) > clock():
+                continue
             await self._let_others()
             began = clock()
             await self._seal(run)
@@ -221,11 +236,21 @@ class Sealer(Rounds):
             await asyncio.sleep(YIELD_SECONDS)
 
     async def _seal(self, run: Unsealed) -> None:
+        """Seal one; what goes wrong with it holds up no other, and is tried again after a while."""
+        pause = REFUSED_SECONDS
         try:
             await self._sealing.seal(self._orchestrator, run.run_id)
         except TenureError as refused:
             if refused.code == "RUN_MOVED_ON":
                 return  # the next look finds it again
-            log.warning(
-                "seal_failed", run=ids.run_text(run.run_id), error=refused.code, message=refused.message
-            )
+            name = ids.run_text(run.run_id)
+            log.warning("seal_failed", run=name, error=refused.code, message=refused.message)
+            pause = RETRY_SECONDS if refused.retryable else REFUSED_SECONDS
+        except Exception:
+            log.error("seal_failed", run=ids.run_text(run.run_id), traceback=traceback.format_exc())
+        else:
+            self._later.pop(run.run_id, None)
+            return
+        if len(self._later) >= REFUSED_MAX:
+            self._later.clear()
+        self._later[run.run_id] = asyncio.get_running_loop().time() + pause

@@ -20,7 +20,6 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.govern.evidence.archive import MANIFEST, unpacked
 from tenure.govern.evidence.bundle import (
-    COSTS,
     EVENTS,
     FORMAT,
     Line,
@@ -316,7 +315,6 @@ def check_contents(files: dict[str, bytes], manifest: Manifest, events: list[Eve
             manifest.part,
             before,
             events,
-            costs=files.get(COSTS, b""),
             outcome=manifest.outcome,
         )
     except (KeyError, TypeError, AttributeError, *UNREADABLE, TenureError) as fault:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 
 import structlog
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
 RUNS_AT_ONCE = 500
+LEAVES_AT_ONCE = 100
+"""In one commit: those of runs wait for it."""
 OVERLAP_SECONDS = 30
 """How much younger a run may be that is committed before another."""
 SIGN_SECONDS = 60.0
@@ -66,7 +69,7 @@ class Keeper(Rounds):
         self._after = 0
         """The id from which runs are looked at."""
         self._newest = 0
-        self._said = ""
+        self._said: dict[tuple[str, str | None], str] = {}
         self._owed: dict[str, Signed] | None = None
         """Checkpoints that are to be copied, by tenant; None: the newest of all, this process has just begun."""
 
@@ -80,14 +83,11 @@ class Keeper(Rounds):
         return seen
 
     async def _sign_or_say(self) -> None:
-        """A key that may not sign is said once, not every round."""
+        """A key that may not sign ends no round."""
         try:
             await self.sign_due()
-            self._said = ""
         except TenureError as refused:
-            if refused.message != self._said:
-                self._said = refused.message
-                log.error("ledgers_not_signed", error=refused.code, message=refused.message)
+            self._say("ledgers_not_signed", None, refused)
 
     async def enter_runs(self) -> int:
         """Give the next runs their `created` leaf; how many were looked at."""
@@ -121,12 +121,20 @@ class Keeper(Rounds):
             try:
                 done += await self._sign(Book(self._store, tenant), signer, now)
             except TenureError as refused:
-                log.error("ledger_not_signed", tenant=tenant, error=refused.code, message=refused.message)
+                self._say("ledger_not_signed", tenant, refused)
         return done
+
+    def _say(self, event: str, tenant: str | None, refused: TenureError) -> None:
+        """Into the log, once and not every round."""
+        if self._said.get((event, tenant)) != refused.message:
+            self._said[event, tenant] = refused.message
+            log.error(event, tenant=tenant, error=refused.code, message=refused.message)
 
     async def _unsigned(self) -> list[str]:
         sizes: list[LedgerSize] = await self._store.read("ledger_sizes")
-        return [each.tenant for each in sizes if each.size > each.signed]
+        return [
+            each.tenant for each in sizes if each.size != each.signed
+        ]  # fewer: it was cut off, and is told
 
     async def _sign(self, book: Book, signer: Signer, at_once: bool) -> bool:
         last = await book.newest()
@@ -152,13 +160,16 @@ class Keeper(Rounds):
             try:
                 await copy(Book(self._store, tenant), self._shelf, signed)
             except TenureError as refused:
-                log.error("checkpoint_not_copied", tenant=tenant, error=refused.code, message=refused.message)
+                self._say("checkpoint_not_copied", tenant, refused)
             else:
                 del self._owed[tenant]
 
     async def _append(self, tenant: str, entries: list[Entry]) -> None:
-        def work() -> Transaction[list[Leaf]]:
-            now = (yield Query("now"))[0].now_us
-            return (yield from appended(tenant, entries, now))
+        for first in range(0, len(entries), LEAVES_AT_ONCE):
+            some = entries[first : first + LEAVES_AT_ONCE]
+            await settled(self._store, partial(_appended, tenant, some))
 
-        await settled(self._store, work)
+
+def _appended(tenant: str, entries: list[Entry]) -> Transaction[list[Leaf]]:
+    now = (yield Query("now"))[0].now_us
+    return (yield from appended(tenant, entries, now))

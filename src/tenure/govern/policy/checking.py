@@ -34,11 +34,9 @@ def check(text: str, source: str, connectors: Connectors) -> Policy:
     """A policy that was checked against connectors; POLICY_INVALID names every problem with its line and column."""
     problems = problems_of(source)
     policy = read_policy(text, source, problems)
-    if policy is not None and problems.root is not None:
-        places = _places(problems)
+    if policy is not None:
         for rule in policy.rules:
-            if rule.name in places:
-                _check_rule(rule, places[rule.name], connectors, problems)
+            _check_rule(rule, connectors, problems)
         _check_cases(policy, connectors, problems)
     problems.raise_any()
     if policy is None:  # which always comes with a problem
@@ -46,19 +44,8 @@ def check(text: str, source: str, connectors: Connectors) -> Policy:
     return policy
 
 
-def _places(problems: Problems) -> dict[str, int]:
-    """Where each rule stands in its list; of two with one name the first."""
-    assert problems.root is not None
-    places: dict[str, int] = {}
-    listed = problems.root.entries["rules"][1].items if "rules" in problems.root.entries else []
-    for i, node in enumerate(listed):
-        if "name" in node.entries:
-            places.setdefault(node.entries["name"][1].text, i)
-    return places
-
-
-def _check_rule(rule: Rule, place: int, connectors: Connectors, problems: Problems) -> None:
-    path = ("rules", place)
+def _check_rule(rule: Rule, connectors: Connectors, problems: Problems) -> None:
+    path = ("rules", rule.index)
     operations = _operations(rule.connector, rule.operations, path, connectors, problems)
     if rule.when is None:
         return

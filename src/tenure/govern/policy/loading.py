@@ -103,6 +103,7 @@ def _rule(variant: Variant, problems: Problems) -> Rule | None:
         says=_SAYS[kind],
         why=values["deny"] if kind == "deny" else values.get("why", ""),
         asked=_asked(values["approval"]) if kind == "approval" else None,
+        index=int(variant.path[-1]),
     )
 
 

@@ -36,6 +36,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """For people; of a denial never empty."""
     asked: Asked | None = None
     """Of `needs_approval`."""
+    index: int
+    """Its place in the list of rules."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

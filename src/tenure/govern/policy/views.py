@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from tenure.clock import SECOND_US
+from tenure.govern.policy.evaluating import SKIPPED
 from tenure.kernel.governance import Governance, Policy
 from tenure.kernel.governed import Verdict
 from tenure.store.policies import PolicyLine, scopes, thaws
@@ -57,6 +59,8 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     rules: list[tuple[str, str]]
     """The rules about the operation, and what each said; `not`: its condition did not hold."""
+    reasons: dict[str, str]
+    """Why those that spoke say so, as far as the policy tells."""
     digest: str
     tier: str
     people: int
@@ -100,8 +104,9 @@ def freeze_views(now: Governance) -> list[FreezeView]:
     ]
 
 
-def decision_view(row: Verdict, step: str) -> DecisionView:
-    """A verdict."""
+def decision_view(row: Verdict, step: str, reasons: Mapping[str, str]) -> DecisionView:
+    """A verdict; `reasons` are those of its policy's rules."""
+    rules = msgspec.json.decode(row.rules, type=list[tuple[str, str]])
     return DecisionView(
         no=row.no,
         step=step,
@@ -110,7 +115,8 @@ def decision_view(row: Verdict, step: str) -> DecisionView:
         at=moment(row.at),
         version=row.version,
         outcome=row.outcome,
-        rules=msgspec.json.decode(row.rules, type=list[tuple[str, str]]),
+        rules=rules,
+        reasons={name: reasons[name] for name, said in rules if said != SKIPPED and name in reasons},
         digest=row.digest.hex(),
         tier=row.tier,
         people=row.people,

@@ -53,6 +53,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.OpenWait: waits.open_wait,
     c.Suspend: waits.suspend_on,
     c.DecideApproval: waits.decide_approval,
+    a.WithdrawApproval: waits.withdraw_approval,
     c.ReviseApproval: waits.revise_approval,
     c.DeliverEvent: waits.deliver_event,
     c.ChildFinished: waits.child_finished,

@@ -30,7 +30,7 @@ from tenure.kernel.actions import (
 from tenure.kernel.behind import counts, people_behind, person_of
 from tenure.kernel.commands import ApprovalSpec
 from tenure.kernel.decide.act_checks import TIERS, check_act, check_seconds
-from tenure.kernel.decide.closing import GOOD, approval_of, end_step, finish, refusal
+from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
 from tenure.kernel.decide.leases import StaleMessage
 from tenure.kernel.decide.opening import add_approval, fresh_until
 from tenure.kernel.decide.receipts import change, edit_purse, purse_of
@@ -454,6 +454,7 @@ def repeat(d: Draft, c: RepeatAct) -> Decision:
     call_by = _call_by(d, attempt, c.call_seconds)
     receipt = change(d, receipt, "repeat")
     receipt.n, receipt.call_by = c.n, call_by
+    end_wait_of(d, receipt)
     receipt.settled_by = None  # a person's "call again" is good for one call
     return finish(d, _call(d, c.no, call_by), "repeat_act")
 
@@ -464,3 +465,11 @@ def receipt_of(d: Draft, no: int) -> Receipt:
     if found is None:
         raise TenureError("RECEIPT_NOT_FOUND", f"the run has no receipt {no}")
     return d.now_of(found)
+
+
+def end_wait_of(d: Draft, receipt: Receipt) -> None:
+    """Nobody has to say any more how an action ended."""
+    wait = None if receipt.wait_no is None else d.snap.find_wait(receipt.wait_no)
+    receipt.wait_no = None
+    if wait is not None and wait.state == "open":
+        close_wait(d, d.now_of(wait))

@@ -13,7 +13,7 @@ from tenure.kernel.commands import RecordCheckpoint
 from tenure.kernel.decide.checks import check_checkpoint
 from tenure.kernel.decide.closing import close_wait, end_over_budget
 from tenure.kernel.decide.leases import OK, OVER_BUDGET, Reply, hold
-from tenure.kernel.decide.receipts import spend
+from tenure.kernel.decide.spending import spend
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import Checkpoint
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
@@ -28,6 +28,8 @@ def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
     canceling = d.step(c.idx).state == "canceling"
     if new and c.spent and spend(d, c.spent) and not canceling:
         return end_over_budget(d, OVER_BUDGET, "checkpoint")
+    if not new and d.run.reason == "BUDGET_EXCEEDED":
+        return Decision(OVER_BUDGET)
     reply = Reply(cancel=True) if canceling else OK
     counted = c.closes is None and not c.spent
     return d.decision(reply, "checkpoint", counted=counted) if new else Decision(reply)

@@ -59,6 +59,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     c.Park: (("why", 1, LABEL_CHARS_MAX),),
     c.OpenWait: (("label", 1, LABEL_CHARS_MAX),),
     c.DecideApproval: (("approver", 1, NAME_CHARS_MAX),),
+    a.WithdrawApproval: (("approver", 1, NAME_CHARS_MAX),),
     c.DeliverEvent: (
         ("name", 1, NAME_CHARS_MAX),
         ("event_id", 1, KEY_CHARS_MAX),
@@ -77,6 +78,7 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
     c.CreateRun: ("attempt_no", "resume_count"),
     c.RecordCheckpoint: ("seq", "n", "idx", "tries"),
     c.DecideApproval: ("no",),
+    a.WithdrawApproval: ("no",),
     c.ReviseApproval: ("no",),
     c.RevokeLease: ("idx", "n"),
     a.ProposeAct: ("idx", "n"),
@@ -300,7 +302,7 @@ def check_answer(approver: str, digest: str) -> None:
 
 def check_cap(cap: Cap) -> None:
     """A weight is at least 1, a limit is not negative."""
-    limits = (cap.max_concurrency, cap.max_runs_per_min)
+    limits = (cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run)
     if not 1 <= cap.weight <= INTEGER_MAX or any(x is not None and not 0 <= x <= INTEGER_MAX for x in limits):
         raise TenureError("INVALID_INPUT", "a weight is at least 1, and a limit at least 0")
     if not is_name(cap.tenant) or not is_name(cap.scope, 0):

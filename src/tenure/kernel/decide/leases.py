@@ -33,10 +33,11 @@ from tenure.kernel.commands import (
     RevokeLease,
     Uploading,
 )
+from tenure.kernel.costs import Cost
 from tenure.kernel.decide.backoff import delay_us
 from tenure.kernel.decide.closing import close_waits, end_over_budget, end_step, finish
 from tenure.kernel.decide.opening import make_ready
-from tenure.kernel.decide.receipts import spend
+from tenure.kernel.decide.spending import spend
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import AT_END, CLOSED_RUN, Attempt, Stale, Step
 from tenure.limits import HEARTBEATS_PER_LEASE_MIN
@@ -263,18 +264,18 @@ def report_cost(d: Draft, c: ReportCost) -> Decision:
     """What the try has cost so far."""
     step, attempt = hold(d, c)
     attempt = d.edit(attempt)
-    attempt.cost = c.cost
+    attempt.cost = c.cost or attempt.cost
     if spend(d, c.spent) and step.state != "canceling":
         return end_over_budget(d, answer(d, c, attempt, OVER_BUDGET), "cost")
     reply = Reply(cancel=True) if step.state == "canceling" else OK
     return finish(d, answer(d, c, attempt, reply), "cost")
 
 
-def complete(d: Draft, c: Complete, spent: int = 0) -> Decision:
-    """The step succeeded, unless a cancel was requested before, or this was more than the run may spend. `spent`: by what came
-    with it."""
+def complete(d: Draft, c: Complete, spent: tuple[Cost, ...]) -> Decision:
+    """The step succeeded, unless a cancel was requested before, or this was more than the run may spend. `spent`: by it and
+    by what came with it."""
     step, attempt = hold(d, c)
-    over = spend(d, c.spent + spent)
+    over = spend(d, spent)
     if step.state == "canceling":
         return _late(d, c, step, attempt, c.output, c.cost, "complete")
     if over:

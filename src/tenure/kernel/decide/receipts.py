@@ -4,19 +4,16 @@ Laws:
 1. A receipt changes its state by an edge of its machine, which is written into the event like every other edge.
 2. A write is counted when it is intended, and given back when it is known not to have happened.
 3. A step that ends leaves nothing intended behind: what nobody has heard of again is unknown, and stands in people's inbox.
-4. What was spent is counted in the commit that tells of it. The run that spends more than its budget ends there.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from tenure.errors import TenureError
 from tenure.kernel.draft import Draft
 from tenure.kernel.governed import Purse, Receipt
 from tenure.kernel.machine import Edge
 from tenure.kernel.machines import RECEIPT
-from tenure.limits import SPENT_MICROS_MAX
 
 
 def change(d: Draft, receipt: Receipt, given: str) -> Receipt:
@@ -57,15 +54,3 @@ def lose_intended(d: Draft, idx: int) -> None:
         row = d.now_of(row)
         if row.idx == idx and row.state == "intent":
             change(d, row, "lose_answer")
-
-
-def spend(d: Draft, micros: int) -> bool:
-    """Count what was spent; whether that is more than the run may spend."""
-    if not micros:
-        return False
-    if not 0 < micros <= SPENT_MICROS_MAX:
-        raise TenureError("INVALID_INPUT", f"what was spent is 0 to {SPENT_MICROS_MAX} micro-units")
-    purse = edit_purse(d)
-    purse.spent += micros
-    budget = d.spec().budget
-    return budget is not None and purse.spent > budget

@@ -11,11 +11,12 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import SYSTEM, Complete, CreateRun, StartChild, Trigger
+from tenure.kernel.costs import Cost
 from tenure.kernel.decide import leases
 from tenure.kernel.decide.checkpoints import record
 from tenure.kernel.decide.checks import check_command
 from tenure.kernel.decide.plans import check_plan
-from tenure.kernel.decide.receipts import purse_of
+from tenure.kernel.decide.spending import budget_left, counted
 from tenure.kernel.draft import Decision, Draft, check_size
 from tenure.kernel.model import Run, RunSpec
 
@@ -31,12 +32,12 @@ def owe_run(
     parent_id: int | None,
     parent_no: int | None,
     again: bool = False,
-    spent: int = 0,
+    spent: tuple[Cost, ...] = (),
 ) -> None:
     """Owe the making of another run of the same tenant and workspace, on behalf of whoever asked for this one. One that this run
     goes on as (`again`) may spend what is left, after what is `spent` just now."""
     run, spec = d.run, d.spec()
-    left = _budget_left(d) if again else None
+    left = budget_left(d) if again else None
     check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
     for body in (asked.input, *(part.input for part in asked.plan)):
         check_size(body)
@@ -65,7 +66,7 @@ def owe_run(
         parent_no=parent_no,
         trace=run.trace,
         undo_of=spec.undo_of if again else None,
-        budget=None if left is None else max(0, left - spent),
+        budget=None if left is None else max(0, left - counted(d, spent)),
         currency=spec.currency if again else "",
         compensate=again and spec.compensate,
     )
@@ -73,25 +74,20 @@ def owe_run(
     d.owe("create", asked.run_id, request)
 
 
-def _budget_left(d: Draft) -> int | None:
-    """What the run may still spend; None: it has no budget."""
-    budget = d.spec().budget
-    return None if budget is None else budget - purse_of(d).spent
-
-
 def complete(d: Draft, c: Complete) -> Decision:
     """A step succeeded, perhaps with a last checkpoint that came with it. With `restart` its run ends here and goes on
     as another one, which takes its place: at its parent's, and behind its key."""
-    spent = 0
+    spent = c.spent
     if c.last is not None:
         if (c.last.run_id, c.last.idx, c.last.n) != (c.run_id, c.idx, c.n):
             raise TenureError("INVALID_INPUT", "the last checkpoint is another lease's")
         check_command(c.last)
-        spent = c.last.spent if record(d, c.last) else 0
+        if record(d, c.last):
+            spent += c.last.spent
     if (
         c.restart is not None
         and d.step(c.idx).state != "canceling"
-        and not (c.spent + spent and (left := _budget_left(d)) is not None and c.spent + spent > left)
+        and not (spent and (left := budget_left(d)) is not None and counted(d, spent) > left)
     ):
         run, spec = d.run, d.spec()
         if run.steps_total != 1 or c.restart.run_id == run.id:
@@ -106,7 +102,7 @@ def complete(d: Draft, c: Complete) -> Decision:
             parent_id=spec.parent_id,
             parent_no=spec.parent_no,
             again=True,
-            spent=c.spent + spent,
+            spent=spent,
         )
         d.notes["restarted_as"] = c.restart.run_id
     return leases.complete(d, c, spent)

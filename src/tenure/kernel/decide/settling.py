@@ -18,9 +18,9 @@ from tenure.errors import TenureError
 from tenure.kernel.actions import ActReply, MarkReversed, SettleAct, SettleReceipt
 from tenure.kernel.behind import people_behind
 from tenure.kernel.decide.act_checks import check_seconds
-from tenure.kernel.decide.acts import hold_act, receipt_of
+from tenure.kernel.decide.acts import end_wait_of, hold_act, receipt_of
 from tenure.kernel.decide.checks import check_answer
-from tenure.kernel.decide.closing import close_wait, finish, settle_wait
+from tenure.kernel.decide.closing import finish, settle_wait
 from tenure.kernel.decide.opening import add_receipt_wait
 from tenure.kernel.decide.receipts import change, give_back
 from tenure.kernel.draft import Decision, Draft
@@ -97,19 +97,10 @@ def _succeeded(d: Draft, receipt: Receipt, result: bytes | None) -> None:
     receipt.settled_at = d.now
     receipt.error = None
     receipt.result_ref = d.payload(result)
-    _end_wait(d, receipt)
+    end_wait_of(d, receipt)
     if receipt.reverses_run is not None:
         told = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
         d.owe("reversed", receipt.reverses_run, told)
-
-
-def _end_wait(d: Draft, receipt: Receipt) -> None:
-    """Nobody has to say any more how it ended."""
-    if receipt.wait_no is None:
-        return
-    wait = d.snap.find_wait(receipt.wait_no)
-    if wait is not None and wait.state == "open":
-        close_wait(d, d.now_of(wait))
 
 
 # ----------------------------------------------------------------------------------------------- people

@@ -19,6 +19,7 @@ Laws:
 from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
+from tenure.kernel.actions import WithdrawApproval
 from tenure.kernel.behind import check_group, people_behind, stand_behind
 from tenure.kernel.commands import (
     ChildFinished,
@@ -53,6 +54,10 @@ from tenure.limits import (
     EVENTS_BUFFERED_PER_RUN_MAX,
     OPEN_WAITS_PER_RUN_MAX,
 )
+
+ACT_LABEL = "act:"
+"""How the labels of waits for the approval of an action begin; none of the code's own does."""
+WITHDRAWN = "withdraw_approval"
 
 
 def _reply(wait: Wait) -> Reply:
@@ -184,7 +189,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     approval = approval_of(d, c.no)
     votes = approval.votes.split()
     if approval.status != "requested":
-        if approval.decided_by == c.approver and approval.status == ("approved" if c.approve else "rejected"):
+        said = approval.status == ("approved" if c.approve else "rejected")
+        if approval.decided_by == c.approver and said and (c.approver in votes or not c.approve):
             return Decision({"status": approval.status, "again": True})
         if d.run.status in CLOSED_RUN:
             raise TenureError(
@@ -235,6 +241,29 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         settle_wait(d, wait, approval.status)
     result = {"status": approval.status, "again": False, "votes": len(votes), "people": approval.people}
     return finish(d, result, "decide_approval")
+
+
+def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
+    """A yes is taken back: while more people are asked, or (of an action) until it is used. An approval that lacks it is not good
+    for its action any more: people are asked again."""
+    approval = approval_of(d, c.no)
+    wait = d.snap.find_wait(c.no)
+    assert wait is not None, "an approval shares its wait's number"
+    votes = approval.votes.split()
+    if c.approver not in votes:
+        raise TenureError("APPROVAL_NOT_GIVEN", "this person has not said yes to it, or has taken it back")
+    unused = approval.status == "approved" and approval.used_no is None and wait.label.startswith(ACT_LABEL)
+    if d.run.status in CLOSED_RUN or not (approval.status == "requested" or unused):
+        raise TenureError(
+            "APPROVAL_DECIDED",
+            "it has been decided or used: a yes is not taken back any more",
+            status=approval.status,
+        )
+    approval = d.edit(approval)
+    approval.votes = " ".join(one for one in votes if one != c.approver)
+    d.notes["withdrawn"] = {"no": c.no, "by": c.approver, "revision": approval.revision}
+    result = {"status": approval.status, "votes": len(votes) - 1, "people": approval.people}
+    return finish(d, result, WITHDRAWN)
 
 
 def revise_approval(d: Draft, c: ReviseApproval) -> Decision:

@@ -84,6 +84,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /approvals": _LOOK,
         "GET /approvals/{approval_id}": _LOOK,
         "POST /approvals/{approval_id}/decision": "approver",
+        "POST /approvals/{approval_id}/withdraw": "approver",
         "GET /inbox/stats": _LOOK,
         "GET /receipts": _LOOK,
         "GET /receipts/{receipt_id}": _LOOK,

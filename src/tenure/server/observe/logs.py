@@ -3,7 +3,8 @@
 Laws:
 1. A line of a run's event has exactly the fields of that section, and its tenant; besides them only what every line has
    (timestamp, level).
-2. No payload, no name, no secret: ids, states and numbers.
+2. No payload, no name, no secret: ids, states and numbers. What is said during a call has none of the secrets that the call
+   resolved, whoever says it.
 3. Whoever does not want these lines pays nothing for them: nothing watches the orchestrator then.
 """
 
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import structlog
 
 from tenure import ids
+from tenure.govern.redacting import Redactor
+from tenure.secrets import heard_so_far
 
 if TYPE_CHECKING:
     from tenure.kernel.feed import Seen
@@ -42,12 +46,22 @@ def configure(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             structlog.processors.format_exc_info,
+            _without_secrets,
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: structlog.PrintLogger(stream or sys.stdout),
         cache_logger_on_first_use=False,
     )
+
+
+def _without_secrets(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A line without what the call around it has resolved."""
+    values = heard_so_far()
+    if not values:
+        return line
+    clean: MutableMapping[str, Any] = Redactor(values).clean(dict(line))
+    return clean
 
 
 class _Handler(logging.Handler):

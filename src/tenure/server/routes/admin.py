@@ -75,6 +75,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Leases at the same time."""
     max_runs_per_min: Count | None = None
     """Runs that start within a minute."""
+    max_writes_per_run: Count | None = None
+    """Actions that one run does to the world; of a tenant and of a workflow."""
 
 
 class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,13 +162,23 @@ async def set_caps(request: Call, tenant_id: FromPath[str], data: JSONBody[Caps]
                 raise invalid("workspaces" if kind == "ws:" else "workflows", f"{name[:64]!r} is no name")
             named[kind + name] = limits
     wanted = [
-        Cap(tenant_id, scope, limits.weight, limits.max_concurrency, limits.max_runs_per_min)
+        Cap(
+            tenant_id,
+            scope,
+            limits.weight,
+            limits.max_concurrency,
+            limits.max_runs_per_min,
+            limits.max_writes_per_run,
+        )
         for scope, limits in named.items()
     ]
     for cap in wanted:
         check_cap(cap)
     gone = [Cap(tenant_id, old.scope) for old in await _rows(request, tenant_id) if old.scope not in named]
-    about = {cap.scope: [cap.weight, cap.max_concurrency, cap.max_runs_per_min] for cap in wanted}
+    about = {
+        cap.scope: [cap.weight, cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run]
+        for cap in wanted
+    }
     # Told before it is done: nothing changes that is not in the chain.
     await installation.note("tenant.caps_set", tenant=tenant_id, caps=about)
     await request.service.engine.put_caps([*wanted, *gone])
@@ -187,7 +199,10 @@ async def _rows(request: Call, tenant_id: str) -> list[Cap]:
 def _shown(rows: list[Cap]) -> Caps:
     said = {
         cap.scope: Limits(
-            weight=cap.weight, max_concurrency=cap.max_concurrency, max_runs_per_min=cap.max_runs_per_min
+            weight=cap.weight,
+            max_concurrency=cap.max_concurrency,
+            max_runs_per_min=cap.max_runs_per_min,
+            max_writes_per_run=cap.max_writes_per_run,
         )
         for cap in rows
     }

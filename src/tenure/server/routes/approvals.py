@@ -13,7 +13,15 @@ from tenure.orchestrator.listing import FOREVER_US
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.runs.deciding import Decided, Decision, decide, decide_only_gate, question, shown
+from tenure.server.runs.deciding import (
+    Decided,
+    Decision,
+    decide,
+    decide_only_gate,
+    question,
+    shown,
+    withdraw,
+)
 from tenure.server.runs.pieces import piece
 from tenure.store.listing import Question
 
@@ -83,10 +91,16 @@ async def decide_approval(request: Call, approval_id: FromPath[str], data: JSONB
     return await decide(request, await question(request, approval_id), data)
 
 
+@post("/approvals/{approval_id:str}/withdraw", status_code=200, summary="Take one's own yes back")
+async def withdraw_approval(request: Call, approval_id: FromPath[str]) -> Decided:
+    """While more people are asked, or until the action it is for is begun. Then people are asked again."""
+    return await withdraw(request, await question(request, approval_id))
+
+
 @post("/runs/{run_id:str}/approve", status_code=200, summary="Decide the one approval that a run waits for")
 async def approve_run(request: Call, run_id: FromPath[str], data: JSONBody[Decision]) -> Decided:
     """With none open: `{"advanced": false}`; with several, decide each at /approvals/{id}/decision."""
     return await decide_only_gate(request, run_id, data)
 
 
-HANDLERS = [list_approvals, get_approval, decide_approval, approve_run]
+HANDLERS = [list_approvals, get_approval, decide_approval, withdraw_approval, approve_run]

@@ -21,6 +21,7 @@ from tenure.kernel.governance import Evidence
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.runs.pieces import piece
 
 ForCheckpoint = Annotated[
     str | None,
@@ -50,9 +51,13 @@ async def list_bundles(
 
 
 @get("/runs/{run_id:str}/evidence", summary="The evidence of a run")
-async def list_evidence(request: Call, run_id: FromPath[str]) -> Page[EvidenceView]:
+async def list_evidence(
+    request: Call, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[EvidenceView]:
     """Its bundle (part 0) and its supplements, by number; also of a run that was deleted since."""
-    return Page(items=await request.engine.evidence(run_id))
+    at = (request.who.tenant, f"evidence {run_id}", None)
+    items = await request.engine.evidence(run_id)
+    return piece(items, lambda one: one.part, at, cursor, limit)
 
 
 @get("/runs/{run_id:str}/evidence/{part:int}/bundle", summary="A bundle's zip", media_type="application/zip")

@@ -13,7 +13,8 @@ from tenure.govern.policy.views import FreezeView, freeze_views
 from tenure.limits import NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.identity.owners import person_asking
-from tenure.server.paging import Page
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
+from tenure.server.runs.pieces import piece
 from tenure.store.policies import Governing
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -50,15 +51,19 @@ def _office(request: Call) -> Governing:
 
 
 @get("/freezes", summary="What is frozen")
-async def list_freezes(request: Call) -> Page[FreezeView]:
-    """All of it, on one page."""
-    return Page(items=freeze_views(await _office(request).governance()))
+async def list_freezes(
+    request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[FreezeView]:
+    """The tenant as a whole first, then connectors and workflows by name."""
+    found = freeze_views(await _office(request).governance())
+    at = (request.who.tenant, "freezes", None)
+    return piece(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
 
 
 @post("/freezes", summary="Freeze actions", status_code=200)
-async def freeze(request: Call, data: JSONBody[Scope]) -> Page[FreezeView]:
+async def freeze(request: Call, data: JSONBody[Scope]) -> list[FreezeView]:
     """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
-    return Page(items=freeze_views(await _office(request).freeze(data.text, request.who.actor)))
+    return freeze_views(await _office(request).freeze(data.text, request.who.actor))
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)

@@ -24,12 +24,16 @@ class InboxStats(msgspec.Struct, frozen=True, kw_only=True):
     pending_proposals: int
     oldest_approval_at: datetime | None
     oldest_proposal_at: datetime | None
+    unknown_receipts: int
+    """Actions of which nobody knows how they ended."""
+    oldest_receipt_at: datetime | None
 
 
 @get("/inbox/stats", summary="How much waits for people")
 async def inbox_stats(request: Call) -> InboxStats:
-    """Open approvals and proposals, counted."""
+    """Open approvals and proposals, and receipts to be settled, counted."""
     rows: list[Count] = await request.engine.store.read("questions_counted", request.who.tenant)
+    [unknown] = await request.engine.store.read("receipts_counted", request.who.tenant)
     by_kind = {row.kind: row for row in rows}
     approvals, proposals = by_kind.get(APPROVAL), by_kind.get(PROPOSAL)
     return InboxStats(
@@ -37,6 +41,8 @@ async def inbox_stats(request: Call) -> InboxStats:
         pending_proposals=0 if proposals is None else proposals.open,
         oldest_approval_at=maybe(None if approvals is None else approvals.oldest_at),
         oldest_proposal_at=maybe(None if proposals is None else proposals.oldest_at),
+        unknown_receipts=unknown.open,
+        oldest_receipt_at=maybe(unknown.oldest_at),
     )
 
 

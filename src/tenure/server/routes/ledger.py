@@ -17,6 +17,7 @@ from tenure.errors import TenureError
 from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import NEWEST, Book
 from tenure.govern.ledger.keys import Keys
+from tenure.govern.signing import TrustFile
 from tenure.kernel.governance import Leaf, Signed
 from tenure.orchestrator.views import moment
 from tenure.server.call import Call
@@ -108,10 +109,9 @@ async def get_consistency(
 
 
 @get("/ledger/trust", summary="The keys that sign here, as a trust file")
-async def get_trust(request: Call) -> Response[bytes]:
+async def get_trust(request: Call) -> TrustFile:
     """For `tenure verify --trust`. Compare it with a copy that you got another way."""
-    trust = await Keys(request.engine.store).trust()
-    return Response(content=trust.dump(), media_type="application/json")
+    return (await Keys(request.engine.store).trust()).file()
 
 
 HANDLERS = [list_checkpoints, get_proof, get_consistency, get_trust]

@@ -13,17 +13,15 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.policy import Compiled, load
 from tenure.govern.policy.checking import check
+from tenure.govern.policy.explaining import decisions_of
 from tenure.govern.policy.shadow import Shadow, Shadowing
 from tenure.govern.policy.views import (
     DecisionView,
     PolicyView,
     VersionView,
-    decision_view,
     policy_view,
     version_view,
 )
-from tenure.kernel.governed import Verdict
-from tenure.kernel.model import Step
 from tenure.limits import INTEGER_MAX, SHADOWED_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.call import Call
 from tenure.server.identity.owners import person_asking
@@ -141,8 +139,9 @@ async def activate_policy(request: Call, version: FromPath[str]) -> Response[Act
 @post("/policies/{version:str}/withdraw", summary="Take back a proposal", status_code=200)
 async def withdraw_policy(request: Call, version: FromPath[str]) -> VersionView:
     """Of a version that somebody wants to be active."""
+    person_asking(request.who)
     office, number = _office(request), _version(version)
-    now = await office.withdraw(number, person_asking(request.who))
+    now = await office.withdraw(number, request.who.actor)
     return version_view(await office.policy(number), now)
 
 
@@ -150,13 +149,9 @@ async def withdraw_policy(request: Call, version: FromPath[str]) -> VersionView:
 async def list_decisions(
     request: Call, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[DecisionView]:
-    """In the order in which they were said, with the version and the rules of each."""
+    """In the order in which they were said, with the version, the rules and the reasons of each."""
     run = await request.engine.get(run_id)
-    number = ids.run_int(run.id)
-    verdicts: list[Verdict] = await request.engine.store.read("verdicts_of", number)
-    steps: list[Step] = await request.engine.store.read("steps_of", number) if verdicts else []
-    names = {step.idx: step.name for step in steps}
-    views = [decision_view(row, names.get(row.idx, str(row.idx))) for row in verdicts]
+    views = await decisions_of(request.engine.store, ids.run_int(run.id))
     at = (request.who.tenant, f"decisions {run_id}", None)
     return piece(views, lambda one: one.no, at, cursor, limit)
 

@@ -19,6 +19,7 @@ from tenure import ids
 from tenure.embedded.plan import payload
 from tenure.errors import Detail, TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.actions import WithdrawApproval
 from tenure.kernel.behind import people_behind
 from tenure.kernel.model import CLOSED_RUN
 from tenure.kernel.service import Client
@@ -109,6 +110,28 @@ async def decide(call: Call, row: Question, answer: Decision) -> Decided:
         again=told["again"],
         votes=told.get("votes"),
         people=told.get("people"),
+    )
+
+
+async def withdraw(call: Call, row: Question) -> Decided:
+    """Take one's own yes back."""
+    check_person(call)
+    engine, who = call.engine, call.who
+    command = WithdrawApproval(
+        run_id=row.run_id,
+        tenant=who.tenant,
+        context=engine.context(who.actor, "approval"),
+        no=row.no,
+        approver=who.actor,
+    )
+    told: dict[str, Any] = await engine.orchestrator.send(command)
+    return Decided(
+        advanced=False,
+        id=ids.question_text(row.kind, row.run_id, row.no),
+        run_id=ids.run_text(row.run_id),
+        status=told["status"],
+        votes=told["votes"],
+        people=told["people"],
     )
 
 

@@ -16,9 +16,6 @@ where r.finished_at is not null and r.sealed_at is null
     and (r.event_at <= $4 or not exists (select 1 from evidence as e where e.run_id = r.id))
 order by r.finished_at, r.id limit $5
 
--- name: cost_lines_of
-select {cost_line} from cost_line where run_id = $1 order by provider, model, currency
-
 -- name: save_evidence
 insert into evidence ({evidence})
 values (

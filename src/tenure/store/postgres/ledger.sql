@@ -1,18 +1,25 @@
 -- Ledgers: leaves, full subtrees, signed checkpoints, and signing keys; see tenure.store.ledger.
 
 -- name: ledger_sizes
--- Every ledger there is, by a loose scan of the leaves' key: a hop is one search, however long the ledgers are.
+-- Every ledger there is, also one that has lost all its leaves, by loose scans: a hop is one search, however long they are.
 with recursive hop (tenant) as (
     (select l.tenant from leaf l order by l.tenant limit 1)
     union all
     select (select l.tenant from leaf l where l.tenant > hop.tenant order by l.tenant limit 1)
     from hop where hop.tenant is not null
-)
+),
+signs (tenant) as (
+    (select s.tenant from signed s order by s.tenant limit 1)
+    union all
+    select (select s.tenant from signed s where s.tenant > signs.tenant order by s.tenant limit 1)
+    from signs where signs.tenant is not null
+),
+ledger (tenant) as (select tenant from hop union select tenant from signs)
 select
     tenant,
-    (select l.pos + 1 from leaf l where l.tenant = hop.tenant order by l.pos desc limit 1) as size,
-    coalesce((select s.size from signed s where s.tenant = hop.tenant order by s.size desc limit 1), 0) as signed
-from hop where tenant is not null
+    coalesce((select l.pos + 1 from leaf l where l.tenant = ledger.tenant order by l.pos desc limit 1), 0) as size,
+    coalesce((select s.size from signed s where s.tenant = ledger.tenant order by s.size desc limit 1), 0) as signed
+from ledger where tenant is not null order by tenant
 
 -- name: ledger_head
 select {leaf} from leaf where tenant = $1 order by pos desc limit 1
@@ -47,6 +54,9 @@ select {node} from node where tenant = $1 and (level, pos) > ($2::integer, $3::b
 
 -- name: signed_before
 select {signed} from signed where tenant = $1 and size < $2 order by size desc limit $3
+
+-- name: signed_after
+select {signed} from signed where tenant = $1 and size > $2 order by size limit $3
 
 -- name: signed_from
 select {signed} from signed where tenant = $1 and size >= $2 order by size limit 1

@@ -133,6 +133,9 @@ cross join lateral (
 -- name: load_purses
 select {purse} from purse where run_id = any($1::bigint[])
 
+-- name: load_cost_lines
+select {cost_line} from cost_line where run_id = any($1::bigint[]) order by run_id, no
+
 -- name: load_key_holders
 select {r.receipt} from unnest($1::text[], $2::text[]) n (tenant, name)
 cross join lateral (
@@ -386,6 +389,9 @@ select {receipt} from receipt where run_id = $1 order by no
 -- name: purses_of
 select {purse} from purse where run_id = $1 order by run_id
 
+-- name: cost_lines_of
+select {cost_line} from cost_line where run_id = $1 order by no
+
 -- name: payloads_of
 -- Also those that lie with their checkpoints.
 select {payload} from payload where run_id = $1
@@ -440,7 +446,8 @@ select distinct b.run_id from (
     union all select run_id from log_line
     union all select run_id from verdict
     union all select run_id from receipt
-    union all select run_id from purse) b
+    union all select run_id from purse
+    union all select run_id from cost_line) b
 where not exists (select from run r where r.id = b.run_id) order by b.run_id
 
 -- name: lost_specs
@@ -460,6 +467,7 @@ union all select 'child', count(*) from child
 union all select 'verdict', count(*) from verdict
 union all select 'receipt', count(*) from receipt
 union all select 'purse', count(*) from purse
+union all select 'cost_line', count(*) from cost_line
 union all select 'payload', count(*) from payload
 union all select 'event', count(*) from event
 union all select 'outbox', count(*) from outbox
@@ -608,6 +616,13 @@ select {n.purse} from unnest({rows}::purse_in[]) n where (n.run_id in (select id
 on conflict (run_id) do update set
     spent = excluded.spent, writes = excluded.writes
 
+-- name: save_cost_line
+insert into cost_line ({cost_line})
+select {n.cost_line} from unnest({rows}::cost_line_in[]) n where (n.run_id in (select id from ok)) is true
+on conflict (run_id, no) do update set
+    calls = excluded.calls, tokens_in = excluded.tokens_in, tokens_out = excluded.tokens_out,
+    micros = excluded.micros
+
 -- name: save_payload
 insert into payload ({payload})
 select {n.payload} from unnest({rows}::payload_in[]) n where (n.run_id in (select id from ok)) is true
@@ -689,6 +704,9 @@ delete from receipt where run_id = any (array(select id from gone))
 
 -- name: delete_purse
 delete from purse where run_id = any (array(select id from gone))
+
+-- name: delete_cost_line
+delete from cost_line where run_id = any (array(select id from gone))
 
 -- name: delete_payload
 delete from payload where run_id = any (array(select id from gone))

@@ -194,19 +194,21 @@ create table client (
 
 create table cost_line (
     run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    workflow text collate "C" not null,
+    day integer not null,
     provider text collate "C" not null,
     model text collate "C" not null,
     currency text collate "C" not null,
-    tenant text collate "C" not null,
-    workflow text collate "C" not null,
-    at bigint not null,
     calls bigint not null,
     tokens_in bigint not null,
     tokens_out bigint not null,
     micros bigint not null,
-    constraint cost_line_pkey PRIMARY KEY (run_id, provider, model, currency)
+    constraint cost_line_counters CHECK (calls >= 0 AND tokens_in >= 0 AND tokens_out >= 0 AND micros >= 0),
+    constraint cost_line_pkey PRIMARY KEY (run_id, no)
 );
-CREATE INDEX cost_line_time ON cost_line USING btree (tenant, at);
+CREATE INDEX cost_line_time ON cost_line USING btree (tenant, day);
 
 create table delivery (
     hook_id text collate "C" not null,
@@ -926,6 +928,21 @@ create type child_in as (
     wait_no integer,
     state text,
     outcome text
+);
+
+create type cost_line_in as (
+    run_id bigint,
+    no integer,
+    tenant text,
+    workflow text,
+    day integer,
+    provider text,
+    model text,
+    currency text,
+    calls bigint,
+    tokens_in bigint,
+    tokens_out bigint,
+    micros bigint
 );
 
 create type event_in as (

@@ -16,8 +16,5 @@ where r.finished_at is not null and r.sealed_at is null
     and (r.event_at <= ?4 or not exists (select 1 from evidence as e where e.run_id = r.id))
 order by r.finished_at, r.id limit ?5
 
--- name: cost_lines_of
-select * from cost_line where run_id = ?1 order by provider, model, currency
-
 -- name: save_evidence
 insert into evidence values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) returning *

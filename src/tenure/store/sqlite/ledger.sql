@@ -1,18 +1,25 @@
 -- Ledgers: leaves, full subtrees, signed checkpoints, and signing keys; see tenure.store.ledger.
 
 -- name: ledger_sizes
--- Every ledger there is, by a loose scan of the leaves' key: a hop is one search, however long the ledgers are.
+-- Every ledger there is, also one that has lost all its leaves, by loose scans: a hop is one search, however long they are.
 with recursive hop (tenant) as (
     select min(tenant) from leaf
     union all
     select (select l.tenant from leaf as l where l.tenant > hop.tenant order by l.tenant limit 1)
     from hop where hop.tenant is not null
-)
+),
+signs (tenant) as (
+    select min(tenant) from signed
+    union all
+    select (select s.tenant from signed as s where s.tenant > signs.tenant order by s.tenant limit 1)
+    from signs where signs.tenant is not null
+),
+ledger (tenant) as (select tenant from hop union select tenant from signs)
 select
     tenant,
-    (select l.pos + 1 from leaf as l where l.tenant = hop.tenant order by l.pos desc limit 1),
-    coalesce((select s.size from signed as s where s.tenant = hop.tenant order by s.size desc limit 1), 0)
-from hop where tenant is not null
+    coalesce((select l.pos + 1 from leaf as l where l.tenant = ledger.tenant order by l.pos desc limit 1), 0),
+    coalesce((select s.size from signed as s where s.tenant = ledger.tenant order by s.size desc limit 1), 0)
+from ledger where tenant is not null order by tenant
 
 -- name: ledger_head
 select * from leaf where tenant = ?1 order by pos desc limit 1
@@ -44,6 +51,9 @@ select * from node where tenant = ?1 and (level, pos) > (?2, ?3) order by level,
 
 -- name: signed_before
 select * from signed where tenant = ?1 and size < ?2 order by size desc limit ?3
+
+-- name: signed_after
+select * from signed where tenant = ?1 and size > ?2 order by size limit ?3
 
 -- name: signed_from
 select * from signed where tenant = ?1 and size >= ?2 order by size limit 1

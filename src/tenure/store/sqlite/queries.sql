@@ -105,6 +105,10 @@ select * from receipt where run_id = ?1 and no = ?2
 -- What a run has spent and written.
 select * from purse where run_id = ?1
 
+-- name: load_cost_lines
+-- What a run has spent, line by line.
+select * from cost_line where run_id = ?1
+
 -- name: load_key_holders
 -- The receipt that holds a key of a tenant's, whichever run's it is.
 select * from receipt where tenant = ?1 and name = ?2 and state in ('intent', 'unknown', 'succeeded')
@@ -403,6 +407,15 @@ insert into purse values (
 on conflict (run_id) do update set
     spent = excluded.spent, writes = excluded.writes
 
+-- name: save_cost_line
+-- Made with the first cost of its kind, then changed.
+insert into cost_line values (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
+)
+on conflict (run_id, no) do update set
+    calls = excluded.calls, tokens_in = excluded.tokens_in, tokens_out = excluded.tokens_out,
+    micros = excluded.micros
+
 -- name: save_payload
 -- Only ever inserted.
 insert into payload values (
@@ -504,6 +517,10 @@ delete from receipt where run_id = ?1
 -- name: delete_purse
 -- Beneath a deleted run.
 delete from purse where run_id = ?1
+
+-- name: delete_cost_line
+-- Beneath a deleted run.
+delete from cost_line where run_id = ?1
 
 -- name: delete_payload
 -- Beneath a deleted run.
@@ -643,6 +660,10 @@ select * from receipt where run_id = ?1 order by no
 -- All of one run, in key order.
 select * from purse where run_id = ?1 order by run_id
 
+-- name: cost_lines_of
+-- All of one run, in key order.
+select * from cost_line where run_id = ?1 order by no
+
 -- name: payloads_of
 -- All of one run, in key order, also those that lie with their checkpoints.
 select * from payload where run_id = ?1
@@ -724,6 +745,8 @@ select run_id from (
     select run_id from receipt
     union
     select run_id from purse
+    union
+    select run_id from cost_line
 )
 where run_id not in (select id from run) order by run_id
 
@@ -757,6 +780,8 @@ union all
 select 'receipt', count(*) from receipt
 union all
 select 'purse', count(*) from purse
+union all
+select 'cost_line', count(*) from cost_line
 union all
 select 'payload', count(*) from payload
 union all

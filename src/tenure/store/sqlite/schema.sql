@@ -213,17 +213,19 @@ CREATE TABLE client (
 
 CREATE TABLE cost_line (
     run_id integer not null,
+    no integer not null,
+    tenant text not null,
+    workflow text not null,
+    day integer not null,
     provider text not null,
     model text not null,
     currency text not null,
-    tenant text not null,
-    workflow text not null,
-    at integer not null,
     calls integer not null,
     tokens_in integer not null,
     tokens_out integer not null,
     micros integer not null,
-    primary key (run_id, provider, model, currency)
+    primary key (run_id, no),
+    constraint cost_line_counters check (calls >= 0 and tokens_in >= 0 and tokens_out >= 0 and micros >= 0)
 ) strict, without rowid;
 
 CREATE TABLE delivery (
@@ -877,7 +879,7 @@ CREATE INDEX card_due on card (due_at) where due_at is not null;
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 
-CREATE INDEX cost_line_time on cost_line (tenant, at);
+CREATE INDEX cost_line_time on cost_line (tenant, day);
 
 CREATE INDEX delivery_content on delivery (hook_id, digest);
 

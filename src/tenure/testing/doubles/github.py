@@ -45,6 +45,11 @@ class GitHubDouble(Double):
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return Reply(401, {"message": "Bad credentials"})
         match request.parts:
+            case ("repos", owner, name):
+                known = {repo for repo, _ in self.issues}
+                return (
+                    Reply(200, {"full_name": f"{owner}/{name}"}) if f"{owner}/{name}" in known else _NOT_FOUND
+                )
             case ("repos", owner, name, "issues", "comments", number):
                 return self._comment(request, f"{owner}/{name}", int(number))
             case ("repos", owner, name, "issues", number, *below):

@@ -165,17 +165,19 @@ create table card (
 
 create table cost_line (
     run_id bigint not null,
+    no integer not null,
+    tenant text collate "C" not null,
+    workflow text collate "C" not null,
+    day integer not null,
     provider text collate "C" not null,
     model text collate "C" not null,
     currency text collate "C" not null,
-    tenant text collate "C" not null,
-    workflow text collate "C" not null,
-    at bigint not null,
     calls bigint not null,
     tokens_in bigint not null,
     tokens_out bigint not null,
     micros bigint not null,
-    primary key (run_id, provider, model, currency)
+    primary key (run_id, no),
+    constraint cost_line_counters check (calls >= 0 and tokens_in >= 0 and tokens_out >= 0 and micros >= 0)
 );
 
 -- I37: a key is held by one receipt of a tenant's at a time. One that failed or was reversed holds nothing.
@@ -190,7 +192,7 @@ create index verdict_time on verdict (tenant, at);
 -- A run is created once, sealed once, and each of its supplements is sealed once; so is each line of an admin chain.
 create unique index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
 create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
-create index cost_line_time on cost_line (tenant, at);
+create index cost_line_time on cost_line (tenant, day);
 create index card_due on card (due_at) where due_at is not null;
 create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
 create index run_spec_undo on run_spec (undo_of) where undo_of is not null;
@@ -211,3 +213,6 @@ create type receipt_in as (
     source_run bigint, source_no integer);
 create type purse_in as (
     run_id bigint, spent bigint, writes integer);
+create type cost_line_in as (
+    run_id bigint, no integer, tenant text, workflow text, day integer, provider text, model text, currency text,
+    calls bigint, tokens_in bigint, tokens_out bigint, micros bigint);

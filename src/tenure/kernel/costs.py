@@ -1,0 +1,63 @@
+"""What calls to providers cost, as a lease's holder tells it.
+
+Laws:
+1. Money is whole micro-units of a currency, never a float.
+2. A run has one currency: its budget's, else `DEFAULT_CURRENCY`. What was spent in another is kept, and counts against no budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tenure.limits import COST_CURRENCY_CHARS_MAX, COST_WORD_CHARS_MAX, COSTS_PER_MESSAGE_MAX
+
+DEFAULT_CURRENCY = "USD"
+OTHERS = "others"
+"""Where there is no room for every provider and model."""
+
+
+class Cost(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """What calls to a model of a provider's cost."""
+
+    provider: str
+    model: str
+    tokens_in: int = 0
+    tokens_out: int = 0
+    micros: int = 0
+    """Money in millionths of the currency's unit."""
+    currency: str = DEFAULT_CURRENCY
+    calls: int = 1
+
+
+def added_up(costs: Iterable[Cost], most: int = COSTS_PER_MESSAGE_MAX // 2) -> list[Cost]:
+    """Costs by provider, model and currency, the dearest first; those beyond the `most` as others (by currency)."""
+    sums: dict[tuple[str, str, str], Cost] = {}
+    for cost in costs:
+        _add(sums, cost, cost.provider[:COST_WORD_CHARS_MAX], cost.model[:COST_WORD_CHARS_MAX])
+    dearest = sorted(sums.values(), key=_dear, reverse=True)
+    if len(dearest) <= most:
+        return dearest
+    kept = {(cost.provider, cost.model, cost.currency): cost for cost in dearest[: most // 2]}
+    for cost in dearest[most // 2 :]:
+        _add(kept, cost, OTHERS, OTHERS)
+    return sorted(kept.values(), key=_dear, reverse=True)
+
+
+def _dear(cost: Cost) -> tuple[int, int]:
+    return cost.micros, cost.tokens_in + cost.tokens_out
+
+
+def _add(sums: dict[tuple[str, str, str], Cost], cost: Cost, provider: str, model: str) -> None:
+    key = provider, model, cost.currency[:COST_CURRENCY_CHARS_MAX]
+    old = sums.get(key)
+    sums[key] = Cost(
+        provider,
+        model,
+        cost.tokens_in + (old.tokens_in if old else 0),
+        cost.tokens_out + (old.tokens_out if old else 0),
+        cost.micros + (old.micros if old else 0),
+        key[2],
+        cost.calls + (old.calls if old else 0),
+    )

@@ -1,0 +1,125 @@
+"""Evidence of runs that act on the world: decisions, approvals, receipts, and what later undid them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tenure.declared import load
+from tenure.errors import TenureError
+from tenure.govern.evidence.archive import unpacked
+from tenure.govern.evidence.verify import verify
+from tenure.sdk import Registry
+from tenure.testing import Lab
+from tenure.testing.doubles import GitHubDouble, ServiceDouble
+from tenure.testing.lab import LabRun
+from tests.govern.acting import ASK, DENY, lab_of, order
+from tests.govern.bundles import given, sealed
+from tests.govern.test_undo import github as service_of_github
+from tests.govern.test_undo import lab_of as github_lab
+from tests.govern.test_undo import triage
+
+Said = dict[str, Any]
+github = service_of_github
+"""A fixture of theirs."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:
+    """What the parts say that are new, each verified."""
+    said = []
+    for row in await sealed(lab, run):
+        part = await given(lab, row)
+        (report,) = verify([part])
+        assert report.wrong is None
+        files = unpacked(part.zip)
+        said.append({name: json.loads(body) for name, body in files.items() if name.endswith(".json")})
+    return said
+
+
+@pytest.mark.clause("GOV-21")
+async def test_a_bundle_has_decisions_approvals_and_receipts_of_one_digest(url: str | None) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, order, url=url, policy=ASK) as lab:
+            run = await lab.start(order, 7)
+            await run.reaches("waiting_approval")
+            (question,) = await lab.engine.approvals(run.id)
+            await lab.engine.approve(run.id, approver="ada", digest=question.digest)
+            await run.result()
+            (said,) = await parts_of(lab, run)
+    (receipt,) = said["receipts.json"]
+    (approval,) = said["approvals.json"]
+    decisions = said["decisions.json"]
+    assert {one["digest"] for one in (receipt, approval, *decisions)} == {receipt["digest"]}
+    assert (receipt["state"], receipt["approval_no"], approval["used_no"]) == (
+        "succeeded",
+        approval["no"],
+        receipt["no"],
+    )
+    assert (approval["votes"], approval["decided_by"], approval["tier"]) == (["ada"], "ada", "high")
+    assert all(one["outcome"] == "needs_approval" and one["version"] == 1 for one in decisions)
+    assert decisions[0]["rules"][0][0] == "posts"
+    assert set(receipt["request"]) == {"ref", "digest"}
+    assert said["run.json"]["writes"] == 1
+    (past,) = said["ungoverned.json"]
+    assert past["inside"] == [{"name": "price", "tries": 2}], "the act itself is governed"
+
+
+MIXED = """
+name: mixed
+steps:
+  - id: post
+    uses: http.post
+    idempotency_key: post:${{ run.id }}
+    with: {target: {url: /effects}, fields: {json: {n: 1}}}
+  - id: compile
+    needs: [post]
+    run: ["true"]
+"""
+
+
+async def test_a_step_that_acts_is_governed_and_a_command_is_not(url: str | None) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, Registry(), url=url, commands=True) as lab:
+            run = await lab.submit(load(MIXED))
+            await run.result()
+            (said,) = await parts_of(lab, run)
+    assert [one["tool"] for one in said["steps.json"]] == ["http.post", "run"]
+    assert [(one["step"], one["tool"]) for one in said["ungoverned.json"]] == [("compile", "run")]
+
+
+async def test_a_denial_is_in_the_bundle_of_the_run_that_it_ended(url: str | None) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, order, url=url, policy=DENY) as lab:
+            run = await lab.start(order, 7)
+            with pytest.raises(TenureError):
+                await run.result()
+            (said,) = await parts_of(lab, run)
+    (decision,) = said["decisions.json"]
+    assert (decision["outcome"], said["receipts.json"]) == ("deny", [])
+    assert (said["manifest.json"]["outcome"], said["run.json"]["reason"]) == ("failed", "POLICY_DENIED")
+
+
+async def test_an_undo_makes_a_supplement_that_says_what_was_taken_back(
+    github: GitHubDouble, url: str | None
+) -> None:
+    async with github_lab(github, url, triage) as lab:
+        run = await lab.start(triage)
+        await run.result()
+        (said,) = await parts_of(lab, run)
+        assert [one["state"] for one in said["receipts.json"]] == ["succeeded", "succeeded"]
+        undo = lab.run(await lab.engine.undo(run.id, actor="person:eve"))
+        await undo.result()
+        await lab.engine.settle()
+        (later,) = await parts_of(lab, run)
+        assert [one["state"] for one in later["changes.json"]["receipt"].values()] == ["reversed", "reversed"]
+        (own,) = await parts_of(lab, undo)
+        assert own["run.json"]["undo_of"] == run.id
+        assert {one["reverses_run"] for one in own["receipts.json"]} == {run.id}

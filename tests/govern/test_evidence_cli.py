@@ -1,0 +1,149 @@
+"""`tenure evidence` and `tenure verify`, as people use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tenure.embedded import Engine
+from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.signing import Signer, make_key, public_pem
+from tests.cli.shell import Done, Tenure, in_folder
+from tests.govern.bundles import PLANTED, short
+
+
+class Place:
+    """A folder with a database in which one run has ended and was sealed, and another one too."""
+
+    def __init__(self, folder: Path, tenure: Tenure) -> None:
+        self.folder = folder
+        self.tenure = tenure
+        self.signer = make_key(folder / "seal.key")
+        (folder / "seal.pub").write_text(public_pem(self.signer.public))
+        self.run, self.other = asyncio.run(self._make())
+
+    async def _make(self) -> tuple[str, str]:
+        key = f"file:{self.folder / 'seal.key'}"
+        async with (
+            Engine(f"sqlite:{self.folder / 'tenure.db'}", sweep=False, signing_key=key) as engine,
+            engine.worker(short),
+        ):
+            ids = []
+            for _ in range(2):
+                run = await engine.start(short, PLANTED)
+                await run.result()
+                ids.append(run.id)
+            await engine.seal(ids[0])
+            await signed(engine, self.signer)
+        return ids[0], ids[1]
+
+
+def wrong(done: Done) -> str:
+    """What the first thing is that is wrong."""
+    assert done.code == 1
+    return str(json.loads(done.out)["bundles"][0]["wrong"]["code"])
+
+
+async def signed(engine: Engine, signer: Signer) -> None:
+    """Sign for the ledger as it is."""
+    await Keeper(engine.store, signer=lambda: signer, sign_seconds=0.0).once()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(tmp_path, in_folder(tmp_path, monkeypatch, capsys))
+
+
+def test_from_a_sealed_run_to_a_verified_file(place: Place) -> None:
+    tenure, run = place.tenure, place.run
+    listed = tenure("evidence", "list", run, "--json").json()["evidence"]
+    assert [(one["part"], one["key_id"]) for one in listed] == [(0, place.signer.id)]
+    assert [one["run_id"] for one in tenure("evidence", "list", "--json").json()["evidence"]] == [run]
+    files = tenure("evidence", "export", run, "--to", "audit", "--json").json()["files"]
+    name = f"audit/{run}.evidence.zip"
+    assert files == [name, f"{name}.dsse.json", f"{name}.tlog-proof"]
+    tenure("ledger", "export", "--to", "kept.checkpoint")
+    done = tenure("verify", name, "--key", "seal.pub", "--checkpoint", "kept.checkpoint", "--json")
+    assert done.code == 0
+    report = done.json()["bundles"][0]
+    assert (report["run"], report["wrong"], report["not_checked"]) == (run, None, [])
+    assert any("of the ledger" in line for line in report["checked"])
+
+
+def test_without_a_key_it_ends_with_three_and_without_a_checkpoint_it_says_so(place: Place) -> None:
+    place.tenure("evidence", "export", place.run)
+    name = f"{place.run}.evidence.zip"
+    done = place.tenure("verify", name)
+    assert done.code == 3
+    assert "who sealed it" in done.out
+    for word in ("dropped", "cut off", "backup"):
+        assert word in done.out
+    assert place.tenure("verify", name, "--key", "seal.pub").code == 0
+
+
+def test_what_is_wrong_is_named_and_ends_with_one(place: Place) -> None:
+    place.tenure("evidence", "export", place.run)
+    file = place.folder / f"{place.run}.evidence.zip"
+    file.write_bytes(file.read_bytes()[:-30])
+    done = place.tenure("verify", file.name, "--key", "seal.pub")
+    assert done.code == 1
+    assert "BUNDLE_UNREADABLE" in done.out
+    assert wrong(place.tenure("verify", file.name, "--json")) == "BUNDLE_UNREADABLE"
+
+
+def test_another_runs_proof_is_no_proof(place: Place) -> None:
+    """A bundle that is not in the ledger: dropped there, or never sealed."""
+    tenure = place.tenure
+    tenure("ledger", "export", "--to", "kept.checkpoint")
+    how = ("--key", "seal.pub", "--checkpoint", "kept.checkpoint", "--json")
+    tenure("evidence", "export", place.run)
+    tenure("evidence", "export", place.other, "--signing-key", "file:seal.key")
+    other = f"{place.other}.evidence.zip"
+    done = tenure("verify", other, *how)
+    assert wrong(done) == "PROOF_MISSING"
+    proof = place.folder / f"{place.run}.evidence.zip.tlog-proof"
+    (place.folder / f"{other}.tlog-proof").write_bytes(proof.read_bytes())
+    done = tenure("verify", other, *how)
+    assert wrong(done) == "NOT_IN_LEDGER"
+
+
+def test_a_checkpoint_that_somebody_else_signed_is_not_believed(place: Place) -> None:
+    tenure = place.tenure
+    tenure("evidence", "export", place.run)
+    tenure("ledger", "export", "--to", "kept.checkpoint")
+    note = place.folder / "kept.checkpoint"
+    lines = note.read_text().splitlines()
+    lines[1] = str(int(lines[1]) + 1)
+    note.write_text("\n".join(lines) + "\n")
+    done = tenure(
+        "verify", f"{place.run}.evidence.zip", "--key", "seal.pub", "--checkpoint", str(note), "--json"
+    )
+    assert wrong(done) == "CHECKPOINT_INVALID"
+
+
+def test_what_was_not_sealed_is_built_on_the_spot_and_leaves_a_line_in_the_admin_chain(place: Place) -> None:
+    done = place.tenure("evidence", "export", place.other, "--by", "ada")
+    assert done.code == 0
+    assert place.tenure("evidence", "list", place.other, "--json").json()["evidence"] == []
+    envelope = json.loads((place.folder / f"{place.other}.evidence.zip.dsse.json").read_bytes())
+    assert envelope["signatures"] == []
+    done = place.tenure("verify", f"{place.other}.evidence.zip", "--key", "seal.pub", "--json")
+    assert wrong(done) == "UNSIGNED"
+
+
+def test_files_that_are_not_there_are_told(place: Place) -> None:
+    assert place.tenure("verify", "nothing.zip").code == 1
+    assert place.tenure("evidence", "export", "run_2026-01-01_000000_aaaaaa").code == 1
+
+
+def test_the_doctor_finds_a_bundle_that_was_changed(place: Place) -> None:
+    """I52."""
+    assert place.tenure("doctor").code == 0
+    (file,) = (place.folder / "tenure.db.artifacts" / "evidence").rglob("*.zip")
+    file.write_bytes(file.read_bytes() + b"!")
+    done = place.tenure("doctor")
+    assert done.code == 1
+    assert "I52" in done.out

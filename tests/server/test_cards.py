@@ -1,0 +1,217 @@
+"""The card of an approval in Slack: what it shows, who posts it, and that it is kept as things are (GOV-20)."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure.clock import us
+from tenure.govern.asking import proposal
+from tenure.publish.blocks import TEXT_CHARS_MAX
+from tenure.publish.cards import CardPublisher
+from tenure.testing.doubles.slack import SlackDouble
+from tests.server.senders import SECRET, SECRET_NAME, Slack, contents, make_hook
+from tests.server.stage import Site, problem, site
+from tests.server.test_slack import link
+
+TOKEN = "xoxb-the-token-of-the-bot"
+TOKEN_NAME = "TENURE_SECRET_acme_SLACK"
+CHANNEL = "C0123456789"
+CARDS = {"channel": CHANNEL, "token": f"env:{TOKEN_NAME}"}
+DIGEST = "ab" * 32
+pytestmark = pytest.mark.clause("GOV-20")
+
+
+@pytest.fixture
+def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackDouble]:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    monkeypatch.setenv(TOKEN_NAME, TOKEN)
+    with SlackDouble(token=TOKEN) as double:
+        yield double
+
+
+def stage(url: str, slack: SlackDouble) -> Any:
+    return site(url, webhooks_to_loopback=True, slack_url=slack.url, public_url="https://tenure.test")
+
+
+def shown(*lines: str, why: str = "", rationale: tuple[str, ...] = ("policy 3: writes-to-prod",)) -> Any:
+    asked = proposal(
+        action="github.label.add",
+        target={"repo": "acme/app"},
+        fields={"label": "x"},
+        rendered=list(lines) or ["add the label triage to acme/app#7"],
+        rationale=list(rationale),
+        why=why,
+    )
+    return msgspec.json.decode(asked)
+
+
+async def ask(s: Site, question: Any = None, **more: Any) -> str:
+    """A run that asks."""
+    engine = s.engine.scoped(tenant="acme", actor="person:olga")
+    spec = {"action": "github.label.add", "digest": DIGEST, **more}
+    gate = {"name": "gate", "kind": "approval", "approval": spec, "input": question or shown()}
+    return await engine.create("triage", [gate, {"name": "after"}])
+
+
+async def until(s: Site, fits: Callable[[], Any]) -> Any:
+    """Let the cards be seen to until it is so."""
+    for _ in range(300):
+        if found := fits():
+            return found
+        await s.service.cards.look()
+        await asyncio.sleep(0.02)
+    raise AssertionError("it does not come to that")
+
+
+async def posted(s: Site, slack: SlackDouble) -> dict[str, Any]:
+    found: list[dict[str, Any]] = await until(s, lambda: slack.in_channel(CHANNEL))
+    return found[0]
+
+
+def texts(message: dict[str, Any]) -> str:
+    return msgspec.json.encode(message["blocks"]).decode()
+
+
+def buttons(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found = [one for block in message["blocks"] if block["type"] == "actions" for one in block["elements"]]
+    return {one["action_id"]: one for one in found}
+
+
+async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_that(
+    url: str, slack: SlackDouble
+) -> None:
+    async with stage(url, slack) as s:
+        hook = await make_hook(s, "slack", settings=CARDS)
+        run = await ask(s, shown(why="I am sure"), tier="high", within_seconds=3600.0, group="release")
+        card = await posted(s, slack)
+        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        said = texts(card)
+        for part in ("add the label triage to acme/app#7", "policy 3: writes-to-prod", "high", "0 of 1",
+                     "release", DIGEST[:12], "revision 1", run, "Expires"):  # fmt: skip
+            assert part in said, part
+        assert said.index("Proposed writes") < said.index("agent's own words") < said.index("I am sure")
+        value = f"{approval.id}:1:{DIGEST}"
+        assert {name: one.get("value") for name, one in buttons(card).items()} == {
+            "tenure.approve": value, "tenure.reject": value, "tenure.open": None,
+        }  # fmt: skip
+        clicks = Slack(s, hook["id"])
+        await link(clicks, await s.person("ada", groups=["release"]))
+        assert (await clicks.click("tenure.approve", value)).endswith("is approved.")
+        await until(s, lambda: "Approved by person:ada" in texts(card))
+        assert not buttons(card)
+        assert len(slack.messages) == 1
+
+
+async def test_it_is_updated_as_votes_come_and_when_it_expires_is_revised_or_canceled(
+    url: str, slack: SlackDouble
+) -> None:
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        engine = s.engine.scoped(tenant="acme", actor="person:olga")
+        run = await ask(s, people=2)
+        card = await posted(s, slack)
+        ada = await s.person("ada")
+        answer = await ada.post(f"/runs/{run}/approve", json={"decision": "approve", "digest": DIGEST})
+        assert answer.json()["status"] == "requested"
+        await until(s, lambda: "1 of 2" in texts(card))
+        await engine.cancel(run)
+        await until(s, lambda: "Canceled" in texts(card) and not buttons(card))
+
+
+async def test_two_processes_and_a_lost_answer_make_one_card(url: str, slack: SlackDouble) -> None:
+    async with stage(url, slack) as s:
+        slack.trouble(drop="after")  # it is posted, and nobody hears of it
+        await make_hook(s, "slack", settings=CARDS)
+        await ask(s)
+        cards = s.service.cards
+        other = CardPublisher(s.engine.store, s.service.secrets, reach=cards._way.reach, slack_url=slack.url)
+        await asyncio.gather(*(one.look() for one in (cards, other) * 3))
+        assert len(slack.in_channel(CHANNEL)) == 1
+        s.engine.store.shift(us(7200))
+        await asyncio.gather(cards.look(), other.look())
+        await until(s, lambda: any("conversations.history" in one.path for one in slack.requests))
+        s.engine.store.shift(us(14400))
+        await asyncio.gather(cards.look(), other.look())
+        assert len(slack.in_channel(CHANNEL)) == 1
+
+
+async def test_people_are_reminded_once_in_its_thread(url: str, slack: SlackDouble) -> None:
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        run = await ask(s, within_seconds=100_000.0)
+        card = await posted(s, slack)
+        s.engine.store.shift(us(50_001))
+        await s.engine.sweeper.sweep()
+        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        assert approval.reminded_at is not None
+        await until(s, lambda: len(slack.messages) == 2)
+        assert slack.messages[1]["thread_ts"] == card["ts"]
+        assert "Still waiting" in slack.messages[1]["text"]
+        s.engine.store.shift(us(60_000))
+        await s.engine.sweeper.sweep()
+        await s.service.cards.look()
+        assert len(slack.messages) == 2
+        s.engine.store.shift(us(100_001))
+        await s.engine.sweeper.sweep()
+        await until(s, lambda: "Expired" in texts(card))
+        assert (await s.engine.scoped(tenant="acme").get(run)).status == "failed"
+
+
+async def test_what_does_not_fit_has_no_approve_button_but_a_link(url: str, slack: SlackDouble) -> None:
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        run = await ask(s, shown(*(f"line {n} " + "x" * 900 for n in range(40))))
+        card = await posted(s, slack)
+        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        assert set(buttons(card)) == {"tenure.reject", "tenure.open"}
+        assert buttons(card)["tenure.open"]["url"] == f"https://tenure.test/approvals/{approval.id}"
+        assert all(len(one["text"]["text"]) <= TEXT_CHARS_MAX for one in card["blocks"] if "text" in one)
+
+
+async def test_nothing_in_a_proposal_can_pass_for_something_else(url: str, slack: SlackDouble) -> None:
+    evil = "add \u202etxt.exe\u202c <!channel> <https://evil.test|ok> & *bold* \x1b[2J zero\u200bwidth"
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        await ask(s, shown(evil, why="<!here> approve me\u202e"))
+        card = await posted(s, slack)
+        said = texts(card)
+        assert "<U+202E>".replace("<", "&lt;").replace(">", "&gt;") in said
+        assert "&lt;!channel&gt;" in said
+        assert "<!channel>" not in said
+        assert "<!here>" not in said
+        assert not {"\u202e", "\u200b", "\x1b"} & set(said)
+        plain = [one["text"]["type"] for one in card["blocks"] if "channel" in str(one.get("text"))]
+        assert set(plain) == {"plain_text"}
+
+
+async def test_what_slack_refuses_is_tried_again_and_the_token_is_told_nowhere(
+    url: str, slack: SlackDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage(url, slack) as s:
+        slack.trouble(status=429, headers={"Retry-After": "30"})
+        await make_hook(s, "slack", settings=CARDS)
+        run = await ask(s)
+        await until(s, lambda: slack.writes)
+        s.engine.store.shift(us(31))
+        await posted(s, slack)
+        assert TOKEN not in repr(await contents(url)) + caplog.text
+        assert run in texts(slack.messages[0])
+
+
+async def test_where_cards_go_is_checked_when_a_hook_is_made(url: str, slack: SlackDouble) -> None:
+    async with stage(url, slack) as s:
+        admin = await s.as_("admin")
+        hook = {"kind": "slack", "name": "h", "secrets": [f"env:{SECRET_NAME}"]}
+        for settings in (
+            {"channel": CHANNEL},
+            {"token": f"env:{TOKEN_NAME}"},
+            {"channel": "#ops", "token": f"env:{TOKEN_NAME}"},
+            {"channel": CHANNEL, "token": TOKEN},
+            {"channel": CHANNEL, "token": "env:TENURE_SECRET_globex_SLACK"},
+        ):
+            answer = await admin.post("/hooks", json={**hook, "settings": settings})
+            assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), settings
+            assert TOKEN not in answer.text

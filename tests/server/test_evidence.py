@@ -1,0 +1,96 @@
+"""Evidence over HTTP: listed, taken out, and another tenant's is none."""
+
+from __future__ import annotations
+
+import base64
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tenure.artifacts import Artifacts
+from tenure.client import Client
+from tenure.govern.evidence.sealer import Sealing
+from tenure.govern.evidence.verify import Given, verify
+from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.ledger.keys import Keys
+from tenure.govern.signing import Signer, Trust, make_key
+from tests.govern.bundles import short
+from tests.server.stage import Site, problem, site
+
+
+async def sealed_run(s: Site, folder: Path, *, signed: bool = True) -> tuple[str, Signer]:
+    """A run of acme's that was sealed, in a ledger that was signed for."""
+    s.engine.artifacts = Artifacts(str(folder / "artifacts"))
+    s.engine.sealing = Sealing(s.engine.store, s.engine.artifacts, make_key(folder / "seal.key"))
+    signer = s.engine.sealing.signer
+    assert signer is not None
+    await Keys(s.engine.store).ready(signer)
+    engine = s.engine.scoped(tenant="acme")
+    async with engine.worker(short):
+        run = await engine.start(short, "words")
+        await run.result(wait=20)
+    await engine.seal(run.id)
+    if signed:
+        await Keeper(s.engine.store, signer=lambda: signer, sign_seconds=0.0).once()
+    return run.id, signer
+
+
+@pytest.mark.clause("GOV-21")
+async def test_evidence_is_listed_taken_out_and_verified(url: str, tmp_path: Path) -> None:
+    async with site(url) as s:
+        run, signer = await sealed_run(s, tmp_path)
+        viewer = await s.as_("viewer")
+        (part,) = (await viewer.get(f"/runs/{run}/evidence")).json()["items"]
+        assert (part["run_id"], part["part"], part["key_id"]) == (run, 0, signer.id)
+        assert (await viewer.get("/evidence")).json()["items"] == [part]
+        at = f"/runs/{run}/evidence/0"
+        bundle, statement, proof = [
+            await viewer.get(f"{at}/{what}") for what in ("bundle", "statement", "proof")
+        ]
+        assert bundle.headers["content-type"] == "application/zip"
+        assert part["name"] in bundle.headers["content-disposition"]
+        assert sha256(bundle.content).hexdigest() == part["sha256"]
+        checkpoint = proof.text.partition("\n\n")[2].encode()
+        given = Given(name=part["name"], zip=bundle.content, envelope=statement.content, proof=proof.content)
+        (report,) = verify([given], Trust.of_public(signer.public), checkpoint)
+        assert (report.wrong, report.not_checked) == (None, [])
+        asked = base64.urlsafe_b64encode(checkpoint).decode()
+        assert (await viewer.get(f"{at}/proof", params={"checkpoint": asked})).content == proof.content
+        lines = (await (await s.as_("admin")).get("/audit")).json()["items"]
+        assert [line["kind"] for line in lines].count("evidence.exported") == 1, "the bundle's leaving"
+
+
+async def test_another_tenants_evidence_looks_like_none(url: str, tmp_path: Path) -> None:
+    """I50."""
+    async with site(url) as s:
+        run, _ = await sealed_run(s, tmp_path, signed=False)
+        stranger, nobody = await s.as_("viewer", tenant="beta"), "run_2026-01-01_000000_aaaaaa"
+        for path in ("evidence", "evidence/0/bundle", "evidence/0/statement", "evidence/0/proof"):
+            theirs = await stranger.get(f"/runs/{run}/{path}")
+            none = await stranger.get(f"/runs/{nobody}/{path}")
+            assert problem(theirs) == problem(none) == "RUN_NOT_FOUND"
+        assert (await stranger.get("/evidence")).json()["items"] == []
+
+
+async def test_what_is_not_there_is_told(url: str, tmp_path: Path) -> None:
+    async with site(url) as s:
+        run, _ = await sealed_run(s, tmp_path, signed=False)
+        viewer = await s.as_("viewer")
+        assert problem(await viewer.get(f"/runs/{run}/evidence/7/bundle")) == "EVIDENCE_NOT_FOUND"
+        assert (await viewer.get(f"/runs/{run}/evidence/{10**30}/bundle")).status_code == 404
+        assert problem(await viewer.get(f"/runs/{run}/evidence/0/proof")) == "NOT_READY"
+        for wrong in ("!", base64.urlsafe_b64encode(b"no checkpoint").decode()):
+            answer = await viewer.get(f"/runs/{run}/evidence/0/proof", params={"checkpoint": wrong})
+            assert answer.status_code == 422
+
+
+async def test_a_client_takes_evidence_out(url: str, tmp_path: Path) -> None:
+    async with site(url) as s:
+        run, _ = await sealed_run(s, tmp_path)
+        async with Client(s.address, await s.key("viewer")) as client:
+            (part,) = await client.evidence(run)
+            assert [one.run_id for one in await client.newest_evidence()] == [run]
+            (exported,) = await client.export_evidence(run)
+        assert exported.proof is not None
+        assert sha256(exported.zip).hexdigest() == part.sha256

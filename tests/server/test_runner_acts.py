@@ -1,0 +1,183 @@
+"""Acts of runners: asked for over HTTP, done by the server, which keeps policy, secrets and the call to itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure.declared import load
+from tenure.embedded import Engine
+from tenure.govern.connectors.settings import read_connectors
+from tenure.ids import run_int
+from tenure.testing.doubles import ServiceDouble
+from tests.govern.acting import ALLOW, ASK, DENY, order
+from tests.server.plain_runner import Job, NotDone, PlainRunner
+from tests.server.stage import Site, problem, site
+from tests.server.test_remote_worker import remote_worker
+from tests.server.test_runner import claim, say
+from tests.worker.stage import until
+
+CAPABILITIES = ["default|tool:build"]
+POST: dict[str, Any] = {"action": "http.post", "target": {"url": "/effects"}, "fields": {"json": {"n": 1}}}
+TOKEN = "hush-hush-1234567890"
+FILE = """
+connectors:
+  http: {{base_url: "{url}", allow_private: [127.0.0.0/8], repeats: native_key, token: env:SERVICE_TOKEN}}
+"""
+
+
+@asynccontextmanager
+async def governed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str = ALLOW
+) -> AsyncIterator[tuple[Site, ServiceDouble]]:
+    """A server whose runners may act on a service."""
+    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
+    with ServiceDouble(token=TOKEN) as service:
+        monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
+        connectors = read_connectors(FILE.format(url=service.url)).values()
+        async with site(url, connectors=connectors, policy=policy) as s:
+            yield s, service
+
+
+def acme(s: Site) -> Engine:
+    return s.engine.scoped(tenant="acme")
+
+
+async def start(s: Site) -> str:
+    return await acme(s).create("ci", [{"name": "build", "tool": "build"}])
+
+
+async def test_a_runner_of_the_standard_library_acts_when_people_have_said_yes(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with governed(url, tmp_path, monkeypatch, ASK) as (s, service):
+        run = await start(s)
+        runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
+
+        def work(job: Job) -> Any:
+            done = job.act("post", **POST, why="it was asked for")
+            assert [one["state"] for one in job.state()["acts"]] == ["succeeded"]
+            return done["json"]["no"]
+
+        job = await asyncio.to_thread(runner.run_one, work)
+        assert job is not None
+        assert job.outcome == "suspended"
+        assert service.effects == []
+        ann = await s.person("ann")
+        (asked,) = (await ann.get(f"/approvals?run={run}")).json()["items"]
+        body = {"decision": "approve", "digest": asked["digest"], "revision": asked["revision"]}
+        answer = await ann.post(f"/approvals/{asked['id']}/decision", json=body)
+        assert answer.status_code == 200, answer.text
+        job = await asyncio.to_thread(runner.run_one, work)
+        assert job is not None
+        assert job.outcome == "succeeded"
+        assert (await acme(s).get(run)).output == 1
+        assert len(service.effects) == 1
+        assert service.effects[0].key == f"{run}:build:post"
+
+
+async def test_the_same_label_again_is_the_same_act_also_while_it_is_under_way(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with governed(url, tmp_path, monkeypatch) as (s, service):
+        await start(s)
+        (lease,) = await claim(await s.as_("runner"), ack=True)
+        caller = await s.as_("runner")
+        path, headers = f"/runner/leases/{lease['id']}/act", {"Authorization": f"Bearer {lease['token']}"}
+        service.hold()
+        asking = [
+            asyncio.ensure_future(caller.post(path, json={"label": "p", **POST}, headers=headers))
+            for _ in range(3)
+        ]
+        await until(lambda: service.held == 1, "the call")
+        asking.pop().cancel()  # whoever asked first may be gone
+        service.release()
+        answers = [(await one).json() for one in asking]
+        assert [one["state"] for one in answers] == ["done", "done"]
+        assert answers[0]["result"] == answers[1]["result"]
+        assert len(service.writes) == 1
+        other = await caller.post(
+            path, json={"label": "p", **POST, "fields": {"json": {"n": 2}}}, headers=headers
+        )
+        assert other.json()["state"] == "misfit"
+
+
+async def test_a_denial_ends_the_step_and_tells_the_runner(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with governed(url, tmp_path, monkeypatch, DENY) as (s, service):
+        run = await start(s)
+        runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
+        told: list[Any] = []
+
+        def work(job: Job) -> None:
+            try:
+                job.act("post", **POST)
+            except NotDone as refused:
+                told.extend(refused.args)
+                raise
+
+        await asyncio.to_thread(runner.run_one, work)
+        assert told == ["refused", "POLICY_DENIED"]
+        assert (await acme(s).get(run)).reason == "POLICY_DENIED"
+        assert service.requests == []
+
+
+async def test_only_the_holder_of_a_live_lease_acts(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with governed(url, tmp_path, monkeypatch) as (s, service):
+        await start(s)
+        (lease,) = await claim(await s.as_("runner"), ack=True)
+        caller = await s.as_("runner")
+        path = f"/runner/leases/{lease['id']}/act"
+        assert (await caller.post(path, json={"label": "p", **POST})).status_code == 401, (
+            "a runner's key is no token"
+        )
+        await say(s, lease, "release", 1)
+        late = await caller.post(
+            path, json={"label": "p", **POST}, headers={"Authorization": f"Bearer {lease['token']}"}
+        )
+        assert problem(late) == "LEASE_STALE"
+        assert service.requests == []
+
+
+async def test_secrets_stay_on_the_server(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I53: the service was shown the token; nobody else was."""
+    async with governed(url, tmp_path, monkeypatch) as (s, service):
+        run = await start(s)
+        (lease,) = await claim(await s.as_("runner"), ack=True)
+        caller = await s.as_("runner")
+        headers = {"Authorization": f"Bearer {lease['token']}"}
+        answer = await caller.post(
+            f"/runner/leases/{lease['id']}/act", json={"label": "p", **POST}, headers=headers
+        )
+        state = await caller.get(f"/runner/leases/{lease['id']}", headers=headers)
+        assert service.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert answer.json()["state"] == "done"
+        assert TOKEN not in answer.text + state.text
+        for row in await s.engine.store.read("payloads_of", run_int(run)):
+            assert TOKEN.encode() not in row.body
+
+
+async def test_workers_of_the_sdk_act_over_http_in_code_and_in_files(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = load(
+        """
+        name: notify
+        steps:
+          - id: post
+            uses: http.post
+            with: {target: {url: /effects}, fields: {json: {n: 5}}}
+        """
+    )
+    async with governed(url, tmp_path, monkeypatch) as (s, service), remote_worker(s, order):
+        run = await acme(s).start(order, 7)
+        assert await run.result(wait=30) == [1, 700]
+        filed = await acme(s).submit(declared)
+        assert (await filed.result(wait=30))["json"] == {"no": 2, "key": f"{filed.id}/post"}
+        assert [effect.body for effect in service.effects] == [{"n": 70}, {"n": 5}]
