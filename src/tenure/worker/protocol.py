@@ -16,7 +16,30 @@ from msgspec import UNSET
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
+from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX
+from tenure.worker.protocol_parts import (
+    Act as Act,
+)
+from tenure.worker.protocol_parts import (
+    ActAnswer as ActAnswer,
+)
+from tenure.worker.protocol_parts import (
+    Actions as Actions,
+)
+from tenure.worker.protocol_parts import (
+    ActReceipt as ActReceipt,
+)
+from tenure.worker.protocol_parts import Asked, Told
+from tenure.worker.protocol_parts import (
+    BufferedEvent as BufferedEvent,
+)
+from tenure.worker.protocol_parts import (
+    OpenedWait as OpenedWait,
+)
+from tenure.worker.protocol_parts import (
+    RecordedCheckpoint as RecordedCheckpoint,
+)
 
 WAIT_SECONDS_MAX = 30.0
 MESSAGES_MAX = 1_000
@@ -29,15 +52,7 @@ ACT_SECONDS_MAX = 60.0
 # ------------------------------------------------------------------------------------------- claims
 
 
-class _Asked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a runner sends."""
-
-
-class _Told(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What it is told."""
-
-
-class ClaimRequest(_Asked, kw_only=True, frozen=True):
+class ClaimRequest(Asked, kw_only=True, frozen=True):
     """`POST /runner/claim`: take up to `max` steps that need one of these capabilities."""
 
     claim_id: str
@@ -65,7 +80,7 @@ class ClaimRequest(_Asked, kw_only=True, frozen=True):
             raise TenureError("INVALID_INPUT", "claim_id has 1 to 200 printable characters")
 
 
-class LeaseInfo(_Told, kw_only=True, frozen=True):
+class LeaseInfo(Told, kw_only=True, frozen=True):
     """A lease."""
 
     id: str
@@ -100,7 +115,7 @@ class GrantedLease(LeaseInfo, kw_only=True, frozen=True):
     token: str
 
 
-class ClaimAnswer(_Told, kw_only=True, frozen=True):
+class ClaimAnswer(Told, kw_only=True, frozen=True):
     """What was granted."""
 
     leases: list[GrantedLease]
@@ -111,7 +126,7 @@ class ClaimAnswer(_Told, kw_only=True, frozen=True):
 # ----------------------------------------------------------------------------------------- messages
 
 
-class Said(_Asked, kw_only=True, frozen=True):
+class Said(Asked, kw_only=True, frozen=True):
     """What all messages of a lease have: `seq` grows from message to message; a repeat has the same."""
 
     seq: int
@@ -149,9 +164,11 @@ class Checkpoint(Said, kw_only=True, frozen=True):
     input: Any = UNSET
     closes: int | None = None
     meta: dict[str, Any] | None = None
+    spent: tuple[Spent, ...] = ()
+    """What was spent since the last message that said so; counted once, however often this is sent."""
 
 
-class LogEntry(_Asked, kw_only=True, frozen=True):
+class LogEntry(Asked, kw_only=True, frozen=True):
     """A line."""
 
     text: str
@@ -189,7 +206,7 @@ class Wait(Said, kw_only=True, frozen=True):
     fatal: bool = False
 
 
-class PlanStep(_Asked, kw_only=True, frozen=True):
+class PlanStep(Asked, kw_only=True, frozen=True):
     """A step of a child's plan."""
 
     name: str
@@ -208,7 +225,7 @@ class PlanStep(_Asked, kw_only=True, frozen=True):
     wait: WaitSpec | None = None
 
 
-class ChildRun(_Asked, kw_only=True, frozen=True):
+class ChildRun(Asked, kw_only=True, frozen=True):
     """A run that this one starts."""
 
     workflow: str
@@ -219,6 +236,10 @@ class ChildRun(_Asked, kw_only=True, frozen=True):
     """Without one: the code-first workflow of this name and version."""
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     timeout_seconds: float | None = None
+    budget: str | None = None
+    """What it may cost, like `5 USD`."""
+    compensate: bool = False
+    """Whether its cancellation undoes what it did."""
     run_id: str | None = None
     """An id of the runner's own making, which nobody has; else the server makes one."""
 
@@ -240,9 +261,11 @@ class Propose(Said, kw_only=True, frozen=True):
 
 
 class Cost(Said, kw_only=True, frozen=True):
-    """What this try has cost so far."""
+    """What was spent since the last message that said so."""
 
-    cost: str
+    spent: tuple[Spent, ...] = ()
+    cost: str | None = None
+    """What this try has cost in all, as a text that is shown with it."""
 
 
 class Complete(Said, kw_only=True, frozen=True):
@@ -250,6 +273,8 @@ class Complete(Said, kw_only=True, frozen=True):
 
     output: Any = UNSET
     cost: str | None = None
+    spent: tuple[Spent, ...] = ()
+    """As in `cost`."""
     last: Checkpoint | None = None
     """A checkpoint recorded just before, in the same breath."""
     restart: ChildRun | None = None
@@ -264,6 +289,8 @@ class Fail(Said, kw_only=True, frozen=True):
     retryable: bool | None = None
     """Left out: the run's profile classifies the code."""
     cost: str | None = None
+    spent: tuple[Spent, ...] = ()
+    """As in `cost`."""
 
 
 class Release(Said, kw_only=True, frozen=True):
@@ -326,53 +353,7 @@ for _one in ADDRESSED.values():
     AnyMessage = _one if AnyMessage is None else AnyMessage | _one
 
 
-class Act(_Asked, kw_only=True, frozen=True):
-    """`POST /runner/leases/{id}/act`: have the server do something to the world, as the tenant's policy allows it."""
-
-    label: str
-    """Which act of its step this is: the same again is the same act."""
-    action: str
-    """`connector.operation`."""
-    target: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    key: str = ""
-    """Its idempotency key; empty: made from run, step and label."""
-    why: str = ""
-    """In words, for the people who are asked."""
-    retries: int | None = None
-    """How often it is tried again where it is known not to have happened; left out: you count."""
-    fresh: bool = False
-    """Nothing was asked under this label before."""
-    reverses: tuple[str, int] | None = None
-    """The receipt that it takes back: run and number."""
-    expects: dict[str, Any] | None = None
-    """What the target must look like for that."""
-
-
-class ActAnswer(_Told, kw_only=True, frozen=True):
-    """What became of an act."""
-
-    state: Literal["done", "wait", "failed", "conflict", "refused", "misfit", "cancel"]
-    """`done`: `result` is what the service answered. `wait`: suspend on `wait`, and ask again when it has settled. `failed`: it
-    was not done; from `retry_at` on it may be asked for again, without one never. `conflict`: what was to be taken back is no
-    longer what was written. `refused`: the step has ended. `misfit`: something else was asked under this label. `cancel`: stop."""
-    result: Any = None
-    wait: int | None = None
-    code: str = ""
-    message: str = ""
-    retry_at: datetime | None = None
-    tried: bool = False
-    """Of a failed one: it was tried now, and not before."""
-    receipt: int | None = None
-
-
-class Actions(_Told, kw_only=True, frozen=True):
-    """`GET /runner/actions`: what the server can do for its runners."""
-
-    actions: list[str]
-
-
-class Fault(_Told, kw_only=True, frozen=True):
+class Fault(Told, kw_only=True, frozen=True):
     """Why a message of a batch was refused."""
 
     code: str
@@ -380,7 +361,7 @@ class Fault(_Told, kw_only=True, frozen=True):
     retryable: bool
 
 
-class Answer(_Told, kw_only=True, frozen=True):
+class Answer(Told, kw_only=True, frozen=True):
     """The answer to a message."""
 
     state: str
@@ -400,14 +381,14 @@ class Answer(_Told, kw_only=True, frozen=True):
     error: Fault | None = None
 
 
-class Messages(_Asked, kw_only=True, frozen=True):
+class Messages(Asked, kw_only=True, frozen=True):
     """`POST /runner/messages`: many messages of many leases; and, after them, a claim."""
 
     messages: list[AnyMessage] = []
     claim: ClaimRequest | None = None
 
 
-class MessagesAnswer(_Told, kw_only=True, frozen=True):
+class MessagesAnswer(Told, kw_only=True, frozen=True):
     """One answer for each message, in order; and what the claim was granted."""
 
     answers: list[Answer]
@@ -418,85 +399,7 @@ class MessagesAnswer(_Told, kw_only=True, frozen=True):
 # -------------------------------------------------------------------------------------- a lease, looked at
 
 
-class RecordedCheckpoint(_Told, kw_only=True, frozen=True):
-    """A checkpoint of the step."""
-
-    name: str
-    no: int
-    state: str
-    attempt: int
-    resumable: bool
-    idempotent: bool
-    arguments: str
-    at: datetime
-    tries: int
-    next_at: datetime | None = None
-    error: str | None = None
-    meta: Any = None
-    output: Any = UNSET
-    erased: bool = False
-    """It had an output, which is no more."""
-
-
-class OpenedWait(_Told, kw_only=True, frozen=True):
-    """A wait of the step, with its answer."""
-
-    no: int
-    label: str
-    kind: str
-    name: str
-    state: str
-    outcome: str | None = None
-    opened_at: datetime
-    expires_at: datetime | None = None
-    settled_at: datetime | None = None
-    result: Any = UNSET
-    """What the event brought."""
-    revision: int | None = None
-    decided_by: str | None = None
-    reason: Any = UNSET
-    child_id: str | None = None
-    child_outcome: str | None = None
-    child_code: str | None = None
-    child_output: Any = UNSET
-    child_error: Any = UNSET
-
-
-class ActReceipt(_Told, kw_only=True, frozen=True):
-    """An act of the step, and what became of it."""
-
-    label: str
-    no: int
-    tries: int
-    own: bool = True
-    """Else of a run that this one resumes."""
-    action: str
-    key: str
-    state: str
-    """`intent`, `unknown`, `succeeded`, `failed`, `reversed`, or `reused` (another run's effect)."""
-    attempt: int
-    intent_at: datetime
-    settled_at: datetime | None = None
-    eligible_at: datetime | None = None
-    error: str | None = None
-    wait: int | None = None
-    request: Any = UNSET
-    """Target and fields."""
-    result: Any = UNSET
-    """What the service answered; of a failed one its message."""
-
-
-class BufferedEvent(_Told, kw_only=True, frozen=True):
-    """An event that was delivered to the run and that no wait has taken yet."""
-
-    name: str
-    event_id: str
-    source: str
-    received_at: datetime
-    payload: Any = UNSET
-
-
-class RunFacts(_Told, kw_only=True, frozen=True):
+class RunFacts(Told, kw_only=True, frozen=True):
     """What steps of a workflow file are made from."""
 
     input: Any = UNSET
@@ -507,7 +410,7 @@ class RunFacts(_Told, kw_only=True, frozen=True):
     trigger: dict[str, Any] = {}
 
 
-class LeaseState(_Told, kw_only=True, frozen=True):
+class LeaseState(Told, kw_only=True, frozen=True):
     """`GET /runner/leases/{id}`: all that its holder goes on from."""
 
     lease: LeaseInfo
@@ -521,7 +424,7 @@ class LeaseState(_Told, kw_only=True, frozen=True):
     now: datetime
 
 
-class Uploaded(_Told, kw_only=True, frozen=True):
+class Uploaded(Told, kw_only=True, frozen=True):
     """What became of an upload."""
 
     name: str
@@ -535,7 +438,7 @@ class Uploaded(_Told, kw_only=True, frozen=True):
 # ------------------------------------------------------------------------------------------ registering
 
 
-class RegisterRequest(_Asked, kw_only=True, frozen=True):
+class RegisterRequest(Asked, kw_only=True, frozen=True):
     """`POST /runner/register`: a worker is here; again every ten seconds."""
 
     worker: str
@@ -546,7 +449,7 @@ class RegisterRequest(_Asked, kw_only=True, frozen=True):
     """It stops in peace."""
 
 
-class WorkflowEntry(_Asked, kw_only=True, frozen=True):
+class WorkflowEntry(Asked, kw_only=True, frozen=True):
     """A workflow that a runner has."""
 
     name: str
@@ -556,13 +459,13 @@ class WorkflowEntry(_Asked, kw_only=True, frozen=True):
     digest: str = ""
 
 
-class WorkflowsRequest(_Asked, kw_only=True, frozen=True):
+class WorkflowsRequest(Asked, kw_only=True, frozen=True):
     """`POST /runner/workflows`."""
 
     workflows: list[WorkflowEntry]
 
 
-class Done(_Told, kw_only=True, frozen=True):
+class Done(Told, kw_only=True, frozen=True):
     """That was it."""
 
     refused: list[str]
