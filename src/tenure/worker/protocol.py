@@ -1,7 +1,8 @@
 """The runner protocol: every request and every answer, for the server and for the worker that speaks it alike.
 
 Laws:
-1. `docs/runner-protocol.md` says all of it, and a test compares the two: what is added here is added there.
+1. `docs/runner-protocol.md` says all of it, and a test compares the two: what is added here is added there. What a lease's holder is
+   told of its step, and its acts, are in `tenure.worker.protocol_state`.
 2. Payloads and times travel as `tenure.worker.values` says.
 3. Fields are only ever added, and answers may have more of them than a runner knows.
 """
@@ -18,41 +19,25 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
 from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX
-from tenure.worker.protocol_parts import (
-    Act as Act,
-)
-from tenure.worker.protocol_parts import (
-    ActAnswer as ActAnswer,
-)
-from tenure.worker.protocol_parts import (
-    Actions as Actions,
-)
-from tenure.worker.protocol_parts import (
-    ActReceipt as ActReceipt,
-)
-from tenure.worker.protocol_parts import Asked, Told
-from tenure.worker.protocol_parts import (
-    BufferedEvent as BufferedEvent,
-)
-from tenure.worker.protocol_parts import (
-    OpenedWait as OpenedWait,
-)
-from tenure.worker.protocol_parts import (
-    RecordedCheckpoint as RecordedCheckpoint,
-)
 
 WAIT_SECONDS_MAX = 30.0
 MESSAGES_MAX = 1_000
 """Messages in one request."""
 LINES_MAX = 1_000
 """Log lines in one message."""
-ACT_SECONDS_MAX = 60.0
-"""How long an act may take before it is answered."""
 
 # ------------------------------------------------------------------------------------------- claims
 
 
-class ClaimRequest(Asked, kw_only=True, frozen=True):
+class _Asked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a runner sends."""
+
+
+class _Told(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What it is told."""
+
+
+class ClaimRequest(_Asked, kw_only=True, frozen=True):
     """`POST /runner/claim`: take up to `max` steps that need one of these capabilities."""
 
     claim_id: str
@@ -80,7 +65,7 @@ class ClaimRequest(Asked, kw_only=True, frozen=True):
             raise TenureError("INVALID_INPUT", "claim_id has 1 to 200 printable characters")
 
 
-class LeaseInfo(Told, kw_only=True, frozen=True):
+class LeaseInfo(_Told, kw_only=True, frozen=True):
     """A lease."""
 
     id: str
@@ -115,7 +100,7 @@ class GrantedLease(LeaseInfo, kw_only=True, frozen=True):
     token: str
 
 
-class ClaimAnswer(Told, kw_only=True, frozen=True):
+class ClaimAnswer(_Told, kw_only=True, frozen=True):
     """What was granted."""
 
     leases: list[GrantedLease]
@@ -126,7 +111,7 @@ class ClaimAnswer(Told, kw_only=True, frozen=True):
 # ----------------------------------------------------------------------------------------- messages
 
 
-class Said(Asked, kw_only=True, frozen=True):
+class Said(_Asked, kw_only=True, frozen=True):
     """What all messages of a lease have: `seq` grows from message to message; a repeat has the same."""
 
     seq: int
@@ -168,7 +153,7 @@ class Checkpoint(Said, kw_only=True, frozen=True):
     """What was spent since the last message that said so; counted once, however often this is sent."""
 
 
-class LogEntry(Asked, kw_only=True, frozen=True):
+class LogEntry(_Asked, kw_only=True, frozen=True):
     """A line."""
 
     text: str
@@ -206,7 +191,7 @@ class Wait(Said, kw_only=True, frozen=True):
     fatal: bool = False
 
 
-class PlanStep(Asked, kw_only=True, frozen=True):
+class PlanStep(_Asked, kw_only=True, frozen=True):
     """A step of a child's plan."""
 
     name: str
@@ -225,7 +210,7 @@ class PlanStep(Asked, kw_only=True, frozen=True):
     wait: WaitSpec | None = None
 
 
-class ChildRun(Asked, kw_only=True, frozen=True):
+class ChildRun(_Asked, kw_only=True, frozen=True):
     """A run that this one starts."""
 
     workflow: str
@@ -353,7 +338,7 @@ for _one in ADDRESSED.values():
     AnyMessage = _one if AnyMessage is None else AnyMessage | _one
 
 
-class Fault(Told, kw_only=True, frozen=True):
+class Fault(_Told, kw_only=True, frozen=True):
     """Why a message of a batch was refused."""
 
     code: str
@@ -361,7 +346,7 @@ class Fault(Told, kw_only=True, frozen=True):
     retryable: bool
 
 
-class Answer(Told, kw_only=True, frozen=True):
+class Answer(_Told, kw_only=True, frozen=True):
     """The answer to a message."""
 
     state: str
@@ -381,14 +366,14 @@ class Answer(Told, kw_only=True, frozen=True):
     error: Fault | None = None
 
 
-class Messages(Asked, kw_only=True, frozen=True):
+class Messages(_Asked, kw_only=True, frozen=True):
     """`POST /runner/messages`: many messages of many leases; and, after them, a claim."""
 
     messages: list[AnyMessage] = []
     claim: ClaimRequest | None = None
 
 
-class MessagesAnswer(Told, kw_only=True, frozen=True):
+class MessagesAnswer(_Told, kw_only=True, frozen=True):
     """One answer for each message, in order; and what the claim was granted."""
 
     answers: list[Answer]
@@ -396,35 +381,7 @@ class MessagesAnswer(Told, kw_only=True, frozen=True):
     now: datetime
 
 
-# -------------------------------------------------------------------------------------- a lease, looked at
-
-
-class RunFacts(Told, kw_only=True, frozen=True):
-    """What steps of a workflow file are made from."""
-
-    input: Any = UNSET
-    outputs: dict[str, Any] = {}
-    """Of the steps that have succeeded; null for those that have none."""
-    version: str
-    repo: str | None = None
-    trigger: dict[str, Any] = {}
-
-
-class LeaseState(Told, kw_only=True, frozen=True):
-    """`GET /runner/leases/{id}`: all that its holder goes on from."""
-
-    lease: LeaseInfo
-    cancel: bool
-    checkpoints: list[RecordedCheckpoint]
-    waits: list[OpenedWait]
-    events: list[BufferedEvent]
-    acts: list[ActReceipt] = []
-    run: RunFacts | None = None
-    """With `?run=true`."""
-    now: datetime
-
-
-class Uploaded(Told, kw_only=True, frozen=True):
+class Uploaded(_Told, kw_only=True, frozen=True):
     """What became of an upload."""
 
     name: str
@@ -438,7 +395,7 @@ class Uploaded(Told, kw_only=True, frozen=True):
 # ------------------------------------------------------------------------------------------ registering
 
 
-class RegisterRequest(Asked, kw_only=True, frozen=True):
+class RegisterRequest(_Asked, kw_only=True, frozen=True):
     """`POST /runner/register`: a worker is here; again every ten seconds."""
 
     worker: str
@@ -449,7 +406,7 @@ class RegisterRequest(Asked, kw_only=True, frozen=True):
     """It stops in peace."""
 
 
-class WorkflowEntry(Asked, kw_only=True, frozen=True):
+class WorkflowEntry(_Asked, kw_only=True, frozen=True):
     """A workflow that a runner has."""
 
     name: str
@@ -459,13 +416,13 @@ class WorkflowEntry(Asked, kw_only=True, frozen=True):
     digest: str = ""
 
 
-class WorkflowsRequest(Asked, kw_only=True, frozen=True):
+class WorkflowsRequest(_Asked, kw_only=True, frozen=True):
     """`POST /runner/workflows`."""
 
     workflows: list[WorkflowEntry]
 
 
-class Done(Told, kw_only=True, frozen=True):
+class Done(_Told, kw_only=True, frozen=True):
     """That was it."""
 
     refused: list[str]

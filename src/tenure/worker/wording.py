@@ -18,6 +18,7 @@ from tenure.kernel.decide.leases import Reply
 from tenure.kernel.terms import Terms
 from tenure.sdk.acting import Ask, Told
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.values import maybe, micros, shown, taken
 
 _PLAIN = tuple(name for name in p.PlanStep.__struct_fields__ if name != "input")
@@ -143,12 +144,12 @@ def heard(answer: p.Answer) -> Reply:
     )
 
 
-def asked(ask: Ask) -> p.Act:
+def asked(ask: Ask) -> ps.Act:
     """An act as a worker asks for it."""
-    return p.Act(**{name: getattr(ask, name) for name in p.Act.__struct_fields__})
+    return ps.Act(**{name: getattr(ask, name) for name in ps.Act.__struct_fields__})
 
 
-def told(answer: p.ActAnswer) -> Told:
+def told(answer: ps.ActAnswer) -> Told:
     """What a worker was told of an act."""
     return Told(
         state=answer.state,
@@ -165,14 +166,14 @@ def told(answer: p.ActAnswer) -> Told:
 # ----------------------------------------------------------------------------------------- to commands
 
 
-def ask_of(act: p.Act) -> Ask:
+def ask_of(act: ps.Act) -> Ask:
     """An act as a governor hears it."""
-    return Ask(**{name: getattr(act, name) for name in p.Act.__struct_fields__})
+    return Ask(**{name: getattr(act, name) for name in ps.Act.__struct_fields__})
 
 
-def act_answered(reply: Told) -> p.ActAnswer:
+def act_answered(reply: Told) -> ps.ActAnswer:
     """What a runner is told of an act."""
-    return p.ActAnswer(
+    return ps.ActAnswer(
         state=reply.state,
         result=reply.result,
         wait=reply.no,

@@ -1,4 +1,4 @@
-"""The runner protocol's acts, and what a lease's holder is told of its step: a part of `tenure.worker.protocol`."""
+"""The runner protocol, its other part: acts, and all that a lease's holder goes on from. The laws are those of `worker.protocol`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
+from tenure.worker.protocol import LeaseInfo
 
-class Asked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+ACT_SECONDS_MAX = 60.0
+"""How long an act may take before it is answered."""
+
+
+class _Asked(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a runner sends."""
 
 
-class Told(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class _Told(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """What it is told."""
 
 
-class Act(Asked, kw_only=True, frozen=True):
+class Act(_Asked, kw_only=True, frozen=True):
     """`POST /runner/leases/{id}/act`: have the server do something to the world, as the tenant's policy allows it."""
 
     label: str
@@ -40,7 +45,7 @@ class Act(Asked, kw_only=True, frozen=True):
     """What the target must look like for that."""
 
 
-class ActAnswer(Told, kw_only=True, frozen=True):
+class ActAnswer(_Told, kw_only=True, frozen=True):
     """What became of an act."""
 
     state: Literal["done", "wait", "failed", "conflict", "refused", "misfit", "cancel"]
@@ -57,13 +62,13 @@ class ActAnswer(Told, kw_only=True, frozen=True):
     receipt: int | None = None
 
 
-class Actions(Told, kw_only=True, frozen=True):
+class Actions(_Told, kw_only=True, frozen=True):
     """`GET /runner/actions`: what the server can do for its runners."""
 
     actions: list[str]
 
 
-class RecordedCheckpoint(Told, kw_only=True, frozen=True):
+class RecordedCheckpoint(_Told, kw_only=True, frozen=True):
     """A checkpoint of the step."""
 
     name: str
@@ -83,7 +88,7 @@ class RecordedCheckpoint(Told, kw_only=True, frozen=True):
     """It had an output, which is no more."""
 
 
-class OpenedWait(Told, kw_only=True, frozen=True):
+class OpenedWait(_Told, kw_only=True, frozen=True):
     """A wait of the step, with its answer."""
 
     no: int
@@ -107,7 +112,7 @@ class OpenedWait(Told, kw_only=True, frozen=True):
     child_error: Any = UNSET
 
 
-class ActReceipt(Told, kw_only=True, frozen=True):
+class ActReceipt(_Told, kw_only=True, frozen=True):
     """An act of the step, and what became of it."""
 
     label: str
@@ -131,7 +136,7 @@ class ActReceipt(Told, kw_only=True, frozen=True):
     """What the service answered; of a failed one its message."""
 
 
-class BufferedEvent(Told, kw_only=True, frozen=True):
+class BufferedEvent(_Told, kw_only=True, frozen=True):
     """An event that was delivered to the run and that no wait has taken yet."""
 
     name: str
@@ -139,3 +144,28 @@ class BufferedEvent(Told, kw_only=True, frozen=True):
     source: str
     received_at: datetime
     payload: Any = UNSET
+
+
+class RunFacts(_Told, kw_only=True, frozen=True):
+    """What steps of a workflow file are made from."""
+
+    input: Any = UNSET
+    outputs: dict[str, Any] = {}
+    """Of the steps that have succeeded; null for those that have none."""
+    version: str
+    repo: str | None = None
+    trigger: dict[str, Any] = {}
+
+
+class LeaseState(_Told, kw_only=True, frozen=True):
+    """`GET /runner/leases/{id}`: all that its holder goes on from."""
+
+    lease: LeaseInfo
+    cancel: bool
+    checkpoints: list[RecordedCheckpoint]
+    waits: list[OpenedWait]
+    events: list[BufferedEvent]
+    acts: list[ActReceipt] = []
+    run: RunFacts | None = None
+    """With `?run=true`."""
+    now: datetime
