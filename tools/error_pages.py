@@ -22,7 +22,7 @@ LOOKERS_ON = ("simulate", "devtools")
 
 NOTES_BEGIN = "<!-- Written by hand; kept when this page is made anew. -->"
 NOTES_END = "<!-- End of what is written by hand. -->"
-_GENERATED = "<!-- Made by tools/error_pages.py from src/tenure/errors.py and the code that raises it. -->"
+_GENERATED = "<!-- Made by tools/error_pages.py from src/tenure/errors and the code that raises it. -->"
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -105,7 +105,7 @@ class Uses:
         self.modules: dict[str, set[str]] = {code: set() for code in CODES}
         self.messages: dict[str, set[str]] = {code: set() for code in CODES}
         for path in sorted(SOURCE.rglob("*.py")):
-            if path.name != "errors.py" and path.relative_to(SOURCE).parts[0] not in LOOKERS_ON:
+            if path.relative_to(SOURCE).parts[0] not in (*LOOKERS_ON, "errors"):
                 self._read(path)
 
     def _read(self, path: Path) -> None:

@@ -174,7 +174,7 @@ _KNOWN: dict[type[Row], dict[str, Any]] = {
     Attempt: {"state": "failed", "lease": "completed"},
     Checkpoint: {"state": "failed"},
     Wait: {"state": "settled", "wake_at": None},
-    Approval: {"status": "approved"},
+    Approval: {"status": "approved", "people": 2, "votes": "u_ada u_bob"},
     Child: {"on_close": "wait"},
     Idempotency: {"status": "failed"},
     Verdict: {"outcome": "deny"},

@@ -366,3 +366,32 @@ async def test_why_says_whose_word_an_act_waits_for(place: Place) -> None:
         why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
         assert (why.reason, why.step) == ("receipt", "close/a#1")
         assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text
+
+
+async def test_whoever_looked_before_another_took_the_key_looks_again(place: Place) -> None:
+    """I37: the index refuses the save, and the next look says who holds the key."""
+    async with acting(place) as w:
+        first, second = await w.begin(), await w.begin()
+        await w.intend(first, "mine")
+        looks = 0
+        transact = w.store.transact
+
+        async def too_early(make: Any, **how: Any) -> Any:
+            def blind() -> Any:
+                nonlocal looks
+                transaction, answer = make(), None
+                while True:
+                    try:
+                        wanted = transaction.send(answer)
+                    except StopIteration as end:
+                        return end.value
+                    answer = yield wanted
+                    if getattr(wanted, "name", "") == "load_key_holders":
+                        looks += 1
+                        answer = answer if looks > 1 else []
+
+            return await transact(blind, **how)
+
+        w.store.transact = too_early
+        assert (await w.intend(second, "mine")).state == "busy"
+        assert looks == 2

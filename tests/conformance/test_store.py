@@ -552,6 +552,13 @@ BAD_ROWS: dict[str, Row] = {
     "wait: a timer after the end": a_wait(7, 1, state="closed", wake_at=3000),
     "approval: unknown status": an_approval(7, 1, status="maybe"),
     "approval: approved by nobody": an_approval(7, 1, status="approved", decided_at=2000),
+    "approval: a yes of whoever asked": an_approval(7, 1, requester="u_al", votes="u_bo u_al"),
+    "approval: decided by whoever asked": an_approval(
+        7, 1, status="rejected", decided_at=2000, requester="u_al", decided_by="u_al"
+    ),
+    "approval: used with too few": an_approval(
+        7, 1, status="approved", decided_at=2000, decided_by="u_bo", people=2, votes="u_bo", used_no=3
+    ),
     "approval: decided while requested": an_approval(7, 1, decided_at=2000),
     "child: unknown rule": a_child(7, 8, on_close="adopt"),
     "event: numbered below zero": an_event(7, -1),

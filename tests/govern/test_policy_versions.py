@@ -134,13 +134,16 @@ async def test_two_who_publish_at_once_get_two_versions(url: str) -> None:
 async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -> None:
     async with opened(url) as store:
         office, known = Governing(store, "acme"), Policies(store)
-        await people(store, ada="admin", bob="admin", cyd="approver")
+        await people(store, ada="admin", bob="admin", cyd="approver", dan="viewer")
         await office.publish(ALLOWS, "person:ada")
         await refused("POLICY_NOT_FOUND", office.activate(9, "ada", may_propose=True))
         await refused("FORBIDDEN", office.activate(1, "cyd", may_propose=False))
         assert (await office.activate(1, "ada", may_propose=True)).step == "proposed"
         assert await outcome(store, known) == ("deny", 0, "POLICY_MISSING")
         await refused("SECOND_PERSON_NEEDED", office.activate(1, "ada", may_propose=True))
+        await refused(
+            "FORBIDDEN", office.activate(1, "dan", may_propose=True)
+        )  # whatever his credential said before
         assert (await office.activate(1, "cyd", may_propose=False)).step == "done"
         assert await outcome(store, known) == ("allow", 1, None)
         assert (await office.activate(1, "ada", may_propose=True)).step == "done"

@@ -9,6 +9,8 @@ import pytest
 
 from tenure.clock import us
 from tenure.govern.asking import proposal
+from tenure.kernel.feed import decoded
+from tenure.kernel.news import REMINDER, news_of
 from tenure.publish.blocks import TEXT_CHARS_MAX
 from tenure.publish.cards import CardPublisher
 from tenure.testing.doubles.slack import SlackDouble
@@ -157,6 +159,11 @@ async def test_people_are_reminded_once_in_its_thread(url: str, slack: SlackDoub
         s.engine.store.shift(us(100_001))
         await s.engine.sweeper.sweep()
         await until(s, lambda: "Expired" in texts(card))
+        rows = await s.engine.store.read("feed_rows_after", 0, 1_000)
+        told = [
+            news for row in rows if row.body for news in news_of(decoded(row.body)) if news.type == REMINDER
+        ]
+        assert [news.question for news in told] == [approval.id]
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "failed"
 
 

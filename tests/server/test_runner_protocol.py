@@ -15,6 +15,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tests.server.cutting import cutting
 from tests.server.plain_runner import Canceled, Job, PlainRunner, Refused
 from tests.server.stage import Site, problem, site
@@ -461,15 +462,15 @@ def test_the_page_names_every_field_of_every_message() -> None:
         p.PlanStep,
     ]
     structs += [
-        p.RecordedCheckpoint,
-        p.OpenedWait,
-        p.BufferedEvent,
-        p.LeaseState,
+        ps.RecordedCheckpoint,
+        ps.OpenedWait,
+        ps.BufferedEvent,
+        ps.LeaseState,
         p.Uploaded,
         p.RegisterRequest,
     ]
-    structs += [p.WorkflowEntry, p.Fault, p.Messages, p.MessagesAnswer, p.RunFacts]
-    structs += [p.Act, p.ActAnswer, p.ActReceipt, p.Actions]
+    structs += [p.WorkflowEntry, p.Fault, p.Messages, p.MessagesAnswer, ps.RunFacts]
+    structs += [ps.Act, ps.ActAnswer, ps.ActReceipt, ps.Actions]
     struct: Any
     for struct in structs:
         missing = [name for name in struct.__struct_fields__ if name not in words]
@@ -486,10 +487,10 @@ def test_the_examples_of_the_page_are_what_is_sent_and_answered() -> None:
     types: dict[str, Any] = {"/runner/claim": p.ClaimRequest, "/runner/messages": p.Messages}
     for path, body in requests:
         verb = path.rpartition("/")[2]
-        wanted = types.get(path) or (p.Act if verb == "act" else p.MESSAGES[verb])
+        wanted = types.get(path) or (ps.Act if verb == "act" else p.MESSAGES[verb])
         assert msgspec.json.decode(body, type=wanted) is not None
     assert len(requests) == 4
     answers = re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)
-    told = (p.ClaimAnswer, p.Answer, p.ActAnswer, p.Uploaded, p.MessagesAnswer)
+    told = (p.ClaimAnswer, p.Answer, ps.ActAnswer, p.Uploaded, p.MessagesAnswer)
     for body, wanted in zip(answers, told, strict=True):
         assert msgspec.json.decode(body, type=wanted) is not None

@@ -10,11 +10,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
     from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
     from tenure.embedded.undoing import Undone, UndoView
     from tenure.orchestrator.receipts import ReceiptView
+    from tenure.orchestrator.spending import By, RunCosts, SpendingView
     from tenure.orchestrator.tries import TryView
 
 
@@ -73,6 +76,16 @@ class Desk(Protocol):
 
     async def receipts(self, run_id: str | None = None) -> list[ReceiptView]:
         """The receipts of a run, or of all runs those that nobody knows the end of."""
+        ...
+
+    async def costs(self, run_id: str) -> RunCosts:
+        """What a run has spent."""
+        ...
+
+    async def spending(
+        self, *, by: By = "workflow", since: datetime | None = None, until: datetime | None = None
+    ) -> SpendingView:
+        """What all runs have spent."""
         ...
 
     async def receipt(self, receipt_id: str) -> ReceiptView:

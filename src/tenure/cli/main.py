@@ -34,6 +34,7 @@ COMMANDS: dict[str, Line] = {
     "runs": Line("runs", "Runs", "List, show, watch and steer runs; say why one waits."),
     "approvals": Line("approvals", "Runs", "What people are asked, and their answers."),
     "receipts": Line("receipts", "Runs", "What runs did to the world; say how an unknown action ended."),
+    "costs": Line("costs", "Runs", "What runs have spent, per workflow, provider, model or day."),
     "undo": Line("undo", "Runs", "Take back what a finished run did to the world."),
     "signal": Line("signal", "Runs", "Deliver an event to a run."),
     "schedule": Line("schedule", "Runs", "Start runs by the clock."),

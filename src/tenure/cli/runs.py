@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tenure.cli.watching import Ended
     from tenure.embedded import Engine, EventView, RunView, StepView, Why
     from tenure.embedded.looking import LogView
+    from tenure.orchestrator.spending import RunCosts
     from tenure.orchestrator.views import TryView
 
 _app = typer.Typer(
@@ -211,15 +212,12 @@ def show(
         print_json(ask(db, tenant, lambda desk: desk.document(run, profile or "", at)))
         return
 
-    async def call(desk: Desk) -> tuple[RunView, list[StepView], Why]:
-        return await desk.get(run), await desk.steps(run), await desk.why(run)
+    async def call(desk: Desk) -> tuple[RunView, list[StepView], Why, RunCosts]:
+        return await desk.get(run), await desk.steps(run), await desk.why(run), await desk.costs(run)
 
-    view, steps, reason = ask(db, tenant, call)
-    from tenure.orchestrator.views import summed
-
-    costs = summed(cost for step in steps for cost in step.costs)
+    view, steps, reason, costs = ask(db, tenant, call)
     if as_json:
-        print_json({"run": view, "steps": steps, "costs": costs, "why": reason})
+        print_json({"run": view, "steps": steps, "costs": costs.lines, "spent": costs, "why": reason})
     else:
         show_run(view, steps, reason, costs, everything=everything)
 

@@ -14,6 +14,7 @@ from tenure.cli.console import out, shown
 from tenure.orchestrator.step_views import title_of
 
 if TYPE_CHECKING:
+    from tenure.orchestrator.spending import RunCosts
     from tenure.orchestrator.views import CostView, RunLine, RunView, StepView
     from tenure.orchestrator.why import Why
 
@@ -194,7 +195,7 @@ def costs_text(costs: Iterable[CostView]) -> str:
 
 
 def show_run(
-    run: RunView, steps: list[StepView], why: Why, costs: Iterable[CostView], *, everything: bool = False
+    run: RunView, steps: list[StepView], why: Why, costs: RunCosts, *, everything: bool = False
 ) -> None:
     """One run: what it is, how it is, its steps."""
     console = out()
@@ -220,7 +221,8 @@ def show_run(
         ("started", when(run.started_at)),
         ("finished", run.finished and f"{when(run.finished_at)} (took {lasted(run.seconds)})"),
         ("deadline", "" if run.finished else when(run.deadline_at)),
-        ("costs", costs_text(costs)),
+        ("budget", None if costs.budget is None else f"spent {costs.text}"),
+        ("costs", costs_text(costs.lines)),
         ("input", None if run.input is None else value_text(run.input)),
         ("output", None if run.output is None else value_text(run.output)),
         ("error", None if run.status == "succeeded" else _error(run)),

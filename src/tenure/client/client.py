@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tenure.client.costs import RemoteCosts
 from tenure.client.evidence import RemoteEvidence
 from tenure.client.receipts import RemoteReceipts
 from tenure.client.schedules import RemoteSchedules
@@ -37,7 +38,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Client(RemoteEvidence, RemoteReceipts, RemoteUndoing):
+class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
     """See the laws above. An async context manager."""
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tenure.kernel.costs import Cost
+from tenure.kernel.terms import NONE, Terms
 
 Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"]
 
@@ -313,6 +314,8 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     plan: tuple[StepSpec, ...] = (BODY,)
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     timeout_seconds: float | None = None
+    terms: Terms = NONE
+    """What its workflow asks of its runs. (What a run goes on as has this run's, and what is left of its budget.)"""
 
 
 class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):

@@ -34,6 +34,8 @@ class CostView(msgspec.Struct, frozen=True, kw_only=True):
     tokens_out: int
     money: float
     currency: str
+    micros: int = 0
+    """The same money as `money`, exactly: in millionths."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ class _Cost(msgspec.Struct, frozen=True):
     tokens_out: int = 0
     micros: int = 0
     currency: str = "USD"
+    calls: int = 1
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -155,7 +158,8 @@ def summed(costs: Iterable[CostView]) -> tuple[CostView, ...]:
                 calls=known.calls + cost.calls,
                 tokens_in=known.tokens_in + cost.tokens_in,
                 tokens_out=known.tokens_out + cost.tokens_out,
-                money=round(known.money + cost.money, 6),
+                money=(known.micros + cost.micros) / 1e6,
+                micros=known.micros + cost.micros,
             )
         )
     return tuple(found[key] for key in sorted(found))
@@ -167,11 +171,12 @@ def costs_of(meta: _Meta) -> tuple[CostView, ...]:
         CostView(
             provider=c.provider,
             model=c.model,
-            calls=1,
+            calls=c.calls,
             tokens_in=c.tokens_in,
             tokens_out=c.tokens_out,
             money=c.micros / 1e6,
             currency=c.currency,
+            micros=c.micros,
         )
         for c in meta.costs
     )

@@ -7,21 +7,8 @@ import threading
 from contextlib import suppress
 from typing import Any, Protocol
 
-import msgspec
-
+from tenure.kernel.costs import Cost
 from tenure.orchestrator import spans
-
-
-class Cost(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call to a provider cost."""
-
-    provider: str
-    model: str
-    tokens_in: int = 0
-    tokens_out: int = 0
-    micros: int = 0
-    """Money in millionths of the currency's unit."""
-    currency: str = "USD"
 
 
 class Beside(Protocol):
@@ -32,6 +19,10 @@ class Beside(Protocol):
 
     def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
         """Keep a line beside the run's history."""
+        ...
+
+    def spend(self, cost: Cost) -> None:
+        """Tell of a cost with the next message."""
         ...
 
 
@@ -111,6 +102,11 @@ class Frame:
             self._loop, self._moved = asyncio.get_running_loop(), asyncio.Event()
         await self._moved.wait()
         self._moved.clear()
+
+    def spend(self, cost: Cost) -> None:
+        """What a call to a provider cost: shown with this step, and counted for the run."""
+        self.costs.append(cost)
+        self._line.spend(cost)
 
     def log(self, level: str, text: str, fields: dict[str, Any]) -> None:
         """A line beside the run's history."""

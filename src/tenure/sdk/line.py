@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure.kernel.commands import ApprovalSpec, RecordCheckpoint, StartChild, WaitSpec
+from tenure.kernel.costs import Cost
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Step
@@ -100,6 +101,17 @@ class Line(Protocol):
 
     async def in_process(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a step's function in a process of its own; cancelling this kills it."""
+        ...
+
+    def spend(self, cost: Cost) -> None:
+        """Tell of a cost with the next message."""
+        ...
+
+    costs: list[Cost]
+    """What was spent and not told of yet."""
+
+    def told(self) -> tuple[Cost, ...]:
+        """What the next message has to tell of costs; it is told of with that."""
         ...
 
     def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:

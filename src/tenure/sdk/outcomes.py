@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from tenure.errors import CODES, TenureError
 from tenure.kernel import retry
+from tenure.kernel.costs import Cost, added_up
 from tenure.kernel.decide.checks import is_name
 from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
-from tenure.limits import CODE_CHARS_MAX, META_BYTES_MAX
+from tenure.limits import CODE_CHARS_MAX, LABEL_CHARS_MAX, META_BYTES_MAX
 from tenure.sdk.definitions import Step
 from tenure.sdk.faults import ApprovalExpired, ApprovalRejected, Failure, ResumeFailed, StepFailed
-from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.frame import Frame
 from tenure.store.port import Waited
 
 MESSAGE_CHARS_MAX = 4_000
 WORD_CHARS_MAX = 100
-CURRENCY_CHARS_MAX = 8
-OTHERS = "others"
-"""Where there is no room for every provider and model."""
 
 LOST = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
 """Refusals that mean: this lease is over."""
@@ -48,34 +44,25 @@ def told_of(step: Step[..., Any], frame: Frame, begun: int) -> str:
     spent = (time.perf_counter_ns() - begun) // 1000
     if step.agent is None and not frame.costs:
         return f'{{"us":{spent}}}'
-    tokens_in = sum(cost.tokens_in for cost in frame.costs)
-    tokens_out = sum(cost.tokens_out for cost in frame.costs)
-    told = _Meta(
-        spent, step.agent and step.agent[:WORD_CHARS_MAX], added_up(frame.costs), tokens_in, tokens_out
-    )
-    while len(encoded := _encode_meta(told)) > META_BYTES_MAX and len(told.costs) > 1:
-        kept = len(told.costs) // 2
-        others = [replace(cost, provider=OTHERS, model=OTHERS) for cost in told.costs[kept:]]
-        told.costs = added_up([*told.costs[:kept], *others])
+    return _told(spent, step.agent, frame.costs, META_BYTES_MAX)
+
+
+def told_of_tool(costs: list[Cost], begun: int) -> str | None:
+    """What is kept of a try of a tool that has told of costs."""
+    if not costs:
+        return None
+    return _told((time.perf_counter_ns() - begun) // 1000, None, costs, LABEL_CHARS_MAX)
+
+
+def _told(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) -> str:
+    tokens_in = sum(cost.tokens_in for cost in costs)
+    tokens_out = sum(cost.tokens_out for cost in costs)
+    told = _Meta(spent, agent and agent[:WORD_CHARS_MAX], added_up(costs), tokens_in, tokens_out)
+    most = len(told.costs)
+    while len(encoded := _encode_meta(told)) > bytes_max and most > 1:
+        most //= 2
+        told.costs = added_up(told.costs, most)
     return encoded.decode()
-
-
-def added_up(costs: Iterable[Cost]) -> list[Cost]:
-    """What was spent, by provider and model, the dearest first."""
-    sums: dict[tuple[str, str, str], Cost] = {}
-    for cost in costs:
-        key = cost.provider[:WORD_CHARS_MAX], cost.model[:WORD_CHARS_MAX], cost.currency[:CURRENCY_CHARS_MAX]
-        old = sums.get(key)
-        sums[key] = Cost(
-            *key[:2],
-            cost.tokens_in + (old.tokens_in if old else 0),
-            cost.tokens_out + (old.tokens_out if old else 0),
-            cost.micros + (old.micros if old else 0),
-            key[2],
-        )
-    return sorted(
-        sums.values(), key=lambda cost: (cost.micros, cost.tokens_in + cost.tokens_out), reverse=True
-    )
 
 
 def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:

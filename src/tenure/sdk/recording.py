@@ -64,6 +64,8 @@ class Recording:
     def record(self, key: str, **fields: Any) -> None:
         """Record a checkpoint; durable at the next barrier."""
         self.flush()
+        if self.line.costs:
+            fields["spent"] = self.line.told()
         self._unsent = RecordCheckpoint(**self.line.head(), name=key, **fields)
         self._loop.call_soon(self.flush)
 
@@ -93,6 +95,9 @@ class Recording:
                     raise self._trouble(refused) from refused
                 if reply.cancel:
                     self.line.hurry()
+                if reply.state == "refused":  # the run has spent more than it may, and has ended
+                    self.end(LeaseLost(reply.outcome or "refused"))
+                    self.check()
 
     def _trouble(self, refused: TenureError) -> BaseException:
         """What a refusal of something durable means: the body is over, unless it is about the content alone."""

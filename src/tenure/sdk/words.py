@@ -22,11 +22,14 @@ import msgspec
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
+from tenure.kernel.costs import Cost
+from tenure.kernel.decide.checks import is_name
+from tenure.limits import COST_COUNT_MAX, COST_CURRENCY_CHARS_MAX, COST_WORD_CHARS_MAX, SPENT_MICROS_MAX
 from tenure.sdk import codec, here
 from tenure.sdk.body import Body
 from tenure.sdk.definitions import Step, Workflow, registry
 from tenure.sdk.faults import ChildFailed, WaitExpired
-from tenure.sdk.frame import Cost, Frame
+from tenure.sdk.frame import Frame
 from tenure.sdk.options import Duration, in_seconds
 from tenure.sdk.outcomes import refusal
 from tenure.sdk.past import PATCHED
@@ -396,6 +399,7 @@ async def _start(
         plan=workflow.plan,
         on_close=on_close,
         timeout_seconds=workflow.timeout_seconds,
+        terms=workflow.terms,
     )
     no = await body.open(key, child=child)
     known = body.past.waits.get(key)
@@ -465,9 +469,22 @@ def report_cost(
     money: float | str | None = None,
     currency: str = "USD",
 ) -> None:
-    """Tell what a call to a provider cost; kept with the step that made it. Used inside a step."""
+    """Tell what a call to a provider cost; shown with the step that made it, and counted against the run's budget where that is in
+    the same currency. Used inside a step."""
     frame = current()
     micros = 0 if money is None else round(float(money) * 1_000_000)
     if tokens_in < 0 or tokens_out < 0 or micros < 0:
         raise TenureError("INVALID_INPUT", "costs are not negative")
-    frame.costs.append(Cost(provider, model, tokens_in, tokens_out, micros, currency))
+    if max(tokens_in, tokens_out) > COST_COUNT_MAX or micros > SPENT_MICROS_MAX:
+        raise TenureError("INVALID_INPUT", "that is more than one call can cost")
+    for word, most in (
+        (provider, COST_WORD_CHARS_MAX),
+        (model, COST_WORD_CHARS_MAX),
+        (currency, COST_CURRENCY_CHARS_MAX),
+    ):
+        if not is_name(word, 1, most):
+            raise TenureError(
+                "INVALID_INPUT",
+                f"{word[:40]!r}: a provider, a model and a currency have a name of at most {most} printable characters",
+            )
+    frame.spend(Cost(provider, model, tokens_in, tokens_out, micros, currency))

@@ -25,6 +25,7 @@ MODULES = (
     "about",
     "admin",
     "approvals",
+    "costs",
     "creating",
     "evidence",
     "freezes",

@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from tenure.sdk import codec, here
 from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
 from tenure.sdk.frame import Frame
+from tenure.sdk.outcomes import told_of_tool
 from tenure.sdk.trying import left, plainly, within
 from tenure.worker.governed import Governed
 
@@ -98,6 +100,7 @@ class Declared:
             input=await self._kept(body),
             plan=workflow.plan,
             timeout_seconds=workflow.timeout_seconds,
+            terms=workflow.terms,
         )
         reply = await self._held.open_wait(LABEL, child=child)
         assert reply.no is not None
@@ -129,9 +132,13 @@ class Declared:
         frame = Frame(held.run_id, lease.workflow, lease.name, lease.n, key, held, lease.trace)
         here.enter(frame)  # in this lease's own task
         work = asyncio.ensure_future(self._tried(tool, body))
-        value = await within(
-            held, work, frame, f"tool {tool.name!r}", None, tool.progress_seconds, tool.is_async
-        )
+        begun = time.perf_counter_ns()
+        try:
+            value = await within(
+                held, work, frame, f"tool {tool.name!r}", None, tool.progress_seconds, tool.is_async
+            )
+        finally:
+            held.cost = told_of_tool(frame.costs, begun)
         return await self._kept(tool.codec.encode(value))
 
     async def _tried(self, tool: Tool, body: bytes | None) -> Any:

@@ -20,6 +20,7 @@ import msgspec
 from tenure import ids
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine
+from tenure.kernel.costs import Cost, added_up
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.store.port import Waited
 from tenure.worker.isolated import run_isolated
@@ -48,6 +49,8 @@ class Held:
         "_threads",
         "body",
         "cancel",
+        "cost",
+        "costs",
         "last",
         "lease",
         "lost",
@@ -89,6 +92,10 @@ class Held:
         self.output: bytes | None = None
         """What a run came to that ended with it."""
         self._progress = ""
+        self.costs: list[Cost] = []
+        """What was spent and not told of yet."""
+        self.cost: str | None = None
+        """What a tool's try has cost in all, to be shown with it."""
         self.body: Body | None = None
         """The workflow that runs under it now."""
 
@@ -115,6 +122,16 @@ class Held:
             "tenant": lease.tenant,
             "context": self._context,
         }
+
+    def spend(self, cost: Cost) -> None:
+        """Tell of a cost with the next message; from whichever thread."""
+        self.costs.append(cost)
+
+    def told(self) -> tuple[Cost, ...]:
+        """What the next message has to tell of costs. (Threads may add to them meanwhile.)"""
+        told = self.costs[:]
+        del self.costs[: len(told)]
+        return tuple(added_up(told))
 
     # ---------------------------------------------------------------------------------- conversation
 

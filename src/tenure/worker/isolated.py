@@ -4,7 +4,7 @@ Laws:
 1. What goes in and comes out is JSON by the types the function declares: nothing is unpickled.
 2. The process and everything it started is killed when the step is cancelled or times out, when the function has
    returned, and when the worker dies, whichever way that happens.
-3. What it prints goes to the worker's stderr; words of progress, log lines and the answer have a pipe of their own.
+3. What it prints goes to the worker's stderr; words of progress, log lines, costs and the answer have a pipe of their own.
 4. A process that ends without an answer fails its step, and nothing else. One that was killed from outside (out of memory)
    may be tried again under every profile: that says nothing about the work.
 """
@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.kernel.costs import Cost
 from tenure.limits import ARTIFACT_BYTES_MAX
 from tenure.sdk import here
 from tenure.sdk.codec import Parameters, encode
@@ -49,10 +50,11 @@ class _Call(msgspec.Struct):
 
 
 class _Said(msgspec.Struct, omit_defaults=True):
-    """A line from the process: a word of progress, a log line, or the answer."""
+    """A line from the process: a word of progress, a log line, a cost, or the answer."""
 
     progress: str | None = None
     log: tuple[str, str, dict[str, Any]] | None = None
+    cost: Cost | None = None
     value: msgspec.Raw = msgspec.Raw(b"null")
     code: str | None = None
     message: str = ""
@@ -61,7 +63,7 @@ class _Said(msgspec.Struct, omit_defaults=True):
     @property
     def is_answer(self) -> bool:
         """Whether it is the last."""
-        return self.progress is None and self.log is None
+        return self.progress is None and self.log is None and self.cost is None
 
 
 async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,6 +157,8 @@ async def _listen(reading: int, frame: Frame | None) -> _Said | None:
                 frame.progress(said.progress)
             if frame is not None and said.log is not None:
                 frame.log(*said.log)
+            if frame is not None and said.cost is not None:
+                frame.spend(said.cost)
     finally:
         transport.close()
     return None
@@ -190,6 +194,10 @@ class _Beside:
     def log(self, _step: str, level: str, text: str, fields: dict[str, Any]) -> None:
         """See `sdk.frame.Beside`."""
         self._say(_Said(log=(level, text, fields)))
+
+    def spend(self, cost: Cost) -> None:
+        """See `sdk.frame.Beside`."""
+        self._say(_Said(cost=cost))
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The runner protocol: every request and every answer, for the server and for the worker that speaks it alike.
 
 Laws:
-1. `docs/runner-protocol.md` says all of it, and a test compares the two: what is added here is added there.
+1. `docs/runner-protocol.md` says all of it, and a test compares the two: what is added here is added there. What a lease's holder is
+   told of its step, and its acts, are in `tenure.worker.protocol_state`.
 2. Payloads and times travel as `tenure.worker.values` says.
 3. Fields are only ever added, and answers may have more of them than a runner knows.
 """
@@ -16,6 +17,7 @@ from msgspec import UNSET
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
+from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX
 
 WAIT_SECONDS_MAX = 30.0
@@ -23,8 +25,6 @@ MESSAGES_MAX = 1_000
 """Messages in one request."""
 LINES_MAX = 1_000
 """Log lines in one message."""
-ACT_SECONDS_MAX = 60.0
-"""How long an act may take before it is answered."""
 
 # ------------------------------------------------------------------------------------------- claims
 
@@ -149,6 +149,8 @@ class Checkpoint(Said, kw_only=True, frozen=True):
     input: Any = UNSET
     closes: int | None = None
     meta: dict[str, Any] | None = None
+    spent: tuple[Spent, ...] = ()
+    """What was spent since the last message that said so; counted once, however often this is sent."""
 
 
 class LogEntry(_Asked, kw_only=True, frozen=True):
@@ -219,6 +221,10 @@ class ChildRun(_Asked, kw_only=True, frozen=True):
     """Without one: the code-first workflow of this name and version."""
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     timeout_seconds: float | None = None
+    budget: str | None = None
+    """What it may cost, like `5 USD`."""
+    compensate: bool = False
+    """Whether its cancellation undoes what it did."""
     run_id: str | None = None
     """An id of the runner's own making, which nobody has; else the server makes one."""
 
@@ -240,9 +246,11 @@ class Propose(Said, kw_only=True, frozen=True):
 
 
 class Cost(Said, kw_only=True, frozen=True):
-    """What this try has cost so far."""
+    """What was spent since the last message that said so."""
 
-    cost: str
+    spent: tuple[Spent, ...] = ()
+    cost: str | None = None
+    """What this try has cost in all, as a text that is shown with it."""
 
 
 class Complete(Said, kw_only=True, frozen=True):
@@ -250,6 +258,8 @@ class Complete(Said, kw_only=True, frozen=True):
 
     output: Any = UNSET
     cost: str | None = None
+    spent: tuple[Spent, ...] = ()
+    """As in `cost`."""
     last: Checkpoint | None = None
     """A checkpoint recorded just before, in the same breath."""
     restart: ChildRun | None = None
@@ -264,6 +274,8 @@ class Fail(Said, kw_only=True, frozen=True):
     retryable: bool | None = None
     """Left out: the run's profile classifies the code."""
     cost: str | None = None
+    spent: tuple[Spent, ...] = ()
+    """As in `cost`."""
 
 
 class Release(Said, kw_only=True, frozen=True):
@@ -326,52 +338,6 @@ for _one in ADDRESSED.values():
     AnyMessage = _one if AnyMessage is None else AnyMessage | _one
 
 
-class Act(_Asked, kw_only=True, frozen=True):
-    """`POST /runner/leases/{id}/act`: have the server do something to the world, as the tenant's policy allows it."""
-
-    label: str
-    """Which act of its step this is: the same again is the same act."""
-    action: str
-    """`connector.operation`."""
-    target: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    key: str = ""
-    """Its idempotency key; empty: made from run, step and label."""
-    why: str = ""
-    """In words, for the people who are asked."""
-    retries: int | None = None
-    """How often it is tried again where it is known not to have happened; left out: you count."""
-    fresh: bool = False
-    """Nothing was asked under this label before."""
-    reverses: tuple[str, int] | None = None
-    """The receipt that it takes back: run and number."""
-    expects: dict[str, Any] | None = None
-    """What the target must look like for that."""
-
-
-class ActAnswer(_Told, kw_only=True, frozen=True):
-    """What became of an act."""
-
-    state: Literal["done", "wait", "failed", "conflict", "refused", "misfit", "cancel"]
-    """`done`: `result` is what the service answered. `wait`: suspend on `wait`, and ask again when it has settled. `failed`: it
-    was not done; from `retry_at` on it may be asked for again, without one never. `conflict`: what was to be taken back is no
-    longer what was written. `refused`: the step has ended. `misfit`: something else was asked under this label. `cancel`: stop."""
-    result: Any = None
-    wait: int | None = None
-    code: str = ""
-    message: str = ""
-    retry_at: datetime | None = None
-    tried: bool = False
-    """Of a failed one: it was tried now, and not before."""
-    receipt: int | None = None
-
-
-class Actions(_Told, kw_only=True, frozen=True):
-    """`GET /runner/actions`: what the server can do for its runners."""
-
-    actions: list[str]
-
-
 class Fault(_Told, kw_only=True, frozen=True):
     """Why a message of a batch was refused."""
 
@@ -412,112 +378,6 @@ class MessagesAnswer(_Told, kw_only=True, frozen=True):
 
     answers: list[Answer]
     leases: list[GrantedLease] = []
-    now: datetime
-
-
-# -------------------------------------------------------------------------------------- a lease, looked at
-
-
-class RecordedCheckpoint(_Told, kw_only=True, frozen=True):
-    """A checkpoint of the step."""
-
-    name: str
-    no: int
-    state: str
-    attempt: int
-    resumable: bool
-    idempotent: bool
-    arguments: str
-    at: datetime
-    tries: int
-    next_at: datetime | None = None
-    error: str | None = None
-    meta: Any = None
-    output: Any = UNSET
-    erased: bool = False
-    """It had an output, which is no more."""
-
-
-class OpenedWait(_Told, kw_only=True, frozen=True):
-    """A wait of the step, with its answer."""
-
-    no: int
-    label: str
-    kind: str
-    name: str
-    state: str
-    outcome: str | None = None
-    opened_at: datetime
-    expires_at: datetime | None = None
-    settled_at: datetime | None = None
-    result: Any = UNSET
-    """What the event brought."""
-    revision: int | None = None
-    decided_by: str | None = None
-    reason: Any = UNSET
-    child_id: str | None = None
-    child_outcome: str | None = None
-    child_code: str | None = None
-    child_output: Any = UNSET
-    child_error: Any = UNSET
-
-
-class ActReceipt(_Told, kw_only=True, frozen=True):
-    """An act of the step, and what became of it."""
-
-    label: str
-    no: int
-    tries: int
-    own: bool = True
-    """Else of a run that this one resumes."""
-    action: str
-    key: str
-    state: str
-    """`intent`, `unknown`, `succeeded`, `failed`, `reversed`, or `reused` (another run's effect)."""
-    attempt: int
-    intent_at: datetime
-    settled_at: datetime | None = None
-    eligible_at: datetime | None = None
-    error: str | None = None
-    wait: int | None = None
-    request: Any = UNSET
-    """Target and fields."""
-    result: Any = UNSET
-    """What the service answered; of a failed one its message."""
-
-
-class BufferedEvent(_Told, kw_only=True, frozen=True):
-    """An event that was delivered to the run and that no wait has taken yet."""
-
-    name: str
-    event_id: str
-    source: str
-    received_at: datetime
-    payload: Any = UNSET
-
-
-class RunFacts(_Told, kw_only=True, frozen=True):
-    """What steps of a workflow file are made from."""
-
-    input: Any = UNSET
-    outputs: dict[str, Any] = {}
-    """Of the steps that have succeeded; null for those that have none."""
-    version: str
-    repo: str | None = None
-    trigger: dict[str, Any] = {}
-
-
-class LeaseState(_Told, kw_only=True, frozen=True):
-    """`GET /runner/leases/{id}`: all that its holder goes on from."""
-
-    lease: LeaseInfo
-    cancel: bool
-    checkpoints: list[RecordedCheckpoint]
-    waits: list[OpenedWait]
-    events: list[BufferedEvent]
-    acts: list[ActReceipt] = []
-    run: RunFacts | None = None
-    """With `?run=true`."""
     now: datetime
 
 

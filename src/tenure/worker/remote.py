@@ -38,6 +38,7 @@ from tenure.sdk.past import Past
 from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.heart import AGAIN, Heart
 from tenure.worker.link import Link
 from tenure.worker.pace import HOST_PACE, Pace
@@ -57,8 +58,8 @@ _HOST = HostClock()
 _encode = msgspec.json.Encoder().encode
 _MESSAGES = msgspec.json.Decoder(p.MessagesAnswer).decode
 _CLAIMED = msgspec.json.Decoder(p.ClaimAnswer).decode
-_STATE = msgspec.json.Decoder(p.LeaseState).decode
-_ACTED = msgspec.json.Decoder(p.ActAnswer).decode
+_STATE = msgspec.json.Decoder(ps.LeaseState).decode
+_ACTED = msgspec.json.Decoder(ps.ActAnswer).decode
 _UPLOADED = msgspec.json.Decoder(p.Uploaded).decode
 
 
@@ -203,7 +204,7 @@ class RemoteStation:
 
     # ------------------------------------------------------------------------------------------ looking
 
-    async def _state(self, lease: Lease, *, run: bool = False) -> p.LeaseState:
+    async def _state(self, lease: Lease, *, run: bool = False) -> ps.LeaseState:
         path = f"/runner/leases/{lease_text(*key_of(lease))}" + ("?run=true" if run else "")
         state = _STATE(await self._link.get(path, self._token(lease)))
         self._heard_time(state.now)
@@ -232,7 +233,9 @@ class RemoteStation:
         """Have the server's governor do something: policy, secrets and the call stay there."""
         del held_until  # the server knows its leases better
         said = _encode(asked(ask))
-        answer = await self._link.act(lease_text(*key_of(lease)), said, self._token(lease), p.ACT_SECONDS_MAX)
+        answer = await self._link.act(
+            lease_text(*key_of(lease)), said, self._token(lease), ps.ACT_SECONDS_MAX
+        )
         return told(_ACTED(answer))
 
     async def actions(self) -> Sequence[str]:
@@ -244,7 +247,7 @@ class RemoteStation:
                 if refused.code != "NOT_FOUND":  # a server from before there were any
                     raise
                 answer = b'{"actions":[]}'
-            self._actions = msgspec.json.decode(answer, type=p.Actions).actions
+            self._actions = msgspec.json.decode(answer, type=ps.Actions).actions
         return self._actions
 
     def own(self) -> Sequence[Workflow[..., Any]]:
@@ -416,7 +419,7 @@ def _us(at: Any) -> int | None:
     return None if at is None else micros(at)
 
 
-def _recorded(row: p.RecordedCheckpoint) -> Recorded:
+def _recorded(row: ps.RecordedCheckpoint) -> Recorded:
     output = taken(row.output)
     return Recorded(
         name=row.name,
@@ -436,7 +439,7 @@ def _recorded(row: p.RecordedCheckpoint) -> Recorded:
     )
 
 
-def _acted(row: p.ActReceipt) -> Acted:
+def _acted(row: ps.ActReceipt) -> Acted:
     connector, _, operation = row.action.partition(".")
     return Acted(
         label=row.label,
@@ -462,7 +465,7 @@ def _acted(row: p.ActReceipt) -> Acted:
     )
 
 
-def _waited(row: p.OpenedWait) -> Waited:
+def _waited(row: ps.OpenedWait) -> Waited:
     return Waited(
         no=row.no,
         label=row.label,

@@ -11,12 +11,14 @@ from typing import Any
 
 import msgspec
 
-from tenure import ids
+from tenure import ids, money
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Reply
+from tenure.kernel.terms import Terms
 from tenure.sdk.acting import Ask, Told
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.values import maybe, micros, shown, taken
 
 _PLAIN = tuple(name for name in p.PlanStep.__struct_fields__ if name != "input")
@@ -31,6 +33,7 @@ def _child(child: c.StartChild) -> p.ChildRun:
         p.PlanStep(**{name: getattr(spec, name) for name in _PLAIN}, input=shown(spec.input))
         for spec in child.plan
     )
+    terms = child.terms
     return p.ChildRun(
         workflow=child.workflow,
         code_version=child.code_version,
@@ -39,6 +42,8 @@ def _child(child: c.StartChild) -> p.ChildRun:
         plan=plan,
         on_close=child.on_close,
         timeout_seconds=child.timeout_seconds,
+        budget=None if terms.budget is None else money.shown(terms.budget, terms.currency),
+        compensate=terms.compensate,
         run_id=ids.run_text(child.run_id),
     )
 
@@ -59,6 +64,7 @@ def _checkpoint(m: c.RecordCheckpoint) -> dict[str, Any]:
         "input": shown(m.input),
         "closes": m.closes,
         "meta": None if m.meta is None else msgspec.Raw(m.meta.encode()),
+        "spent": m.spent,
     }
 
 
@@ -67,6 +73,7 @@ def _complete(m: c.Complete) -> dict[str, Any]:
         "seq": m.seq,
         "output": shown(m.output),
         "cost": m.cost,
+        "spent": m.spent,
         "last": None if m.last is None else p.Checkpoint(**_checkpoint(m.last)),
         "restart": None if m.restart is None else _child(m.restart),
     }
@@ -74,7 +81,14 @@ def _complete(m: c.Complete) -> dict[str, Any]:
 
 def _fail(m: c.Fail) -> dict[str, Any]:
     message = m.message.decode(errors="replace")
-    return {"seq": m.seq, "code": m.code, "message": message, "retryable": m.retryable, "cost": m.cost}
+    return {
+        "seq": m.seq,
+        "code": m.code,
+        "message": message,
+        "retryable": m.retryable,
+        "cost": m.cost,
+        "spent": m.spent,
+    }
 
 
 def _opened(m: c.OpenWait) -> tuple[str, dict[str, Any]]:
@@ -100,7 +114,7 @@ _WORDS: dict[type[c.LeaseMessage], tuple[str, Callable[[Any], dict[str, Any]]]] 
     c.Heartbeat: ("heartbeat", lambda m: {"seq": m.seq, "progress": m.progress}),
     c.Uploading: ("uploading", lambda m: {"seq": m.seq}),
     c.Suspend: ("suspend", lambda m: {"seq": m.seq, "waits": m.waits}),
-    c.ReportCost: ("cost", lambda m: {"seq": m.seq, "cost": m.cost}),
+    c.ReportCost: ("cost", lambda m: {"seq": m.seq, "cost": m.cost, "spent": m.spent}),
     c.Release: ("release", lambda m: {"seq": m.seq}),
     c.Park: ("park", lambda m: {"seq": m.seq, "why": m.why}),
     c.CancelAck: ("cancel-ack", lambda m: {"seq": m.seq}),
@@ -130,12 +144,12 @@ def heard(answer: p.Answer) -> Reply:
     )
 
 
-def asked(ask: Ask) -> p.Act:
+def asked(ask: Ask) -> ps.Act:
     """An act as a worker asks for it."""
-    return p.Act(**{name: getattr(ask, name) for name in p.Act.__struct_fields__})
+    return ps.Act(**{name: getattr(ask, name) for name in ps.Act.__struct_fields__})
 
 
-def told(answer: p.ActAnswer) -> Told:
+def told(answer: ps.ActAnswer) -> Told:
     """What a worker was told of an act."""
     return Told(
         state=answer.state,
@@ -152,14 +166,14 @@ def told(answer: p.ActAnswer) -> Told:
 # ----------------------------------------------------------------------------------------- to commands
 
 
-def ask_of(act: p.Act) -> Ask:
+def ask_of(act: ps.Act) -> Ask:
     """An act as a governor hears it."""
-    return Ask(**{name: getattr(act, name) for name in p.Act.__struct_fields__})
+    return Ask(**{name: getattr(act, name) for name in ps.Act.__struct_fields__})
 
 
-def act_answered(reply: Told) -> p.ActAnswer:
+def act_answered(reply: Told) -> ps.ActAnswer:
     """What a runner is told of an act."""
-    return p.ActAnswer(
+    return ps.ActAnswer(
         state=reply.state,
         result=reply.result,
         wait=reply.no,
@@ -185,6 +199,7 @@ def _started(child: p.ChildRun, new_id: NewId) -> c.StartChild:
         plan=plan or (c.BODY,),
         on_close=child.on_close,
         timeout_seconds=child.timeout_seconds,
+        terms=Terms.of(child.budget, child.compensate),
     )
 
 
@@ -215,6 +230,7 @@ def _recorded(m: p.Checkpoint, head: Head) -> c.RecordCheckpoint:
         input=taken(m.input),
         closes=m.closes,
         meta=None if m.meta is None else msgspec.json.encode(m.meta).decode(),
+        spent=m.spent,
     )
 
 
@@ -223,6 +239,7 @@ def _completed(m: p.Complete, head: Head, new_id: NewId) -> c.Complete:
         **head,
         output=taken(m.output),
         cost=m.cost,
+        spent=m.spent,
         last=None if m.last is None else _recorded(m.last, head),
         restart=None if m.restart is None else _started(m.restart, new_id),
     )
@@ -254,7 +271,7 @@ _COMMANDS: dict[str, Callable[[Any, Head, NewId], c.LeaseMessage]] = {
     "propose": lambda m, head, _: c.OpenWait(
         **head, label=m.label, proposal=m.proposal, question=taken(m.question)
     ),
-    "cost": lambda m, head, _: c.ReportCost(**head, cost=m.cost),
+    "cost": lambda m, head, _: c.ReportCost(**head, cost=m.cost, spent=m.spent),
     "complete": _completed,
     "fail": lambda m, head, _: c.Fail(
         **head,
@@ -262,6 +279,7 @@ _COMMANDS: dict[str, Callable[[Any, Head, NewId], c.LeaseMessage]] = {
         message=m.message.encode(errors="replace"),
         retryable=m.retryable,
         cost=m.cost,
+        spent=m.spent,
     ),
     "release": lambda _, head, __: c.Release(**head),
     "park": lambda m, head, _: c.Park(**head, why=m.why),

@@ -18,6 +18,7 @@ import secrets
 import socket
 import time
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
@@ -358,6 +359,7 @@ class Worker:
 
     async def _stopped(self, held: Held) -> None:
         """The last word of work that was stopped, or stopped itself."""
+        await self._tell(held)
         if held.cancel:
             await self._last(held, c.CancelAck(**held.head()), "canceled")
         elif held.stop.is_set():
@@ -385,10 +387,14 @@ class Worker:
     async def _conclude(self, held: Held, work: asyncio.Task[bytes | None]) -> None:
         """The last word of a lease, by how its work ended."""
         fault = work.exception()
+        if fault is not None and not isinstance(fault, Suspended | LeaseLost):
+            await self._tell(held)
         if fault is None:
             output = work.result()
             try:
-                last = c.Complete(**held.head(), output=output, last=held.last)
+                last = c.Complete(
+                    **held.head(), output=output, last=held.last, cost=held.cost, spent=held.told()
+                )
                 done = await self._last(held, last, "succeeded")
             except TenureError as refused:
                 await self._fail(held, refused)
@@ -425,15 +431,24 @@ class Worker:
             plan=workflow.plan,
             timeout_seconds=workflow.timeout_seconds,
         )
-        return c.Complete(**held.head(), output=codec.restarted(ids.run_text(child.run_id)), restart=child)
+        output = codec.restarted(ids.run_text(child.run_id))
+        return c.Complete(**held.head(), output=output, restart=child, spent=held.told())
 
     async def _fail(self, held: Held, fault: BaseException) -> None:
         code, message, retryable = failure_of(fault)
         if held.lease.kind == "body" and not isinstance(fault, Failure):
             retryable = False  # the same code would do the same again; its steps have had their tries
         text = message[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
-        last = c.Fail(**held.head(), code=code, message=text, retryable=retryable)
+        last = c.Fail(
+            **held.head(), code=code, message=text, retryable=retryable, cost=held.cost, spent=held.told()
+        )
         await self._last(held, last, "failed")
+
+    async def _tell(self, held: Held) -> None:
+        """What was spent, where the last word may be one that does not tell of it."""
+        if held.costs:
+            with suppress(TenureError):  # the last word will be told the same
+                await held.say(c.ReportCost(**held.head(), cost=held.cost, spent=held.told()))
 
     async def _last(self, held: Held, message: c.LeaseMessage, outcome: str) -> bool:
         """Send a last word, again while that may help; whether it counted. A refusal of its content is raised."""
@@ -454,8 +469,10 @@ class Worker:
                 continue
             if reply.state == "suspended":
                 outcome = "suspended"  # it waits for its children to end
+            elif reply.state == "refused":
+                outcome = "failed"  # with it the run has spent more than it may
             self.counts["canceled" if reply.late else outcome] += 1
-            return not reply.late and reply.state != "suspended"
+            return not reply.late and reply.state not in ("suspended", "refused")
 
 
 async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> bytes | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from tenure import ids
 from tenure.clock import SECOND_US
+from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.governed import Purse
 from tenure.kernel.model import Run, RunSpec
 from tenure.kernel.service import Person
@@ -113,7 +114,7 @@ def run_facts(run: Run, spec: RunSpec, purse: Purse | None) -> dict[str, Any]:
         "writes": 0 if purse is None else purse.writes,
         "spent": 0 if purse is None else purse.spent,
         "budget": spec.budget,
-        "currency": spec.currency,
+        "currency": spec.currency or DEFAULT_CURRENCY,
     }
 
 

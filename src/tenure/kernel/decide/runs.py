@@ -19,6 +19,7 @@ from tenure.kernel.decide.plans import check_plan
 from tenure.kernel.decide.spending import budget_left, counted
 from tenure.kernel.draft import Decision, Draft, check_size
 from tenure.kernel.model import Run, RunSpec
+from tenure.kernel.terms import Terms
 
 
 def _trigger(run: Run, spec: RunSpec) -> Trigger:
@@ -37,7 +38,7 @@ def owe_run(
     """Owe the making of another run of the same tenant and workspace, on behalf of whoever asked for this one. One that this run
     goes on as (`again`) may spend what is left, after what is `spent` just now."""
     run, spec = d.run, d.spec()
-    left = budget_left(d) if again else None
+    terms = _left(d, spec, spent) if again else asked.terms
     check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
     for body in (asked.input, *(part.input for part in asked.plan)):
         check_size(body)
@@ -66,12 +67,22 @@ def owe_run(
         parent_no=parent_no,
         trace=run.trace,
         undo_of=spec.undo_of if again else None,
-        budget=None if left is None else max(0, left - counted(d, spent)),
-        currency=spec.currency if again else "",
-        compensate=again and spec.compensate,
+        budget=terms.budget,
+        currency=terms.currency,
+        compensate=terms.compensate,
     )
     check_command(request)
     d.owe("create", asked.run_id, request)
+
+
+def _left(d: Draft, spec: RunSpec, spent: tuple[Cost, ...]) -> Terms:
+    """What is asked of the run that this one goes on as."""
+    left = budget_left(d)
+    return Terms(
+        budget=None if left is None else max(0, left - counted(d, spent)),
+        currency=spec.currency,
+        compensate=spec.compensate,
+    )
 
 
 def complete(d: Draft, c: Complete) -> Decision:

@@ -59,6 +59,8 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /runs/{run_id}/why": _LOOK,
         "GET /runs/{run_id}/decisions": _LOOK,
         "GET /runs/{run_id}/receipts": _LOOK,
+        "GET /runs/{run_id}/costs": _LOOK,
+        "GET /costs": _LOOK,
         "GET /runs/{run_id}/evidence": _LOOK,
         "GET /runs/{run_id}/evidence/{part}/bundle": _LOOK,
         "GET /runs/{run_id}/evidence/{part}/statement": _LOOK,

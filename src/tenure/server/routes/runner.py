@@ -21,6 +21,7 @@ from tenure.server.call import Call
 from tenure.server.runner.runners import CONTENT_TYPE
 from tenure.store.remote import Ticket
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.values import moment
 
 
@@ -95,7 +96,7 @@ async def lease(
     run: Annotated[
         bool, QueryParameter(description="With the run's input and the outputs of its steps.")
     ] = False,
-) -> p.LeaseState:
+) -> ps.LeaseState:
     """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
@@ -125,7 +126,7 @@ def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
 
 
 @post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Have something done to the world")
-async def act(request: Call, lease_id: FromPath[str], data: JSONBody[p.Act]) -> p.ActAnswer:
+async def act(request: Call, lease_id: FromPath[str], data: JSONBody[ps.Act]) -> ps.ActAnswer:
     """Have the server do an action, as the policy of the lease's tenant allows it. The same label again is the same act: it is
     done once, and answered with what became of it."""
     ticket = await _holder(request, lease_id)
@@ -133,9 +134,9 @@ async def act(request: Call, lease_id: FromPath[str], data: JSONBody[p.Act]) -> 
 
 
 @get("/runner/actions", summary="What the server can do to the world")
-async def actions(request: Call) -> p.Actions:
+async def actions(request: Call) -> ps.Actions:
     """The actions of its connectors: a worker that names them (`tool:connector.operation`) is given steps that use them."""
-    return p.Actions(actions=await request.service.runners.actions())
+    return ps.Actions(actions=await request.service.runners.actions())
 
 
 @put(

@@ -14,6 +14,7 @@ from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Waited
 from tenure.store.remote import HeldLease
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.values import lease_text, maybe, moment, shown
 
 
@@ -77,9 +78,9 @@ def granted_of(lease: Lease, token: str) -> p.GrantedLease:
     return p.GrantedLease(**_about(lease), token=token)
 
 
-def recorded_of(row: Recorded) -> p.RecordedCheckpoint:
+def recorded_of(row: Recorded) -> ps.RecordedCheckpoint:
     """A checkpoint, told."""
-    return p.RecordedCheckpoint(
+    return ps.RecordedCheckpoint(
         name=row.name,
         no=row.no,
         state=row.state,
@@ -97,9 +98,9 @@ def recorded_of(row: Recorded) -> p.RecordedCheckpoint:
     )
 
 
-def acted_of(row: Acted) -> p.ActReceipt:
+def acted_of(row: Acted) -> ps.ActReceipt:
     """An act, told."""
-    return p.ActReceipt(
+    return ps.ActReceipt(
         label=row.label,
         no=row.no,
         tries=row.try_no,
@@ -118,9 +119,9 @@ def acted_of(row: Acted) -> p.ActReceipt:
     )
 
 
-def waited_of(row: Waited) -> p.OpenedWait:
+def waited_of(row: Waited) -> ps.OpenedWait:
     """A wait with its answer, told."""
-    return p.OpenedWait(
+    return ps.OpenedWait(
         no=row.no,
         label=row.label,
         kind=row.kind,

@@ -45,6 +45,7 @@ from tenure.store.beside import lines_kept, settled
 from tenure.store.port import Transaction
 from tenure.store.remote import HeldLease, Ticket, put_artifact
 from tenure.worker import protocol as p
+from tenure.worker import protocol_state as ps
 from tenure.worker.values import lease_ints, lease_text, micros, moment, shown
 from tenure.worker.wording import act_answered, answered, ask_of, command_of
 
@@ -260,7 +261,7 @@ class Runners:
             raise TenureError("UNAUTHENTICATED")
         return ticket
 
-    async def act(self, ticket: Ticket, asked: p.Act) -> p.ActAnswer:
+    async def act(self, ticket: Ticket, asked: ps.Act) -> ps.ActAnswer:
         """Do something to the world for whoever holds a lease: policy, secrets and the call stay here. What was begun goes on
         when the asker is gone; whoever asks again is told how it ended."""
         before = time.monotonic()
@@ -325,7 +326,7 @@ class Runners:
             raise _stale(held)
         return True
 
-    async def state(self, ticket: Ticket, *, with_run: bool) -> p.LeaseState:
+    async def state(self, ticket: Ticket, *, with_run: bool) -> ps.LeaseState:
         """All that a holder goes on from."""
         held = await self.look(ticket)
         if held.over_since is not None:
@@ -337,7 +338,7 @@ class Runners:
             read("resume_acts", held.run_id, held.idx),
             read("inbox_of", held.run_id),
         )
-        return p.LeaseState(
+        return ps.LeaseState(
             lease=info_of(lease),
             cancel=held.state == "canceling",
             checkpoints=[recorded_of(row) for row in checkpoints],
@@ -348,10 +349,10 @@ class Runners:
             now=moment(held.now_us),
         )
 
-    async def _run(self, lease: Lease) -> p.RunFacts:
+    async def _run(self, lease: Lease) -> ps.RunFacts:
         input_, outputs, facts = await self._engine.station.outputs(lease)
         bodies = {name: None if body is None else shown(body) for name, body in outputs.items()}
-        return p.RunFacts(
+        return ps.RunFacts(
             input=shown(input_),
             outputs=bodies,
             version=facts["version"],
@@ -359,8 +360,8 @@ class Runners:
             trigger=facts["trigger"],
         )
 
-    async def _event(self, row: Inbox) -> p.BufferedEvent:
-        return p.BufferedEvent(
+    async def _event(self, row: Inbox) -> ps.BufferedEvent:
+        return ps.BufferedEvent(
             name=row.name,
             event_id=row.event_id,
             source=row.source,

@@ -62,7 +62,9 @@ create table approval (
     reminded_at bigint,
     used_no integer,
     constraint approval_counters CHECK (people >= 1 AND revision >= 0),
+    constraint approval_decided_apart CHECK (decided_by IS NULL OR decided_by <> requester),
     constraint approval_pkey PRIMARY KEY (run_id, no),
+    constraint approval_requester_apart CHECK (POSITION(((' '::text || requester) || ' '::text) IN ((' '::text || votes) || ' '::text)) = 0),
     constraint approval_status_known CHECK (
 CASE status
     WHEN 'requested'::text THEN decided_at IS NULL AND decided_by IS NULL
@@ -72,6 +74,7 @@ CASE status
     WHEN 'canceled'::text THEN true
     ELSE false
 END),
+    constraint approval_used_by_enough CHECK (used_no IS NULL OR votes <> ''::text AND (length(votes) - length(replace(votes, ' '::text, ''::text)) + 1) >= people),
     constraint approval_used_when_approved CHECK (used_no IS NULL OR status = 'approved'::text)
 );
 CREATE INDEX approval_open ON approval USING btree (tenant, requested_at, run_id, no) WHERE status = 'requested'::text;

@@ -395,6 +395,11 @@ create table approval (
     primary key (run_id, no),
     -- I42: only what was approved is used.
     constraint approval_used_when_approved check (used_no is null or status = 'approved'),
+    -- I43: whoever asks is not among those who say yes, and does not decide; what is used has as many as it takes.
+    constraint approval_requester_apart check (instr(' ' || votes || ' ', ' ' || requester || ' ') = 0),
+    constraint approval_decided_apart check (decided_by is null or decided_by <> requester),
+    constraint approval_used_by_enough check (
+        used_no is null or (votes <> '' and length(votes) - length(replace(votes, ' ', '')) + 1 >= people)),
     -- I44: decided once, by somebody.
     constraint approval_status_known check (
         case status

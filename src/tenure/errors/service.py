@@ -1,0 +1,126 @@
+"""The server: requests, and who asks."""
+
+from __future__ import annotations
+
+from tenure.errors.spec import ErrorSpec, spec
+
+CODES: dict[str, ErrorSpec] = {
+    # -------------------------------------------------------------------------------------------- HTTP
+    "REQUEST_MALFORMED": spec(
+        400, "The request cannot be read.", "Correct it; the message says what is wrong with it."
+    ),
+    "CURSOR_INVALID": spec(
+        400,
+        "The cursor is not one of this list and this tenant.",
+        "Take it from `next_cursor` of the page before, with the same filters; or begin without one.",
+    ),
+    "FILTER_CHANGED": spec(
+        409,
+        "The token is for another filter, or the runs that fit have changed since.",
+        "Ask once more without the token, look at what fits now, and send the new one.",
+    ),
+    "UNAUTHENTICATED": spec(
+        401,
+        "There is no credential, or it is not known, expired or revoked.",
+        "Send `Authorization: Bearer tn_...`; make a key with `tenure keys create`.",
+    ),
+    "SIGNATURE_INVALID": spec(
+        401,
+        "The signature does not fit the bytes, or its time is too far off. Nothing was recorded.",
+        "Check the secret on both sides, and the sender's clock.",
+    ),
+    "FORBIDDEN": spec(
+        403, "This credential may not do that.", "docs/roles.md says which role may; ask an admin for it."
+    ),
+    "ORIGIN_REFUSED": spec(
+        403,
+        "A browser's session was used from another site.",
+        "Send the request from this server's own pages, or use a key instead of the cookie.",
+    ),
+    "APPROVER_NOT_ELIGIBLE": spec(
+        403,
+        "Only a person who is an approver, in the group that was asked, decides.",
+        "Ask somebody who is; a service's key never decides.",
+    ),
+    "NOT_FOUND": spec(404, "There is nothing at this address.", "GET /openapi.json lists the addresses."),
+    "METHOD_NOT_ALLOWED": spec(
+        405, "This address has no such method.", "The `Allow` header lists its methods."
+    ),
+    "STREAM_RESET": spec(
+        410,
+        "The events after this id are no longer kept.",
+        "Read the state anew (GET /runs), then open the stream without Last-Event-ID.",
+    ),
+    "UNSUPPORTED_MEDIA_TYPE": spec(
+        415,
+        "The body has another content type than this address takes.",
+        "Send `Content-Type: application/json`.",
+    ),
+    "RATE_LIMITED": spec(
+        429,
+        "This credential asks more often than it may.",
+        "Wait as long as Retry-After says.",
+        retryable=True,
+    ),
+    "UPSTREAM_UNAVAILABLE": spec(
+        502,
+        "What is behind this server cannot be reached.",
+        "Try again; GET /readyz tells when.",
+        retryable=True,
+    ),
+    "NOT_READY": spec(503, "The server cannot do its work now.", "Try again later.", retryable=True),
+    "LISTEN_REFUSED": spec(
+        422,
+        "The server may not, or cannot, listen at this address.",
+        "Beyond this machine it needs --tls-cert and --tls-key, or --behind-proxy; else choose a free port.",
+    ),
+    "EXTRA_MISSING": spec(
+        500,
+        "A part of Tenure is needed that is not installed.",
+        "Install it: pip install 'tenure[server]'.",
+    ),
+    "NLM_UNAVAILABLE": spec(
+        502, "The language model cannot be reached.", "Try again later, by a new run.", retryable=True
+    ),
+    "AGENT_TIMEOUT": spec(504, "The agent took longer than it may.", "Give it more time, or less to do."),
+    # ------------------------------------------------------------------------- who asks, and their things
+    "TENANT_NOT_FOUND": spec(404, "There is no such tenant.", "List them with `tenure tenants list`."),
+    "CLIENT_NOT_FOUND": spec(404, "There is no such client.", "List them with `tenure clients list`."),
+    "PERSON_NOT_FOUND": spec(404, "There is no such person.", "List them with `tenure people list`."),
+    "KEY_NOT_FOUND": spec(404, "There is no such key.", "List them with `tenure keys list`."),
+    "ALREADY_EXISTS": spec(409, "There is one of this id already.", "Choose another id."),
+    "CHANGED_MEANWHILE": spec(
+        409,
+        "Somebody else has changed it meanwhile.",
+        "Look at it again, then repeat what still makes sense.",
+        retryable=True,
+    ),
+    "ENROLMENT_INVALID": spec(
+        401,
+        "The enrolment code is not known, used or expired.",
+        "Ask an admin for a new one: `tenure people enrol`.",
+    ),
+    "SLACK_CODE_INVALID": spec(
+        422,
+        "The code from Slack is not known here, used or expired.",
+        "Type `/tenure link` in Slack for a new one; it is good for ten minutes.",
+    ),
+    "HOOK_NOT_FOUND": spec(404, "There is no such hook.", "List them with GET /hooks."),
+    "DELIVERY_NOT_FOUND": spec(
+        404, "There is no such delivery.", "List them with GET /hooks/{id}/deliveries."
+    ),
+    "WEBHOOK_NOT_FOUND": spec(404, "There is no such subscription.", "List them with GET /webhooks."),
+    "WORKFLOW_NOT_FOUND": spec(
+        404,
+        "There is no such workflow, or not in this version.",
+        "Start a worker that has it, or register it: `tenure workflows register`.",
+    ),
+    "ARTIFACT_NOT_FOUND": spec(
+        404, "The run has no such artifact.", "List them with GET /runs/{id}/artifacts."
+    ),
+    "SECRET_UNAVAILABLE": spec(
+        500,
+        "A secret's reference leads nowhere here.",
+        "Set the variable or write the file that the reference names, where the server runs.",
+    ),
+}

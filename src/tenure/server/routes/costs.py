@@ -1,0 +1,42 @@
+"""What runs have spent: of one, and added up.
+
+Law: money is whole micro-units of a currency; currencies are never added to each other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from litestar import get
+from litestar.params import FromPath, QueryParameter
+
+from tenure.orchestrator.spending import By, RunCosts, SpendingView
+from tenure.server.call import Call
+
+AddedUp = Annotated[By, QueryParameter(description="What is added up; `tenant`: just in all.")]
+Since = Annotated[
+    datetime | None,
+    QueryParameter(description="From the UTC day of this moment on; without one of the last thirty days."),
+]
+Until = Annotated[
+    datetime | None, QueryParameter(description="Up to the UTC day of this moment, which counts too.")
+]
+
+
+@get("/runs/{run_id:str}/costs", summary="What a run has spent")
+async def get_costs(request: Call, run_id: FromPath[str]) -> RunCosts:
+    """Per provider, model and currency, and against its budget. What its children spend is theirs."""
+    return await request.engine.costs(run_id)
+
+
+@get("/costs", summary="What all runs have spent")
+async def list_costs(
+    request: Call, by: AddedUp = "workflow", since: Since = None, until: Until = None
+) -> SpendingView:
+    """Added up by workflow, provider, model or day, or just in all (`by=tenant`); each currency by itself. The dearest come first,
+    days the newest first. Runs that retention has deleted are not counted any more: their evidence has what they cost."""
+    return await request.engine.spending(by=by, since=since, until=until)
+
+
+HANDLERS = [get_costs, list_costs]

@@ -1,0 +1,51 @@
+"""`tenure receipts`, beside a database: what nobody knows the end of, and the local person who says so."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tenure.embedded import Engine
+from tenure.store.policies import Governing
+from tenure.testing.doubles import ServiceDouble
+from tests.cli.shell import Tenure, in_folder
+from tests.govern.acting import ALLOW, connector, order
+
+
+@pytest.fixture
+def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+async def _lost(service: ServiceDouble, actor: str) -> str:
+    """A run whose only act was answered by nothing."""
+    async with Engine(
+        "sqlite:tenure.db", actor=actor, connectors=[connector(service.url, service.mode)]
+    ) as engine:
+        await Governing(engine.store, "default").install(ALLOW)
+        service.trouble(drop="after")
+        async with engine.worker(order):
+            run = await engine.start(order, 7)
+            while not await engine.receipts():  # noqa: ASYNC110 - looked for, as people look
+                await asyncio.sleep(0.01)
+            return run.id
+
+
+def test_what_is_unknown_is_listed_shown_and_settled(tenure: Tenure) -> None:
+    with ServiceDouble("neither") as service:
+        run = asyncio.run(_lost(service, "ci"))
+        assert "1 actions have no known end" in tenure("approvals", "list").out
+        (listed,) = tenure("receipts", "list", "--json").json()
+        assert (listed["run_id"], listed["state"]) == (run, "unknown")
+        receipt = listed["id"]
+        assert receipt in tenure("receipts", "list").out
+        shown = tenure("receipts", "show", receipt).out
+        assert service.effects[0].key in shown
+        assert "http.post" in shown
+        assert tenure("receipts", "settle", receipt, "perhaps").code == 2
+        settled = tenure("receipts", "settle", receipt, "done", "--result", '{"json": {"no": 1}}', "--json")
+        assert settled.json() == {"receipt": receipt, "state": "succeeded"}
+        assert tenure("receipts", "list").out == "nothing is unknown\n"
+        assert "succeeded" in tenure("receipts", "list", "--run", run).out
+        assert "RECEIPT_SETTLED" in tenure("receipts", "settle", receipt, "not_done").err
+        assert "RECEIPT_NOT_FOUND" in tenure("receipts", "show", "rcp_2026-01-01_aaaaaaaaaa1").err

@@ -1,0 +1,302 @@
+"""What runs spend: counted once, whatever becomes of the try, and against a budget that ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import tenure
+from tenure.declared import load
+from tenure.errors import TenureError
+from tenure.sdk import Registry, Step, Workflow
+from tenure.sdk.definitions import Tool
+from tenure.testing import Lab
+from tenure.testing.doubles import ServiceDouble
+from tests.govern.acting import lab_of, posted
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+async def _ask(money: str, model: str = "large", currency: str = "USD") -> str:
+    tenure.report_cost("openai", model, tokens_in=10, tokens_out=5, money=money, currency=currency)
+    return model
+
+
+ask: Any = Step(_ask, name="ask")
+
+
+async def _dear(amounts: list[str]) -> int:
+    for money in amounts:
+        await ask(money)
+    return len(amounts)
+
+
+dear = Workflow(_dear, name="dear", budget="1 USD")
+free = Workflow(_dear, name="free")
+
+
+@pytest.mark.clause("GOV-22")
+async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_step(url: str | None) -> None:
+    async with Lab(dear, url=url) as lab:
+        run = await lab.start(dear, ["0.40", "0.60"])
+        assert await run.result() == 2, "all of a budget may be spent"
+        run = await lab.start(dear, ["0.40", "0.60", "0.000001", "0.10"])
+        with pytest.raises(TenureError) as refused:
+            await run.result()
+        assert refused.value.code == "BUDGET_EXCEEDED"
+        view = await lab.engine.get(run.id)
+        assert (view.status, view.reason) == ("failed", "BUDGET_EXCEEDED")
+        assert {step.name for step in await run.steps()} == {"ask", "ask#2", "ask#3"}
+        costs = await lab.engine.costs(run.id)
+        assert (costs.spent, costs.budget, costs.text) == (1_000_001, 1_000_000, "1.000001 of 1.00 USD")
+        last = (await run.history())[-1]
+        assert (last.kind, last.context["reason"]) == ("checkpoint", "BUDGET_EXCEEDED")
+
+
+async def test_the_last_step_of_a_run_counts_too(url: str | None) -> None:
+    async with Lab(dear, url=url) as lab:
+        run = await lab.start(dear, ["1.50"])
+        with pytest.raises(TenureError) as refused:
+            await run.result()
+        assert refused.value.code == "BUDGET_EXCEEDED"
+
+
+async def test_after_the_budget_nothing_is_done_to_the_world(url: str | None) -> None:
+    async def spends(money: str) -> Any:
+        await ask(money)
+        return (await posted(1))["status"]
+
+    flow = Workflow(spends, name="spends", budget="1 USD")
+    with ServiceDouble() as service:
+        async with lab_of(service, flow, url=url) as lab:
+            assert await (await lab.start(flow, "1")).result() == 201
+            run = await lab.start(flow, "1.01")
+            with pytest.raises(TenureError) as refused:
+                await run.result()
+            assert refused.value.code == "BUDGET_EXCEEDED"
+            assert len(service.effects) == 1
+
+
+async def test_failed_tries_count_and_a_replay_counts_nothing_again(url: str | None) -> None:
+    tries = 0
+
+    async def flaky() -> str:
+        nonlocal tries
+        tries += 1
+        tenure.report_cost("openai", "large", money="0.10")
+        if tries < 3:
+            raise ConnectionError("the network is down")
+        return "done"
+
+    step: Any = Step(flaky, name="flaky", retries=3, backoff=["1s"])
+
+    async def whole() -> str:
+        done: str = await step()
+        await tenure.sleep("2h")
+        await ask("0.05")
+        return done
+
+    flow = Workflow(whole, name="whole")
+    async with Lab(flow, url=url) as lab:
+        run = await lab.start(flow)
+        assert await run.result() == "done"
+        costs = await lab.engine.costs(run.id)
+        assert (costs.spent, costs.budget, costs.currency) == (350_000, None, "USD")
+        assert [(line.calls, line.micros) for line in costs.lines] == [(4, 350_000)]
+
+
+async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: str | None) -> None:
+    fails = True
+
+    async def then() -> None:
+        if fails:
+            raise tenure.Failure("STEP_FAILED", "not yet", retryable=False)
+
+    step: Any = Step(then, name="then", retries=0)
+
+    async def whole() -> None:
+        await ask("0.20")
+        await step()
+
+    flow = Workflow(whole, name="whole")
+    async with Lab(flow, url=url) as lab:
+        run = await lab.start(flow)
+        with pytest.raises(TenureError):
+            await run.result()
+        fails = False
+        again = lab.run(await lab.engine.resume(run.id), flow)
+        await again.result()
+        assert (await lab.engine.costs(run.id)).spent == 200_000
+        assert (await lab.engine.costs(again.id)).lines == ()
+
+
+async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> None:
+    begun = asyncio.Event()
+
+    async def long() -> None:
+        tenure.report_cost("openai", "large", money="0.30")
+        begun.set()
+        await asyncio.Event().wait()
+
+    step: Any = Step(long, name="long")
+
+    async def whole() -> None:
+        await step()
+
+    flow = Workflow(whole, name="whole")
+    async with Lab(flow, url=url) as lab:
+        run = await lab.start(flow)
+        await lab.settle(leave="long")
+        assert begun.is_set()
+        await lab.cancel(run)
+        assert await run.reaches("canceled") == "canceled"
+        assert (await lab.engine.costs(run.id)).spent == 300_000
+
+
+async def test_another_currency_is_kept_and_counts_against_no_budget() -> None:
+    async def whole() -> None:
+        await ask("5", "large", "EUR")
+        await ask("0.50")
+
+    flow = Workflow(whole, name="whole", budget="1 USD")
+    async with Lab(flow) as lab:
+        run = await lab.start(flow)
+        await run.result()
+        costs = await lab.engine.costs(run.id)
+        assert costs.text == "0.50 of 1.00 USD"
+        assert [(line.currency, line.micros) for line in costs.lines] == [
+            ("EUR", 5_000_000),
+            ("USD", 500_000),
+        ]
+
+
+async def test_each_run_has_its_own_costs_and_budget() -> None:
+    async def parent() -> int:
+        child = await tenure.start(dear, ["0.90"])
+        done: int = await child.result()
+        await ask("0.20")
+        return done
+
+    flow = Workflow(parent, name="parent", budget="0.50 USD")
+    async with Lab(flow, dear) as lab:
+        run = await lab.start(flow)
+        assert await run.result() == 1
+        assert (await lab.engine.costs(run.id)).text == "0.20 of 0.50 USD"
+
+
+async def test_a_child_has_the_budget_of_its_own_workflow() -> None:
+    async def parent() -> int:
+        child = await tenure.start(dear, ["1.20"])
+        done: int = await child.result()
+        return done
+
+    flow = Workflow(parent, name="parent")
+    async with Lab(flow, dear) as lab:
+        with pytest.raises(TenureError, match="BUDGET_EXCEEDED"):
+            await (await lab.start(flow)).result()
+
+
+DECLARED = """
+name: reviews
+profile: tenure
+budget: 1 USD
+inputs:
+  money: {type: string}
+steps:
+  - id: first
+    uses: review
+    with: {money: "${{ inputs.money }}"}
+  - id: second
+    uses: review
+    with: {money: "0.10"}
+"""
+
+
+async def test_a_workflow_file_has_a_budget_that_its_tools_spend(url: str | None) -> None:
+    async def review(money: str) -> str:
+        tenure.report_cost("openai", "small", tokens_in=7, money=money)
+        return money
+
+    registry = Registry()
+    registry.add(Tool(review, name="review"))
+    async with Lab(registry, url=url) as lab:
+        run = await lab.submit(load(DECLARED), {"money": "0.30"})
+        await run.result()
+        assert (await lab.engine.costs(run.id)).text == "0.40 of 1.00 USD"
+        first = (await run.steps())[0]
+        assert [(cost.model, cost.micros, cost.tokens_in) for cost in first.costs] == [("small", 300_000, 7)]
+        run = await lab.submit(load(DECLARED), {"money": "1.30"})
+        with pytest.raises(TenureError) as refused:
+            await run.result()
+        assert refused.value.code == "BUDGET_EXCEEDED"
+        assert [(step.name, step.state) for step in await run.steps()] == [
+            ("first", "canceled"),
+            ("second", "canceled"),
+        ]
+
+
+CHEAP = """
+version: 1
+rules:
+  - {name: posts, connector: http, operation: post, allow: true}
+  - name: dear
+    connector: http
+    operation: post
+    when: run.currency == "USD" && run.spent > 1000000
+    deny: it has spent enough
+"""
+
+
+async def test_a_policy_looks_at_what_a_run_has_spent(url: str | None) -> None:
+    async def spends(money: str) -> Any:
+        await ask(money)
+        return (await posted(1))["status"]
+
+    flow = Workflow(spends, name="spends")
+    with ServiceDouble() as service:
+        async with lab_of(service, flow, url=url, policy=CHEAP) as lab:
+            assert await (await lab.start(flow, "1")).result() == 201
+            run = await lab.start(flow, "1.01")
+            with pytest.raises(TenureError) as refused:
+                await run.result()
+            assert refused.value.code == "POLICY_DENIED"
+            assert len(service.effects) == 1
+
+
+async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | None) -> None:
+    async def mixed() -> None:
+        await ask("0.20", "small")
+        await ask("0.01", "large", "EUR")
+
+    other = Workflow(mixed, name="mixed")
+    async with Lab(free, other, url=url) as lab:
+        await (await lab.start(free, ["0.10", "0.30"])).result()
+        await (await lab.start(free, ["0.05"])).result()
+        first = (await lab.engine.spending(by="tenant")).until
+        await lab.jump("1d")
+        await (await lab.start(other)).result()
+
+        async def added(by: Any, *names: str, **how: Any) -> list[tuple[Any, ...]]:
+            view = await lab.engine.spending(by=by, **how)
+            return [(*(getattr(one, name) for name in names), one.text, one.runs) for one in view.items]
+
+        assert await added("tenant") == [("0.65 USD", 3), ("0.01 EUR", 1)]
+        assert await added("workflow", "workflow") == [
+            ("free", "0.45 USD", 2), ("mixed", "0.20 USD", 1), ("mixed", "0.01 EUR", 1),
+        ]  # fmt: skip
+        assert await added("model", "provider", "model") == [
+            ("openai", "large", "0.45 USD", 2), ("openai", "small", "0.20 USD", 1), ("openai", "large", "0.01 EUR", 1),
+        ]  # fmt: skip
+        assert await added("day", "day") == [
+            (first + timedelta(days=1), "0.20 USD", 1), (first + timedelta(days=1), "0.01 EUR", 1), (first, "0.45 USD", 2),
+        ]  # fmt: skip
+        assert (await lab.engine.spending(by="provider")).items[0].calls == 4
+        with pytest.raises(TenureError, match="not added up"):
+            await lab.engine.spending(by="moon")  # type: ignore[arg-type]  # that is the point
