@@ -37,7 +37,6 @@ async def start(s: Site, **how: Any) -> str:
     return await s.engine.scoped(tenant="acme").create("ci", plan, **how)
 
 
-@pytest.mark.clause("GOV-22")
 async def test_a_runner_tells_of_costs_once_and_its_run_ends_over_its_budget(url: str) -> None:
     async with site(url) as s:
         run = await start(s, budget="1 USD")
