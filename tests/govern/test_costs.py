@@ -24,7 +24,12 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
 
 
+ASKED: list[str] = []
+"""What was asked for, in this process."""
+
+
 async def _ask(money: str, model: str = "large", currency: str = "USD") -> str:
+    ASKED.append(money)
     tenure.report_cost("openai", model, tokens_in=10, tokens_out=5, money=money, currency=currency)
     return model
 
@@ -54,10 +59,12 @@ async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_s
     async with Lab(dear, url=url) as lab:
         run = await lab.start(dear, ["0.40", "0.60"])
         assert await run.result() == 2, "all of a budget may be spent"
+        ASKED.clear()
         run = await lab.start(dear, ["0.40", "0.60", "0.000001", "0.10"])
         with pytest.raises(TenureError) as refused:
             await run.result()
         assert refused.value.code == "BUDGET_EXCEEDED"
+        assert ASKED == ["0.40", "0.60", "0.000001"]
         view = await lab.engine.get(run.id)
         assert (view.status, view.reason) == ("failed", "BUDGET_EXCEEDED")
         assert {step.name for step in await run.steps()} == {"ask", "ask#2", "ask#3"}
