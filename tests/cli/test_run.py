@@ -37,7 +37,7 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
         "build  succeeded  try 2",
         "tell  succeeded",
         "succeeded after",
-        "0.01 USD, 10 tokens in, 5 out",
+        "0.02 USD, 20 tokens in, 10 out",
     ):
         assert part in ended.err
     run = the_run(tenure, "--label", "team=a")
@@ -47,11 +47,13 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
         ("tell", "checkpoint", "succeeded", 1),
     ]
     assert shown["steps"][0]["agent"] == "builder"
-    assert shown["costs"][0]["money"] == 0.01
+    assert (shown["costs"][0]["money"], shown["costs"][0]["calls"]) == (0.02, 2), (
+        "the try that failed was paid for, too"
+    )
     assert (shown["run"]["trigger"], shown["run"]["requester"]) == ("cli", "cli")
     table = tenure("runs", "show", run).out
     assert "main" not in table
-    assert "0.01 USD" in table
+    assert "0.02 USD" in table
     assert "building" in tenure("runs", "logs", run, "--follow").out
     assert [line["fields"] for line in tenure("runs", "logs", run, "--json").json()] == [{"ref": "v1"}] * 2
     assert tenure("runs", "logs", run, "--step", "tell").out == ""

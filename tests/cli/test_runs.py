@@ -72,7 +72,12 @@ def test_a_life_from_the_shell(tenure: Tenure) -> None:
     assert f"{run} (resumption 1)" in tenure("runs", "show", resumed).out
     assert f"{run} (attempt 2)" in tenure("runs", "show", again).out
     events = tenure("runs", "events", run).out
-    for part in ("worker:me", f"uid:{os.getuid()}", "decide_approval", "build: ready > leased > starting > running"):
+    for part in (
+        "worker:me",
+        f"uid:{os.getuid()}",
+        "decide_approval",
+        "build: ready > leased > starting > running",
+    ):
         assert part in events
     assert tenure("doctor").code == 0
 

@@ -24,12 +24,25 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
 
 
+ASKED: list[str] = []
+"""What was asked for, in this process."""
+
+
 async def _ask(money: str, model: str = "large", currency: str = "USD") -> str:
+    ASKED.append(money)
     tenure.report_cost("openai", model, tokens_in=10, tokens_out=5, money=money, currency=currency)
     return model
 
 
 ask: Any = Step(_ask, name="ask")
+
+
+@tenure.step(isolate="process", retries=0)
+def apart(money: str, fails: bool) -> None:
+    """In a process of its own, which cannot see the worker's memory."""
+    tenure.report_cost("openai", "large", money=money)
+    if fails:
+        raise tenure.Failure("STEP_FAILED", "it was dear, and came to nothing")
 
 
 async def _dear(amounts: list[str]) -> int:
@@ -42,15 +55,16 @@ dear = Workflow(_dear, name="dear", budget="1 USD")
 free = Workflow(_dear, name="free")
 
 
-@pytest.mark.clause("GOV-22")
 async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_step(url: str | None) -> None:
     async with Lab(dear, url=url) as lab:
         run = await lab.start(dear, ["0.40", "0.60"])
         assert await run.result() == 2, "all of a budget may be spent"
+        ASKED.clear()
         run = await lab.start(dear, ["0.40", "0.60", "0.000001", "0.10"])
         with pytest.raises(TenureError) as refused:
             await run.result()
         assert refused.value.code == "BUDGET_EXCEEDED"
+        assert ASKED == ["0.40", "0.60", "0.000001"]
         view = await lab.engine.get(run.id)
         assert (view.status, view.reason) == ("failed", "BUDGET_EXCEEDED")
         assert {step.name for step in await run.steps()} == {"ask", "ask#2", "ask#3"}
@@ -137,6 +151,19 @@ async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: st
         assert (await lab.engine.costs(again.id)).lines == ()
 
 
+async def test_a_step_in_a_process_of_its_own_tells_of_costs() -> None:
+    async def whole() -> None:
+        await apart("0.10", False)
+        await apart("0.20", True)
+
+    flow = Workflow(whole, name="whole")
+    async with Lab(flow) as lab:
+        run = await lab.start(flow)
+        with pytest.raises(TenureError):
+            await run.result()
+        assert (await lab.engine.costs(run.id)).spent == 300_000
+
+
 async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> None:
     begun = asyncio.Event()
 
@@ -219,6 +246,7 @@ steps:
 """
 
 
+@pytest.mark.clause("APR-03")
 async def test_a_workflow_file_has_a_budget_that_its_tools_spend(url: str | None) -> None:
     async def review(money: str) -> str:
         tenure.report_cost("openai", "small", tokens_in=7, money=money)

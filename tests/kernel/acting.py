@@ -53,7 +53,7 @@ class _World(Whole):
         outside.caps = {cap.scope: cap for cap in story.caps}
         outside.people = {one: story.people[one] for one in people if one in story.people}
         outside.holder = next((row for row in story.held if row.name == name), None)
-        outside.result = story.held_result
+        outside.request, outside.result = story.held_request, story.held_result
         return outside
 
 
@@ -65,6 +65,7 @@ class ActStory(Story):
         self.caps: list[Cap] = []
         self.people = {name: person(name, "release") for name in ("bob", "carol", "dave")}
         self.held: list[Receipt] = []
+        self.held_request: bytes | None = None
         self.held_result: bytes | None = None
         super().__init__(**how)
         world = _World(self.run_id)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenure.kernel.commands import BODY, ApprovalSpec, StartChild, WaitSpec
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Cap
 from tests.kernel.acting import ALLOW, ASK, DENY, ActStory, governance, person
@@ -257,6 +258,23 @@ def test_asking_again_for_the_same_is_the_same_question() -> None:
     assert len(story.events) == events
 
 
+@pytest.mark.parametrize("kind", ["approval", "proposal", "event", "child"])
+@pytest.mark.parametrize("label", ["act:label.add#1", "act:label.add#1~2", "receipt:3"])
+def test_no_code_opens_a_wait_in_an_acts_name(label: str, kind: str) -> None:
+    """I42: a runner that knows the digest could have people say yes to words of its own."""
+    story = begun()
+    digest = story.act().digest.hex()
+    what: Any = {
+        "approval": ApprovalSpec("lunch", "high", 1, digest=digest),
+        "proposal": ApprovalSpec("lunch", "high", 1, digest=digest),
+        "event": WaitSpec("lunch"),
+        "child": StartChild(run_id=OTHER_RUN, workflow="lunch", plan=(BODY,)),
+    }
+    with story.refuses("INVALID_INPUT"):
+        story.open_wait("main", label, **{kind: what[kind]})
+    story.open_wait("main", "act:label.add#1!1", until=5.0)
+
+
 @pytest.mark.parametrize("changed", ["fields", "people"])
 def test_a_question_that_changes_while_people_are_asked_is_revised(changed: str) -> None:
     """Failure 15: an answer to what was shown before counts for nothing."""
@@ -404,6 +422,40 @@ def test_a_key_of_another_operation_is_refused() -> None:
     held(story, "mine", operation="comment.add")
     with story.refuses("IDEMPOTENCY_KEY_REUSED"):
         story.intend(story.act(name="mine"))
+
+
+@pytest.mark.parametrize("state", ["intent", "succeeded"])
+@pytest.mark.parametrize(
+    "theirs", [b'{"target":{"n":1},"fields":{"label":"bug"}}', b'{"target":{},"fields":{"label":"fine"}}']
+)
+def test_a_key_of_another_target_or_of_other_fields_is_refused(theirs: bytes, state: str) -> None:
+    """Else an act would be said to be done that nobody did, as when a run goes on from another one with other input."""
+    story = begun()
+    held(story, "mine", state)
+    story.held_request = theirs
+    with story.refuses("IDEMPOTENCY_KEY_REUSED"):
+        story.intend(story.act(name="mine"))
+    story.held_request = b'{"fields":{"label":"bug"},"target":{}}'
+    assert story.intend(story.act(name="mine")).state == ("done" if state == "succeeded" else "busy")
+
+
+def test_two_acts_of_one_run_with_one_key_are_of_the_same_thing() -> None:
+    story = begun()
+    first = story.intend(story.act("a#1", name="mine")).no
+    assert first is not None
+    story.settle(first, "succeeded", result=b"7")
+    with story.refuses("IDEMPOTENCY_KEY_REUSED"):
+        story.intend(story.act("b#1", name="mine"), request=b'{"target":{"n":1},"fields":{}}')
+
+
+def test_large_requests_are_the_same_when_their_digests_are() -> None:
+    story = begun()
+    held(story, "mine")
+    big = '{"$tenure.artifact":"%s","size":99999,"run":"%s"}'
+    story.held_request = (big % ("aa" * 32, "run_1")).encode()
+    with story.refuses("IDEMPOTENCY_KEY_REUSED"):
+        story.intend(story.act(name="mine"), request=(big % ("bb" * 32, "run_2")).encode())
+    assert story.intend(story.act(name="mine"), request=(big % ("aa" * 32, "run_2")).encode()).state == "done"
 
 
 def test_two_acts_of_one_run_share_a_key() -> None:

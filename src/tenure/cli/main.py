@@ -41,7 +41,9 @@ COMMANDS: dict[str, Line] = {
     "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
     # Govern what runs do to the world.
     "policy": Line("policy", "Governing", "Check, test, publish and activate what actions are allowed."),
-    "freeze": Line("freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."),
+    "freeze": Line(
+        "freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."
+    ),
     "thaw": Line("freezes", "Governing", "Allow what was frozen again; takes two people."),
     # Look after who may ask a server.
     "tenants": Line("tenants", "People and keys", "Whose runs they are, and their share of the workers."),

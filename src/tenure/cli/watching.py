@@ -20,7 +20,7 @@ from tenure.cli.runs_show import costs_text, lasted, value_text
 from tenure.cli.screens import Lines, Live, Waits
 from tenure.clock import HostClock
 from tenure.errors import TenureError
-from tenure.orchestrator.views import RunView, StepView, moment, summed
+from tenure.orchestrator.views import CostView, RunView, StepView, moment
 from tenure.orchestrator.why import Why
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Ended(NamedTuple):
     steps: list[StepView]
     why: Why
     output: Any
+    costs: tuple[CostView, ...]
+    """All that it has spent, failed tries too."""
 
 
 class Screen(Protocol):
@@ -94,7 +96,7 @@ async def _to_its_end(desk: Desk, run_id: str, screen: Screen, answering: Any) -
                 output = None
                 if run.status == "succeeded" and run.restarted_as is None:
                     output = await desk.result(run_id)
-                return Ended(run, steps, await desk.why(run_id), output)
+                return Ended(run, steps, await desk.why(run_id), output, (await desk.costs(run_id)).lines)
             if answering is not None and await answering.ask(run, steps, screen):
                 continue
         await asyncio.sleep(LOOK_SECONDS)
@@ -152,7 +154,7 @@ async def _version(desk: Desk, run_id: str) -> int:
 def finish(ended: Ended, *, as_json: bool) -> None:
     """Print what the run came to; ends the program with 1 where it did not succeed."""
     run, steps = ended.run, ended.steps
-    costs = summed(cost for step in steps for cost in step.costs)
+    costs = ended.costs
     if as_json:
         print_json({"run": run, "steps": steps, "costs": costs, "why": ended.why})
     else:

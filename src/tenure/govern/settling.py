@@ -157,7 +157,7 @@ class Settling:
 
     async def aside(self, action: Action, value: Any) -> bytes:
         """A value as it is kept: a large one goes to the artifacts."""
-        body = msgspec.json.encode(value)
+        body = msgspec.json.encode(value, order="sorted")
         if len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED):
             return await self._artifacts.put(body, ids.run_text(action.fence.run_id))
         return body

@@ -67,7 +67,7 @@ class Facts:
 class Outside:
     """What governs a tenant's actions beyond the run: read in the transaction that intends one, and never kept."""
 
-    __slots__ = ("caps", "governance", "holder", "people", "result")
+    __slots__ = ("caps", "governance", "holder", "people", "request", "result")
 
     def __init__(self) -> None:
         self.governance: Governance | None = None
@@ -77,8 +77,9 @@ class Outside:
         self.people: dict[str, Person] = {}
         self.holder: Receipt | None = None
         """The receipt that holds the key, of whichever run."""
+        self.request: bytes | None = None
         self.result: bytes | None = None
-        """What came of it, where it is another run's."""
+        """What it was asked for and what came of it, where it is another run's and was not erased."""
 
 
 class Snapshot:

@@ -98,8 +98,10 @@ def _load_outside(
         outside.people = {row.id: row for row in rows}
     if name is not None:
         holder = next(iter((yield Query("load_key_holders", [(tenant, name)]))), None)
-        if holder is not None and holder.run_id != run_id and holder.result_ref is not None:
-            bodies = yield Query("load_payloads", [(holder.run_id, holder.result_ref)])
-            outside.result = bodies[0].body if bodies else None
+        if holder is not None and holder.run_id != run_id:
+            refs = [ref for ref in (holder.request_ref, holder.result_ref) if ref is not None]
+            rows = yield Query("load_payloads", [(holder.run_id, ref) for ref in refs])
+            bodies = {row.ref: row.body for row in rows}
+            outside.request, outside.result = bodies.get(holder.request_ref), bodies.get(holder.result_ref)
         outside.holder = holder
     return outside

@@ -13,8 +13,11 @@ Laws:
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from tenure.artifacts import is_reference
 from tenure.clock import SECOND_US, us
 from tenure.errors import TenureError
 from tenure.kernel.actions import (
@@ -367,6 +370,10 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         raise TenureError(
             "IDEMPOTENCY_KEY_REUSED", f"the key was used for {holder.connector}.{holder.operation} already"
         )
+    if not _asks_the_same(d, c, holder, outside):
+        raise TenureError(
+            "IDEMPOTENCY_KEY_REUSED", "the key was used for another target or other fields already"
+        )
     if holder.state != "succeeded":
         return Decision(ActReply("busy"))
     verdict = _add_verdict(d, c.idx, act, c.ruling)
@@ -385,6 +392,23 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         source=(holder.run_id, holder.no),
     )
     return finish(d, reply, "intend_act")
+
+
+def _asks_the_same(d: Draft, c: IntendAct, holder: Receipt, outside: Outside) -> bool:
+    """Whether what holds the key was asked for the same thing, as far as that was not erased: else "done" would be said of something
+    that nobody did."""
+    theirs = outside.request
+    if holder.run_id == d.run.id:
+        kept = None if holder.request_ref is None else d.snap.find_payload(holder.request_ref)
+        theirs = None if kept is None else kept.body
+    return theirs is None or c.request is None or _asked(theirs) == _asked(c.request)
+
+
+def _asked(request: bytes) -> Any:
+    said = msgspec.json.decode(request)
+    if isinstance(said, dict) and is_reference(request):
+        said.pop("run", None)  # each run keeps its own copy
+    return said
 
 
 def _receipt(d: Draft, c: IntendAct, verdict: Verdict, try_no: int, call_by: int) -> Receipt:

@@ -108,6 +108,10 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:.0f}"
+ACT_LABEL = "act:"
+"""How the labels of waits for the approval of an action begin."""
+GOVERNED_LABELS = (ACT_LABEL, "receipt:")
+"""How the labels of waits begin that acts open. (Pauses beside an act or a step have its own label, and `!` behind it.)"""
 
 
 def check_command(command: c.Command) -> None:
@@ -269,6 +273,10 @@ def check_wait(opened: OpenWait) -> None:
         problems += _approval_problems("proposal", opened.proposal)
         if opened.fatal:
             problems.append(Detail("fatal", "nobody waits for a proposal: its refusal cannot end the step"))
+    if opened.label.startswith(GOVERNED_LABELS) and (opened.until is None or "!" not in opened.label):
+        # People would be shown a runner's own words, and their yes would be taken for that to an action.
+        begin = " or ".join(repr(prefix) for prefix in GOVERNED_LABELS)
+        problems.append(Detail("label", f"waits of acts begin with {begin}: none of the code's own does"))
     if opened.until is not None and not 0 <= opened.until <= MOMENT_US_MAX:
         problems.append(Detail("until", "until must be a moment in microseconds"))
     if opened.event is not None:

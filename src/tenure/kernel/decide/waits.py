@@ -30,7 +30,7 @@ from tenure.kernel.commands import (
     ReviseApproval,
     Suspend,
 )
-from tenure.kernel.decide.checks import check_answer, check_wait, is_hex
+from tenure.kernel.decide.checks import ACT_LABEL, check_answer, check_wait, is_hex
 from tenure.kernel.decide.closing import (
     GOOD,
     approval_of,
@@ -55,8 +55,6 @@ from tenure.limits import (
     OPEN_WAITS_PER_RUN_MAX,
 )
 
-ACT_LABEL = "act:"
-"""How the labels of waits for the approval of an action begin; none of the code's own does."""
 WITHDRAWN = "withdraw_approval"
 
 

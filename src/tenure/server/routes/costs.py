@@ -11,16 +11,20 @@ from typing import Annotated
 from litestar import get
 from litestar.params import FromPath, QueryParameter
 
+from tenure.errors import Detail, TenureError
 from tenure.orchestrator.spending import By, RunCosts, SpendingView
 from tenure.server.call import Call
 
 AddedUp = Annotated[By, QueryParameter(description="What is added up; `tenant`: just in all.")]
 Since = Annotated[
-    datetime | None,
-    QueryParameter(description="From the UTC day of this moment on; without one of the last thirty days."),
+    str | None,
+    QueryParameter(
+        max_length=40,
+        description="From this UTC day on (a date, or a moment of it); else of the last thirty days.",
+    ),
 ]
 Until = Annotated[
-    datetime | None, QueryParameter(description="Up to the UTC day of this moment, which counts too.")
+    str | None, QueryParameter(max_length=40, description="Up to this UTC day, which counts too; else today.")
 ]
 
 
@@ -36,7 +40,15 @@ async def list_costs(
 ) -> SpendingView:
     """Added up by workflow, provider, model or day, or just in all (`by=tenant`); each currency by itself. The dearest come first,
     days the newest first. Runs that retention has deleted are not counted any more: their evidence has what they cost."""
-    return await request.engine.spending(by=by, since=since, until=until)
+    return await request.engine.spending(by=by, since=_when("since", since), until=_when("until", until))
+
+
+def _when(name: str, text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        problem = f"{name} is a day like 2026-02-14, or a moment of it"
+        raise TenureError("INVALID_INPUT", problem, (Detail(name, problem),)) from None
 
 
 HANDLERS = [get_costs, list_costs]
