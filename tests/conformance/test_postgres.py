@@ -15,7 +15,7 @@ import pytest
 from tenure.clock import SECOND_US
 from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tenure.errors import TenureError
-from tenure.kernel.governed import Purse
+from tenure.kernel.governed import CostLine, Purse
 from tenure.kernel.model import ROWS, Row, Run, Stale
 from tenure.kernel.service import RemoteLease
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
@@ -564,6 +564,7 @@ def _rows_of(run_id: int) -> dict[str, Row]:
         a_verdict(run_id, 1),
         a_receipt(run_id, 2),
         Purse(run_id, 5, 1),
+        CostLine(run_id, 3, "acme", "build", 20_000, "a provider", "a model", "USD"),
         Stale(run_id, 0, 1, "complete", 3, "worker-1", 1000),
         an_idempotency_record(f"key-{run_id}", run_id=run_id),
         RemoteLease(run_id, 0, 1, "acme", "key/claim", bytes(32)),
