@@ -1,5 +1,6 @@
 """The installation's operator: tenants, whom they are handed to, their caps, and the chain of all that."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -176,6 +177,6 @@ class _Shelf:
     def __init__(self, store: Store, old: AdminEvent, forged: AdminEvent) -> None:
         self._store, self._old, self._forged = store, old, forged
 
-    async def read(self, name: str, *values: Any) -> list[Any]:
-        found = await self._store.read(name, *values)
+    async def read(self, name: str, *values: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+        found = await self._store.read(name, *values, rows=rows)
         return [self._forged if row == self._old else row for row in found]

@@ -143,7 +143,7 @@ async def _resumed(s: Site, ada: httpx.AsyncClient) -> str:
 
 async def _went_on_with_by_hand(s: Site, ada: httpx.AsyncClient) -> str:
     operator = await s.as_("operator")
-    steps = [{"id": "w", "wait": {"event": "go"}}, *DOCUMENT["steps"]]  # type: ignore[misc]  # it is a list
+    steps = [{"id": "w", "wait": {"event": "go"}}, *DOCUMENT["steps"]]
     assert (
         await operator.put("/workflows/later", json={**DOCUMENT, "name": "later", "steps": steps})
     ).is_success
