@@ -7,16 +7,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import tenure
 from tenure.embedded.undoing import Undone
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach
+from tenure.govern.connector import Reversal
 from tenure.govern.connectors.github import GitHubConnector
 from tenure.govern.connectors.link import Link
 from tenure.govern.outgoing import Way
+from tenure.govern.undo import check_reversal, done_by, reversal_of
 from tenure.ids import run_int
 from tenure.sdk import Workflow
+from tenure.sdk.acting import Ask
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble
 
@@ -117,6 +121,64 @@ async def test_a_run_that_goes_on_is_not_undone_and_nobody_undoes_by_hand(
         other = await lab.start(forged, run.id)
         with pytest.raises(TenureError):
             await other.result()
+
+
+async def test_what_says_that_it_takes_an_action_back_is_what_takes_it_back(
+    github: GitHubDouble, url: str | None
+) -> None:
+    """Whoever asks: the undo's rules of a policy are for nothing else."""
+    async with lab_of(github, url, triage) as lab:
+        run = await lab.start(triage)
+        await run.result()
+        engine, number = lab.engine, run_int(run.id)
+        label, _ = await engine.store.read("receipts_of", number)
+
+        async def check(ask: Ask, no: int = label.no) -> str | None:
+            return await check_reversal(engine.store, engine.artifacts, engine.connectors, number, no, ask)
+
+        way = reversal_of((await done_by(engine.store, engine.artifacts, number))[-1], engine.connectors)
+        assert isinstance(way, Reversal)
+        right = Ask(
+            label="x",
+            action="github.label.remove",
+            target=way.target,
+            fields=way.fields,
+            expects=way.expects,
+        )
+        assert await check(right) is None
+        for wrong in (
+            replace(right, action="github.comment.delete"),
+            replace(right, target={"repo": "acme/app", "number": 8}),
+            replace(right, fields={"labels": ["bug"]}),
+            replace(right, expects={}),
+            replace(right, expects=None),
+        ):
+            with pytest.raises(TenureError) as refused:
+                await check(wrong)
+            assert refused.value.code == "INVALID_INPUT"
+        with pytest.raises(TenureError):
+            await check(right, no=label.no + 1_000)
+        await lab.run(await engine.undo(run.id)).result()
+        await engine.settle()
+        assert await check(right) == "it was taken back already"
+
+
+async def test_two_undos_of_one_run_take_each_action_back_once(github: GitHubDouble, url: str | None) -> None:
+    async with lab_of(github, url, triage) as lab:
+        run = await lab.start(triage)
+        await run.result()
+        first, second = await lab.engine.undo(run.id), await lab.engine.undo(run.id)
+        await lab.run(first).result()
+        await lab.run(second).result()
+        made = [
+            (row.name, row.state)
+            for undo in (first, second)
+            for row in await lab.engine.store.read("receipts_of", run_int(undo))
+        ]
+        assert len([name for name, state in made if state == "succeeded"]) == 2
+        assert {name for name, _ in made} == {
+            f"undo:{run.id}:{row.no}" for row in await lab.engine.store.read("receipts_of", run_int(run.id))
+        }
 
 
 async def _forged(run: str) -> None:

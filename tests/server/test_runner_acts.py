@@ -181,3 +181,15 @@ async def test_workers_of_the_sdk_act_over_http_in_code_and_in_files(
         filed = await acme(s).submit(declared)
         assert (await filed.result(wait=30))["json"] == {"no": 2, "key": f"{filed.id}/post"}
         assert [effect.body for effect in service.effects] == [{"n": 70}, {"n": 5}]
+
+
+async def test_no_runner_takes_the_undo_of_a_run(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says of receipts would be believed."""
+    async with governed(url, tmp_path, monkeypatch) as (s, _):
+        caller = await s.as_("runner")
+        for queue in ("default", "other"):
+            body = {"claim_id": "c", "capabilities": [f"{queue}|flow:tenure.undo@1"], "max": 1}
+            answer = await caller.post("/runner/claim", json=body)
+            assert answer.json()["error"]["code"] == "INVALID_INPUT", answer.text

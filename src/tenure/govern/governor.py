@@ -28,6 +28,7 @@ from tenure.govern.connector import Connector
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.policy import Policies
 from tenure.govern.settling import Action, Fence, Office, Settling
+from tenure.govern.undo import check_reversal
 from tenure.kernel.actions import ActReply, IntendAct, ProposeAct, Proposed, Ruling, action_digest
 from tenure.kernel.model import Run, RunSpec
 from tenure.sdk.acting import Ask, Told
@@ -113,6 +114,8 @@ class Governor:
             raise TenureError("INVALID_INPUT", "only a run that undoes another takes its actions back")
         name, _, rest = ask.action.partition(".")
         key = ask.key or f"{await self._root(run, spec)}:{fence.step}:{ask.label}"
+        if ask.reverses is not None:
+            key = f"undo:{ask.reverses[0]}:{ask.reverses[1]}"
         tier = operation.tier if operation is not None else "high"
         action = Action(
             fence=fence,
@@ -150,6 +153,12 @@ class Governor:
         if known is not None:
             ruling = Ruling(version=0, outcome="deny", error=known.code, why=known.message)
             return self._refused(await self._propose(action, ruling))
+        if action.proposed.reverses is not None:
+            conflict = await check_reversal(
+                self._store, self._artifacts, self.connectors, *action.proposed.reverses, ask
+            )
+            if conflict is not None:
+                return Told(state="conflict", code="ACTION_CONFLICT", message=conflict)
         return await self._decided(action, run, spec, len(mine) + 1)
 
     # ------------------------------------------------------------------------------------- what is known

@@ -6,6 +6,8 @@ Laws:
 2. Only what was known to have happened is taken back. What is not known to have ended, cannot be taken back, or belongs to
    another run is listed, with what a person should do.
 3. A reversal is tried only while the target still is what we wrote; else it is a conflict, listed and not touched.
+4. What says that it takes an action back is what the connector says takes it back, whoever asks. Its key is made from that action's
+   receipt, so that two undos of one run take it back once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tenure.govern.connector import Connector, Reversal
 from tenure.kernel.governed import Receipt
 from tenure.orchestrator.outbox import UNDO_QUEUE, UNDO_VERSION, UNDO_WORKFLOW
 from tenure.sdk import ActionConflict, ActionFailed, Step, Workflow, act, current
+from tenure.sdk.acting import Ask
 from tenure.store.port import Store
 
 Outcome = Literal["undone", "to_undo", "conflict", "failed", "cannot", "unsettled"]
@@ -78,24 +81,44 @@ async def done_by(store: Store, artifacts: Artifacts, run_id: int, step: str | N
     found = []
     for row in sorted(held, key=lambda row: (row.intent_at, row.no), reverse=True):
         place = names.get(row.idx, str(row.idx))
-        if step is not None and step not in (place, row.label):
-            continue
-        request = await _decoded(store, artifacts, run_id, row.request_ref) or {}
-        found.append(
-            Done(
-                no=row.no,
-                step=place,
-                connector=row.connector,
-                operation=row.operation,
-                state=row.state,
-                target=request.get("target", {}),
-                fields=request.get("fields", {}),
-                before=await _decoded(store, artifacts, run_id, row.before_ref),
-                result=await _decoded(store, artifacts, run_id, row.result_ref),
-                source=None if row.source_run is None else ids.run_text(row.source_run),
-            )
-        )
+        if step is None or step in (place, row.label):
+            found.append(await _done(store, artifacts, row, place))
     return found
+
+
+async def _done(store: Store, artifacts: Artifacts, row: Receipt, place: str) -> Done:
+    request = await _decoded(store, artifacts, row.run_id, row.request_ref) or {}
+    return Done(
+        no=row.no,
+        step=place,
+        connector=row.connector,
+        operation=row.operation,
+        state=row.state,
+        target=request.get("target", {}),
+        fields=request.get("fields", {}),
+        before=await _decoded(store, artifacts, row.run_id, row.before_ref),
+        result=await _decoded(store, artifacts, row.run_id, row.result_ref),
+        source=None if row.source_run is None else ids.run_text(row.source_run),
+    )
+
+
+async def check_reversal(
+    store: Store, artifacts: Artifacts, connectors: Mapping[str, Connector], run_id: int, no: int, ask: Ask
+) -> str | None:
+    """Law 4, for an action that says it takes back receipt `no` of a run; the conflict, where somebody else has done so."""
+    row = next((row for row in await store.read("receipts_of", run_id) if row.no == no), None)
+    if row is not None and row.state == "reversed":
+        return "it was taken back already"
+    way = None if row is None else reversal_of(await _done(store, artifacts, row, ""), connectors)
+    if row is not None and isinstance(way, Reversal):
+        said = [f"{row.connector}.{way.operation}", way.target, way.fields, way.expects]
+        if _plain(said) == _plain([ask.action, ask.target, ask.fields, ask.expects]):
+            return None
+    raise TenureError("INVALID_INPUT", f"{ask.action} is not what takes back action {no} of that run")
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 async def _decoded(store: Store, artifacts: Artifacts, run_id: int, ref: int | None) -> Any:

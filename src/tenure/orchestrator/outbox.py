@@ -167,4 +167,7 @@ async def _compensation(orchestrator: Orchestrator, cause: Context, run_id: int)
     if not runs or not specs:
         return None
     key = f"compensation/{ids.run_text(run_id)}"
-    return undoing(runs[0], specs[0], orchestrator.new_id(), cause, idempotency_key=key)
+    turn = f"tenure.undo/{ids.run_text(run_id)}"  # as of an undo that somebody asks for: one at a time
+    return undoing(
+        runs[0], specs[0], orchestrator.new_id(), cause, idempotency_key=key, concurrency_key=turn
+    )

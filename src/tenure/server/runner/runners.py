@@ -25,6 +25,7 @@ from tenure.artifacts import Reference
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.decide.checks import check_command, is_name
@@ -34,6 +35,7 @@ from tenure.kernel.service import Artifact
 from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
+from tenure.orchestrator.outbox import UNDO_VERSION, UNDO_WORKFLOW
 from tenure.sdk import codec
 from tenure.server.identity.principals import Principal
 from tenure.server.problems import named
@@ -55,6 +57,7 @@ SLOTS_MAX = 100_000
 RESTARTED = codec.restarted("").partition(b":")[0]
 CONTENT_TYPE = "application/octet-stream"
 _DIGEST = "sha256:"
+_UNDOES = {capability.flow(UNDO_WORKFLOW, UNDO_VERSION)}
 
 
 class Runners:
@@ -75,6 +78,11 @@ class Runners:
     ) -> list[p.GrantedLease]:
         """Take steps for a runner, or answer with what the same claim was given before."""
         request.check()
+        if _UNDOES & {capability.split(each)[1] for each in request.capabilities}:
+            raise TenureError(
+                "INVALID_INPUT",
+                f"{UNDO_WORKFLOW} is done by workers beside the database, who have the receipts",
+            )
         worker = request.worker or who.id
         remote = RemoteClaim(f"{who.key_id}/{request.claim_id}", secret.encode())
         if request.max == 0:
