@@ -232,8 +232,8 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
     view = await story.until("the run's end", ended)
     print(f"the run {view['status']}: {view['output']}")
     print(f"INC0042 is with {service.incidents[sys_id]['assignment_group']}")
-    (cost,) = (await story.call("ada", "GET", f"/runs/{run}/costs"))["items"]
-    print(f"it cost {cost['micros']} millionths of a {cost['currency']} ({cost['provider']} {cost['model']})")
+    costs = await story.call("ada", "GET", f"/runs/{run}/costs")
+    print(f"it spent {costs['spent']} of {costs['budget']} millionths of a {costs['currency']}")
 
     acme = story.engine.scoped(tenant="acme", actor="person:ada")
     await acme.seal(run)

@@ -63,6 +63,23 @@ SHOWN = {
         gate: succeeded
         announce: succeeded, try 1
     """,
+    "triage/story": r"""
+        policy version 1 is active: olga asked for it, ada agreed
+        ServiceNow told of INC0042 twice: \[201, 200\]
+        one run; a card in Slack asks:
+        Assign the incident [0-9a-f]{32}:
+        assignment_group = Network operations
+        the agent's own words: I think INC0042 is about the network: it says 'VPN drops all calls'
+        olga clicks Approve: APPROVER_IS_REQUESTER: .*
+        ada clicks Approve: apr_\S+ is requested\.
+        ada clicks Approve: apr_\S+ is requested\. You had said so before\.
+        bob clicks Approve: apr_\S+ is approved\.
+        the run succeeded: \{'incident': 'INC0042', 'assigned': 'Network operations'\}
+        INC0042 is with Network operations
+        it spent 400 of 50000 millionths of a USD
+        evidence of \d+ events, succeeded, signed by the key we trust: True
+        undo: servicenow\.incident\.assign undone; INC0042 is with Service desk
+    """,
 }
 """What each prints, line by line."""
 IN_ANY_ORDER = {"approval"}
@@ -70,7 +87,8 @@ IN_ANY_ORDER = {"approval"}
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == SHOWN.keys()
+    paths = (path.relative_to(EXAMPLES).with_suffix("") for path in EXAMPLES.rglob("*.py"))
+    assert {path.as_posix() for path in paths} == SHOWN.keys()
 
 
 @pytest.mark.parametrize("name", SHOWN)
