@@ -8,12 +8,17 @@ import msgspec
 import pytest
 
 from tenure.clock import us
+from tenure.errors import TenureError
 from tenure.govern.asking import proposal
+from tenure.kernel.actions import ProposeAct, Proposed, Ruling
+from tenure.kernel.commands import Suspend
 from tenure.kernel.feed import decoded
 from tenure.kernel.news import REMINDER, news_of
 from tenure.publish.blocks import TEXT_CHARS_MAX
 from tenure.publish.cards import CardPublisher
 from tenure.testing.doubles.slack import SlackDouble
+from tests.embedded.stage import head
+from tests.server.playing import claim
 from tests.server.senders import SECRET, SECRET_NAME, Slack, contents, make_hook
 from tests.server.stage import Site, problem, site
 from tests.server.test_slack import link
@@ -50,12 +55,32 @@ def shown(*lines: str, why: str = "", rationale: tuple[str, ...] = ("policy 3: w
     return msgspec.json.decode(asked)
 
 
-async def ask(s: Site, question: Any = None, **more: Any) -> str:
-    """A run that asks."""
+async def ask(
+    s: Site, question: Any = None, *, group: str = "", people: int = 1, tier: str = "", **more: Any
+) -> str:
+    """A run that waits for the approval of an act."""
     engine = s.engine.scoped(tenant="acme", actor="person:olga")
-    spec = {"action": "github.label.add", "digest": DIGEST, **more}
-    gate = {"name": "gate", "kind": "approval", "approval": spec, "input": question or shown()}
-    return await engine.create("triage", [gate, {"name": "after"}])
+    run = await engine.create("triage", [{"name": "label"}])
+    lease = await claim(s, run)
+    assert lease is not None
+    act = Proposed(
+        label="x",
+        connector="github",
+        operation="label.add",
+        name="k",
+        digest=bytes.fromhex(DIGEST),
+        repeats="none",
+        reversible=False,
+    )
+    ruling = Ruling(
+        version=1, outcome="needs_approval", people=people, people_in=group, tier=tier or "low", **more
+    )
+    said = head(lease, 5)
+    place = {name: said[name] for name in ("run_id", "idx", "n")}
+    message = ProposeAct(**place, act=act, ruling=ruling, question=msgspec.json.encode(question or shown()))
+    reply = await s.engine.orchestrator.send(message)
+    await s.engine.orchestrator.send(Suspend(**said, waits=(reply.no,)))
+    return run
 
 
 async def until(s: Site, fits: Callable[[], Any]) -> Any:
@@ -192,6 +217,23 @@ async def test_nothing_in_a_proposal_can_pass_for_something_else(url: str, slack
         assert not {"\u202e", "\u200b", "\x1b"} & set(said)
         plain = [one["text"]["type"] for one in card["blocks"] if "channel" in str(one.get("text"))]
         assert set(plain) == {"plain_text"}
+
+
+async def test_a_workflows_own_question_does_not_look_like_a_proposed_write(
+    url: str, slack: SlackDouble
+) -> None:
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        engine = s.engine.scoped(tenant="acme", actor="person:olga")
+        spec = {"action": "github.label.add", "digest": DIGEST}
+        gate = {"name": "gate", "kind": "approval", "approval": spec, "input": shown("add a harmless label")}
+        await engine.create("triage", [gate])
+        said = texts(await posted(s, slack))
+        assert "Proposed writes" not in said
+        assert said.index("Shown by the workflow (its own words)") < said.rindex("add a harmless label")
+        with pytest.raises(TenureError) as refused:
+            await engine.create("triage", [{**gate, "name": "act:x"}])
+        assert refused.value.code == "PLAN_INVALID"
 
 
 async def test_what_slack_refuses_is_tried_again_and_the_token_is_told_nowhere(

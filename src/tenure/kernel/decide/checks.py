@@ -17,7 +17,7 @@ import msgspec
 from tenure.errors import Detail, TenureError
 from tenure.kernel import actions as a
 from tenure.kernel import commands as c
-from tenure.kernel.commands import ApprovalSpec, OpenWait, RecordCheckpoint, StepSpec, WaitSpec
+from tenure.kernel.commands import TIERS, ApprovalSpec, OpenWait, RecordCheckpoint, StepSpec, WaitSpec
 from tenure.kernel.model import Cap
 from tenure.kernel.profile import Profile
 from tenure.limits import (
@@ -230,6 +230,9 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
             yield Detail(f"{at}.backoff.seconds", "must have at least one delay, and none below 0")
         if not 0 <= backoff.jitter <= 1:
             yield Detail(f"{at}.backoff.jitter", "must be 0 to 1")
+    if step.kind == "approval" and step.name.startswith(GOVERNED_LABELS):
+        # Its question would be shown like a connector's words for an action.
+        yield Detail(f"{at}.name", f"questions about acts begin with {ACT_LABEL!r}: a gate's name does not")
     if approval is not None:
         yield from _approval_problems(f"{at}.approval", approval)
     if wait is not None or step.kind == "wait":
@@ -237,6 +240,8 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
 
 
 def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
+    if approval.tier not in TIERS:  # a tier that nobody ranks would be as strict as none
+        yield Detail(f"{at}.tier", f"must be one of {', '.join(TIERS)}")
     if not 1 <= approval.people <= INTEGER_MAX:
         yield Detail(f"{at}.people", "must be at least 1")
     if not is_name(approval.action):
