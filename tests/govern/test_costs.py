@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tenure.sdk.definitions import Tool
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.acting import lab_of, posted
+from tests.govern.ledgers import LedgerPlace
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -328,3 +329,34 @@ async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | 
         assert (await lab.engine.spending(by="provider")).items[0].calls == 4
         with pytest.raises(TenureError, match="not added up"):
             await lab.engine.spending(by="moon")  # type: ignore[arg-type]  # that is the point
+
+
+async def test_sums_that_do_not_fit_are_the_largest_number_and_harm_nobody_else(
+    ledger_place: LedgerPlace,
+) -> None:
+    """What runners tell is bounded for a run; that of many runs may be more than a database can add."""
+    huge = 2**62
+    rows = ", ".join(
+        f"({run}, 1, 'acme', 'w', 9, 'p', 'm', '{currency}', {n}, {n}, {n}, {n})"
+        for run, currency, n in ((1, "USD", huge), (2, "USD", huge), (3, "USD", huge), (4, "EUR", huge - 1))
+    )
+    async with ledger_place.opened() as store:
+        await ledger_place.by_hand(
+            "insert into cost_line (run_id, no, tenant, workflow, day, provider, model, currency, calls, tokens_in, tokens_out,"
+            f" micros) values {rows}"
+        )
+        found = await store.read("spending", "acme", 0, 10, "tenant", 10)
+        assert [(row.currency, row.micros, row.calls) for row in found] == [
+            ("USD", 2**63 - 1, 2**63 - 1),
+            ("EUR", huge - 1, huge - 1),
+        ]
+
+
+async def test_days_that_are_none_are_refused_or_the_first() -> None:
+    async with Lab(free) as lab:
+        long_ago = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
+        for at in ({"since": long_ago}, {"until": long_ago}):
+            with pytest.raises(TenureError, match="no day of UTC"):
+                await lab.engine.spending(by="tenant", **at)
+        view = await lab.engine.spending(by="tenant", until=datetime(1, 1, 1, tzinfo=UTC))
+        assert (view.items, view.since.year) == ([], 1970)

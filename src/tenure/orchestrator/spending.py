@@ -115,8 +115,8 @@ async def spending(
     """What a tenant's runs have spent in the days from `since` (a month ago) to `until` (today)."""
     if by not in WAYS:
         raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"is one of {', '.join(WAYS)}"),))  # fmt: skip
-    last = _day(until or now)
-    first = _day(since) if since is not None else last - timedelta(days=DAYS)
+    last = max(_day("until", until or now), _BEGIN)
+    first = max(_day("since", since) if since is not None else last - timedelta(days=DAYS), _BEGIN)
     days = (first - _BEGIN).days, (last - _BEGIN).days
     rows: list[Spending] = await store.read("spending", tenant, *days, by, GROUPS_MAX + 1)
     return SpendingView(
@@ -128,8 +128,12 @@ async def spending(
     )
 
 
-def _day(at: datetime) -> date:
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC).date()
+def _day(name: str, at: datetime) -> date:
+    try:
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC).date()
+    except OverflowError:
+        problem = f"{name} is no day of UTC"
+        raise TenureError("INVALID_INPUT", problem, (Detail(name, problem),)) from None
 
 
 def _item(row: Spending, by: str) -> SpentView:
