@@ -72,6 +72,7 @@ def outcomes(undone: Undone) -> list[tuple[str, str]]:
     return [(line.action, line.outcome) for line in undone.lines]
 
 
+@pytest.mark.clause("GOV-22")
 async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDouble, url: str | None) -> None:
     async with lab_of(github, url, triage) as lab:
         run = await lab.start(triage)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from tenure.kernel.costs import Cost
 from tenure.kernel.terms import NONE, Terms
 
+Tier = Literal["low", "med", "high"]
+TIERS: tuple[str, ...] = get_args(Tier)
+"""The mildest first."""
 Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"]
 
 
@@ -46,7 +49,7 @@ class ApprovalSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
     """A question to people."""
 
     action: str = "approve"
-    tier: Literal["low", "med", "high"] = "low"
+    tier: Tier = "low"
     people: int = 1
     within_seconds: float | None = None
     digest: str = ""

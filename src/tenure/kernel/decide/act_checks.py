@@ -10,6 +10,7 @@ import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel.actions import Outcome, Proposed, Repeats, Ruling
+from tenure.kernel.commands import TIERS
 from tenure.kernel.decide.checks import is_name, text_problem
 from tenure.limits import (
     CODE_CHARS_MAX,
@@ -22,7 +23,6 @@ from tenure.limits import (
 )
 
 DIGEST_BYTES = 32
-TIERS = ("low", "med", "high")
 """From the one that asks least to the one that asks most."""
 _ROUND_CHARS = 16
 """What the label of an approval has besides its act's."""

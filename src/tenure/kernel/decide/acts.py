@@ -31,8 +31,8 @@ from tenure.kernel.actions import (
     Ruling,
 )
 from tenure.kernel.behind import counts, people_behind, person_of
-from tenure.kernel.commands import ApprovalSpec
-from tenure.kernel.decide.act_checks import TIERS, check_act, check_seconds
+from tenure.kernel.commands import TIERS, ApprovalSpec
+from tenure.kernel.decide.act_checks import check_act, check_seconds
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
 from tenure.kernel.decide.leases import StaleMessage
 from tenure.kernel.decide.opening import add_approval, fresh_until
