@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import random
+import struct
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 
 from tenure import ids
-from tenure.govern.evidence.archive import FILES_MAX, packed
+from tenure.govern.evidence.archive import FILES_MAX, packed, unpacked
 from tenure.govern.evidence.bundle import assembled
 from tenure.govern.evidence.statement import opened
 from tenure.govern.evidence.verify import Given, exit_code, read_events, read_manifest, verify
-from tenure.govern.evidence.wrong import CODES
+from tenure.govern.evidence.wrong import CODES, Wrong
 from tenure.govern.signing import Trust
 from tenure.kernel import history
 from tenure.kernel.model import Event
@@ -373,3 +374,18 @@ def test_the_statement_lists_the_zip_and_every_file(sealed: Sealed) -> None:
     assert listed.pop(sealed.bundle.name) == sha256(sealed.bundle.zip).hexdigest()
     assert listed == {name: sha256(body).hexdigest() for name, body in sealed.files.items()}
     assert packed(sealed.files) == sealed.bundle.zip
+
+
+def test_files_that_lie_over_each_other_are_not_read() -> None:
+    """Else a zip of some megabytes would fill the memory of whoever checks it."""
+    content = b"x" * 100_000
+    one = packed({"a.json": content})
+    place = one.index(b"PK\x01\x02")
+    entry = one[place : one.index(b"PK\x05\x06")]
+    count = FILES_MAX
+    entries = b"".join(entry.replace(b"a.json", f"a-{n:02d}.json".encode()) for n in range(count))
+    entries = entries.replace(struct.pack("<H", 6) + b"\0" * 4, struct.pack("<H", 9) + b"\0" * 4)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, len(entries), place, 0)
+    with pytest.raises(Wrong) as wrong:
+        unpacked(one[:place] + entries + end)
+    assert (wrong.value.code, "larger than it is" in wrong.value.message) == ("BUNDLE_IRREGULAR", True)

@@ -61,7 +61,7 @@ def unpacked(body: bytes) -> dict[str, bytes]:
         )
     try:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
-            files = _read(archive)
+            files = _read(archive, len(body))
     except (
         zipfile.BadZipFile,
         EOFError,
@@ -82,12 +82,15 @@ def unpacked(body: bytes) -> dict[str, bytes]:
     return files
 
 
-def _read(archive: zipfile.ZipFile) -> dict[str, bytes]:
+def _read(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     listed = archive.infolist()
     if len(listed) > FILES_MAX:
         raise Wrong(
             "BUNDLE_IRREGULAR", "the zip", f"it has {len(listed)} files; a bundle has at most {FILES_MAX}"
         )
+    if sum(about.file_size for about in listed) > size:
+        # Files that lie over each other: few bytes outside would be very many inside.
+        raise Wrong("BUNDLE_IRREGULAR", "the zip", "its files together are larger than it is")
     files: dict[str, bytes] = {}
     for about in listed:
         name = about.filename
