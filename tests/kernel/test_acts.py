@@ -372,12 +372,26 @@ def test_two_people_are_two_people_and_local_names_are_one() -> None:
     story = begun()
     two = msgspec.structs.replace(ASK, people=2)
     no = asked(story, ruling=two)
-    approve(story, no, "uid:1000", "uid:1001")
+    approve(story, no, "ada", "eve")
     story.claim()
     assert story.intend(ruling=two, approval_no=no).state == "ask"
     no = story.propose(ruling=two).no or 0
-    approve(story, no, "uid:1000", "person:carol")
+    approve(story, no, "uid:1000")
+    with story.refuses("APPROVER_NOT_ELIGIBLE"):
+        approve(story, no, "uid:1001")
+    approve(story, no, "person:carol")
     assert story.intend(ruling=two, approval_no=no).state == "call"
+
+
+def test_two_accounts_of_a_command_line_beside_the_database_open_no_gate_of_two_people() -> None:
+    story = begun()
+    no = story.open_wait("main", "approve", approval=ApprovalSpec("ship", "high", 2)).no
+    assert no is not None
+    story.approve(no, by="uid:1000")
+    with story.refuses("APPROVER_NOT_ELIGIBLE"):
+        story.approve(no, by="uid:0")
+    assert story.snap.approvals[no].status == "requested"
+    assert story.approve(no, by="person:carol")["status"] == "approved"
 
 
 # ------------------------------------------------------------------------------------------------ keys

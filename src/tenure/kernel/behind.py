@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tenure.kernel.service import Person
 
 _PERSON = "person:"
+_LOCAL = "uid:"
 
 
 def joined(*ids: str | None) -> str:
@@ -71,6 +72,15 @@ def counts(actor: str, group: str, people: Mapping[str, Person]) -> bool:
     if person is None or person.closed_at is not None or "approver" not in msgspec.json.decode(person.roles):
         return False
     return not group or group in msgspec.json.decode(person.groups)
+
+
+def check_second_local(actor: str, votes: Sequence[str]) -> None:
+    """Refuse another account of a command line beside the database: whatever it is called, that is one local person (law 4)."""
+    if actor.startswith(_LOCAL) and any(one.startswith(_LOCAL) and one != actor for one in votes):
+        raise TenureError(
+            "APPROVER_NOT_ELIGIBLE",
+            "beside the database everybody is one local person, who has said yes already: a second one answers over a server",
+        )
 
 
 def check_group(d: Draft, actor: str, group: str) -> None:

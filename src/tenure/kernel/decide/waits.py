@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel.actions import WithdrawApproval
-from tenure.kernel.behind import check_group, people_behind, stand_behind
+from tenure.kernel.behind import check_group, check_second_local, people_behind, stand_behind
 from tenure.kernel.commands import (
     ChildFinished,
     DecideApproval,
@@ -213,6 +213,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         return Decision(
             {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
         )
+    if c.approve:
+        check_second_local(c.approver, votes)
     approval = d.edit(approval)
     if c.approve:
         votes = [*(one for one in votes if one not in behind), c.approver]
