@@ -35,7 +35,8 @@ def order(operation: str, key: str = "k1", seconds: float = 20.0, **fields: Any)
 
 
 def commands(script: str = SCRIPT, **how: Any) -> Connectors:
-    program = Program(path=sys.executable, args=("-I", "-c", script), **how)
+    listed = ("REGION", "DEPLOY", "PATH", "TENURE_IDEMPOTENCY_KEY")
+    program = Program(path=sys.executable, args=("-I", "-c", script), env=listed, **how)
     return Connectors([CommandConnector(programs={"tool": program})])
 
 
@@ -97,9 +98,14 @@ async def test_what_is_not_listed_is_no_operation() -> None:
         commands().find("command.sh")
 
 
-@pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "PYTHONPATH", "a", "X=Y", "TENURE_IDEMPOTENCY_KEY"])
-async def test_variables_that_would_start_something_else_are_refused(name: str) -> None:
-    found = await fault(commands(), order("tool", env={name: "/tmp/evil.so"}))
+@pytest.mark.parametrize("where", ["env", "secret_env"])
+@pytest.mark.parametrize(
+    "name", ["PATH", "LD_PRELOAD", "JAVA_TOOL_OPTIONS", "EDITOR", "a", "X=Y", "TENURE_IDEMPOTENCY_KEY"]
+)
+async def test_variables_that_are_not_listed_or_ours_are_refused(name: str, where: str) -> None:
+    """By some of them one could have something else started."""
+    fields: dict[str, Any] = {where: {name: "/tmp/evil.so"}}
+    found = await fault(commands(), order("tool", **fields))
     assert (found.outcome, found.code) == ("not_done", "INVALID_INPUT")
 
 

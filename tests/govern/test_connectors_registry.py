@@ -144,7 +144,7 @@ connectors:
     lookup: /requests/{key}
   command:
     programs:
-      deploy: {path: /usr/local/bin/deploy, args: [--quiet], timeout: 2m, repeats: native_key}
+      deploy: {path: /usr/local/bin/deploy, args: [--quiet], env: [REGION], timeout: 2m, repeats: native_key}
 """
 
 

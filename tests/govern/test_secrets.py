@@ -291,7 +291,9 @@ async def test_no_secret_is_anywhere(
         way = Way(hosts=(echo.url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
         connectors = (
             HttpConnector("http", Link(base_url=echo.url, way=way, tokens={"*": "env:SERVICE_TOKEN"})),
-            CommandConnector(programs={"tool": Program(path=sys.executable, args=("-I", "-c", TOOL))}),
+            CommandConnector(
+                programs={"tool": Program(path=sys.executable, args=("-I", "-c", TOOL), env=("TOOL",))}
+            ),
             Raising(),
         )
         async with AsyncExitStack() as stack:

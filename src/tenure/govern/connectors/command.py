@@ -3,8 +3,9 @@
 Laws:
 1. Each listed program is an operation of its own, so that a policy names it. What is started is the path in the settings; a workflow gives
    arguments, never a program.
-2. Its environment is what it is given and the little that every command has (`declared.commands`). A secret is in a variable, never among
-   the arguments, which all can see who are on the machine.
+2. Its environment is the little that every command has (`declared.commands`), and of what it is given the variables that the settings
+   list: by others one could have another program started. A secret is in a variable, never among the arguments, which all can see who are
+   on the machine.
 3. The key is in `TENURE_IDEMPOTENCY_KEY`. Exit code 0: done. 75 (as in sysexits: try again later): nothing was done. 64 to 78 otherwise:
    nothing was done, for good. Any other, a signal or the end of its time: unknown.
 """
@@ -37,8 +38,6 @@ SAY_NOT_DONE = range(64, 79)
 NOT_BEGUN = frozenset({126, 127})
 SECONDS_DEFAULT = 30.0
 _OURS = frozenset({"PATH", "HOME", "LANG", KEY_VARIABLE})
-_LOADER = ("LD_", "DYLD_", "PYTHON", "BASH_", "NODE_", "PERL", "RUBY", "GIT_", "IFS", "ENV", "SHELLOPTS")
-"""Variables by which one could have another program started."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +47,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
     args: tuple[str, ...] = ()
     """Before those that a workflow gives."""
+    env: tuple[str, ...] = ()
+    """The variables that a workflow may set."""
     seconds: float = SECONDS_DEFAULT
     cwd: str | None = None
     repeats: Literal["native_key", "sets_state", "none"] = "none"
@@ -106,8 +107,8 @@ class CommandConnector(ConnectorBase):
         given: list[str] = call.fields.get("args", [])
         if any("\0" in arg for arg in given):
             raise failed("not_done", "INVALID_INPUT", "fields.args: an argument has a NUL character")
-        env = {**_checked(call.fields.get("env", {})), KEY_VARIABLE: call.key}
-        for name, reference in _checked(call.fields.get("secret_env", {})).items():
+        env = {**_checked(call.fields.get("env", {}), program), KEY_VARIABLE: call.key}
+        for name, reference in _checked(call.fields.get("secret_env", {}), program).items():
             env[name] = self._secrets.resolve(reference, call.tenant).decode(errors="surrogateescape")
         work = Resolved(argv=(program.path, *program.args, *given), env=env, cwd=program.cwd)
         left = min(call.deadline - time.monotonic(), program.seconds)
@@ -130,11 +131,14 @@ class CommandConnector(ConnectorBase):
         return lines(*said)
 
 
-def _checked(env: dict[str, str]) -> dict[str, str]:
+def _checked(env: dict[str, str], program: Program) -> dict[str, str]:
     for name, value in env.items():
-        plain = name.isascii() and name.isidentifier() and name == name.upper()
-        if not plain or name in _OURS or name.startswith(_LOADER) or "\0" in value:
-            raise failed("not_done", "INVALID_INPUT", f"fields.env: {name!r} is not for a workflow to set")
+        if name not in program.env or name in _OURS or "\0" in value:
+            known = ", ".join(program.env) or "none"
+            problem = (
+                f"fields.env: {name!r} is not for a workflow to set; the program's settings list {known}"
+            )
+            raise failed("not_done", "INVALID_INPUT", problem)
     return env
 
 

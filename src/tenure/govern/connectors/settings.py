@@ -58,6 +58,17 @@ _PROGRAM = Record(
         ),
         Field(name="summary", shape=Text(most=200)),
         Field(name="args", shape=ListOf(item=Text(what="an argument", least=0, most=8_000), most=100)),
+        Field(
+            name="env",
+            shape=ListOf(
+                item=Text(
+                    what="a variable",
+                    pattern="[A-Z_][A-Z0-9_]*",
+                    says="capital letters, digits and underscores",
+                ),
+                most=50,
+            ),
+        ),
         Field(name="timeout", shape=Length()),
         Field(name="cwd", shape=Text(what="a path", most=1_000, pattern="/.+", says="it begins at the root")),
         Field(name="repeats", shape=Text(choices=("native_key", "sets_state", "none"))),
