@@ -32,6 +32,7 @@ REQUEST_BYTES_MAX = 1024 * 1024
 CONNECT_SECONDS_MAX = 10.0
 EARLIER_SECONDS = 0.1
 URL_CHARS_MAX = 2_000
+UNQUOTED_MAX = 4
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _LISTED = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 
@@ -94,7 +95,7 @@ def refusal(url: str, way: Way) -> str | None:
         return "it is no https URL with a host"
     if parsed.userinfo or parsed.fragment or "\\" in url:
         return "a URL here has neither a user nor a fragment nor a backslash"
-    if any(unquote(part) in (".", "..") for part in re.split(r"[?#]", url)[0].split("/")[3:]):
+    if _leads_up(re.split(r"[?#]", url)[0].split("/", 3)[3:]):
         return "a path here goes down only: `.` and `..` in it would lead elsewhere than it reads"
     if parsed.scheme == "http" and not (way.reach.networks or way.reach.loopback):
         return "it is no https URL"
@@ -102,6 +103,17 @@ def refusal(url: str, way: Way) -> str | None:
     if any(_is_listed(host, number, parsed.scheme, listed.lower()) for listed in way.hosts):
         return None
     return f"the host {parsed.netloc.decode()} is not listed"
+
+
+def _leads_up(path: list[str]) -> bool:
+    """Whether a path has `.` or `..` among its parts for somebody who reads it as some servers do: unquoted, more than once, with
+    backslashes as slashes, and without what follows a semicolon."""
+    for text in path:
+        for _ in range(UNQUOTED_MAX):
+            if any(part.partition(";")[0] in (".", "..") for part in re.split(r"[/\\]", text)):
+                return True
+            text = unquote(text)
+    return False
 
 
 def _is_listed(host: str, port: int, scheme: str, listed: str) -> bool:
