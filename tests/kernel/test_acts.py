@@ -121,6 +121,16 @@ def test_what_is_frozen_is_denied_in_the_commit_that_would_intend_it(scope: str)
     assert not story.snap.receipts
 
 
+@pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
+def test_nobody_is_asked_about_what_is_frozen(scope: str) -> None:
+    story = begun()
+    story.governance = governance(frozen=(scope,))
+    reply = story.propose()
+    assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
+    assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
+    assert not story.snap.approvals
+
+
 def test_what_is_frozen_elsewhere_does_not_matter() -> None:
     story = begun()
     story.governance = governance(frozen=("wf:other", "cn:slack"))

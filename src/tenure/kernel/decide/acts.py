@@ -13,11 +13,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from tenure.artifacts import is_reference
 from tenure.clock import SECOND_US, us
 from tenure.errors import TenureError
 from tenure.kernel.actions import (
@@ -36,7 +33,7 @@ from tenure.kernel.decide.act_checks import check_act, check_seconds
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
 from tenure.kernel.decide.leases import StaleMessage
 from tenure.kernel.decide.opening import add_approval, fresh_until
-from tenure.kernel.decide.receipts import change, edit_purse, purse_of
+from tenure.kernel.decide.receipts import asks_the_same, change, edit_purse, purse_of
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.governed import HELD_RECEIPT, Receipt, Verdict
 from tenure.kernel.machines import APPROVAL
@@ -79,6 +76,9 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
         return _deny(d, c, step, c.act, c.ruling, c.ruling.error, "propose_act")
     if c.ruling.outcome != "needs_approval":
         raise TenureError("INVALID_INPUT", "what is allowed is intended, not proposed")
+    frozen = frozen_why(_outside(d, None, ()), d.run.workflow, c.act.connector)
+    if frozen is not None:  # nobody is asked about what would not be done
+        return _deny(d, c, step, c.act, _because(c.ruling, frozen), "FROZEN", "propose_act")
     wait, rounds = _newest_round(d, c.idx, c.act.label)
     if wait is not None and wait.state == "settled" and wait.outcome not in GOOD:
         return _refused_by_people(d, step, wait)
@@ -274,7 +274,7 @@ def intend(d: Draft, c: IntendAct) -> Decision:
     denied = _denied(d, c, outside)
     if denied is not None:
         error, why = denied
-        return _deny(d, c, step, c.act, msgspec.structs.replace(c.ruling, why=why), error, "intend_act")
+        return _deny(d, c, step, c.act, _because(c.ruling, why), error, "intend_act")
     approval = None
     if c.ruling.outcome == "needs_approval":
         approval = None if c.approval_no is None else d.snap.find_approval(c.approval_no)
@@ -323,9 +323,9 @@ def _denied(d: Draft, c: IntendAct, outside: Outside) -> tuple[str | None, str] 
         return "POLICY_MISSING", "no policy is active, so that everything is denied"
     if c.ruling.outcome == "deny":
         return c.ruling.error, c.ruling.why
-    frozen = frozen_scope(outside, run.workflow, act.connector)
+    frozen = frozen_why(outside, run.workflow, act.connector)
     if frozen is not None:
-        return "FROZEN", f"{frozen} is frozen: nothing is done until it is unfrozen"
+        return "FROZEN", frozen
     purse = purse_of(d)
     for scope in ("", f"wf:{run.workflow}"):
         cap = outside.caps.get(scope)
@@ -340,7 +340,7 @@ def _denied(d: Draft, c: IntendAct, outside: Outside) -> tuple[str | None, str] 
     return None
 
 
-def frozen_scope(outside: Outside, workflow: str, connector: str) -> str | None:
+def frozen_why(outside: Outside, workflow: str, connector: str) -> str | None:
     """What of this action is frozen, in words."""
     if outside.governance is None:
         return None
@@ -350,7 +350,12 @@ def frozen_scope(outside: Outside, workflow: str, connector: str) -> str | None:
         f"wf:{workflow}": f"workflow {workflow}",
         f"cn:{connector}": f"connector {connector}",
     }
-    return next((words for scope, words in scopes.items() if scope in frozen), None)
+    what = next((words for scope, words in scopes.items() if scope in frozen), None)
+    return None if what is None else f"{what} is frozen: nothing is done until it is unfrozen"
+
+
+def _because(ruling: Ruling, why: str) -> Ruling:
+    return msgspec.structs.replace(ruling, why=why)
 
 
 def _holder(d: Draft, name: str, outside: Outside) -> Receipt | None:
@@ -370,7 +375,7 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         raise TenureError(
             "IDEMPOTENCY_KEY_REUSED", f"the key was used for {holder.connector}.{holder.operation} already"
         )
-    if not _asks_the_same(d, c, holder, outside):
+    if not asks_the_same(d, c.request, holder, outside.request):
         raise TenureError(
             "IDEMPOTENCY_KEY_REUSED", "the key was used for another target or other fields already"
         )
@@ -392,23 +397,6 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         source=(holder.run_id, holder.no),
     )
     return finish(d, reply, "intend_act")
-
-
-def _asks_the_same(d: Draft, c: IntendAct, holder: Receipt, outside: Outside) -> bool:
-    """Whether what holds the key was asked for the same thing, as far as that was not erased: else "done" would be said of something
-    that nobody did."""
-    theirs = outside.request
-    if holder.run_id == d.run.id:
-        kept = None if holder.request_ref is None else d.snap.find_payload(holder.request_ref)
-        theirs = None if kept is None else kept.body
-    return theirs is None or c.request is None or _asked(theirs) == _asked(c.request)
-
-
-def _asked(request: bytes) -> Any:
-    said = msgspec.json.decode(request)
-    if isinstance(said, dict) and is_reference(request):
-        said.pop("run", None)  # each run keeps its own copy
-    return said
 
 
 def _receipt(d: Draft, c: IntendAct, verdict: Verdict, try_no: int, call_by: int) -> Receipt:
@@ -469,12 +457,10 @@ def repeat(d: Draft, c: RepeatAct) -> Decision:
     told_to = receipt.state == "intent" and receipt.settled_by is not None
     if receipt.repeats not in SAFE_TO_REPEAT and not told_to:
         return Decision(ActReply("open", no=c.no, receipt_state=receipt.state))
-    frozen = frozen_scope(_outside(d, None, ()), d.run.workflow, receipt.connector)
+    frozen = frozen_why(_outside(d, None, ()), d.run.workflow, receipt.connector)
     if frozen is not None:
         # The end of the step leaves the receipt to people: whether the first call was made is not known.
-        return end_by_governing(
-            d, step, "FROZEN", f"{frozen} is frozen: nothing is done until it is unfrozen", "repeat_act"
-        )
+        return end_by_governing(d, step, "FROZEN", frozen, "repeat_act")
     call_by = _call_by(d, attempt, c.call_seconds)
     receipt = change(d, receipt, "repeat")
     receipt.n, receipt.call_by = c.n, call_by

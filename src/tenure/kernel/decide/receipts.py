@@ -8,8 +8,11 @@ Laws:
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from tenure.artifacts import is_reference
 from tenure.kernel.draft import Draft
 from tenure.kernel.governed import Purse, Receipt
 from tenure.kernel.machine import Edge
@@ -54,3 +57,19 @@ def lose_intended(d: Draft, idx: int) -> None:
         row = d.now_of(row)
         if row.idx == idx and row.state == "intent":
             change(d, row, "lose_answer")
+
+
+def asks_the_same(d: Draft, request: bytes | None, holder: Receipt, theirs: bytes | None) -> bool:
+    """Whether what holds a key was asked for the same thing, as far as that was not erased: else "done" would be said of something
+    that nobody did. `theirs` is its request where it is another run's."""
+    if holder.run_id == d.run.id:
+        kept = None if holder.request_ref is None else d.snap.find_payload(holder.request_ref)
+        theirs = None if kept is None else kept.body
+    return theirs is None or request is None or _asked(theirs) == _asked(request)
+
+
+def _asked(request: bytes) -> Any:
+    said = msgspec.json.decode(request)
+    if isinstance(said, dict) and is_reference(request):
+        said.pop("run", None)  # each run keeps its own copy
+    return said
