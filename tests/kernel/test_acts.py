@@ -450,7 +450,12 @@ def test_a_key_of_another_operation_is_refused() -> None:
 
 @pytest.mark.parametrize("state", ["intent", "succeeded"])
 @pytest.mark.parametrize(
-    "theirs", [b'{"target":{"n":1},"fields":{"label":"bug"}}', b'{"target":{},"fields":{"label":"fine"}}']
+    "theirs",
+    [
+        b'{"target":{"n":1},"fields":{"label":"bug"}}',
+        b'{"target":{},"fields":{"label":"fine"}}',
+        b'{"target":{},"fields":{"label":"bug","n":null}}',
+    ],
 )
 def test_a_key_of_another_target_or_of_other_fields_is_refused(theirs: bytes, state: str) -> None:
     """Else an act would be said to be done that nobody did, as when a run goes on from another one with other input."""

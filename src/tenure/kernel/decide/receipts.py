@@ -8,11 +8,10 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from tenure.artifacts import is_reference
+from tenure.canonical import canonical
 from tenure.kernel.draft import Draft
 from tenure.kernel.governed import Purse, Receipt
 from tenure.kernel.machine import Edge
@@ -68,8 +67,8 @@ def asks_the_same(d: Draft, request: bytes | None, holder: Receipt, theirs: byte
     return theirs is None or request is None or _asked(theirs) == _asked(request)
 
 
-def _asked(request: bytes) -> Any:
+def _asked(request: bytes) -> bytes:
     said = msgspec.json.decode(request)
     if isinstance(said, dict) and is_reference(request):
         said.pop("run", None)  # each run keeps its own copy
-    return said
+    return canonical(said)
