@@ -105,6 +105,30 @@ async def test_the_same_label_again_is_the_same_act_also_while_it_is_under_way(
         assert other.json()["state"] == "misfit"
 
 
+async def test_a_call_under_way_at_another_server_is_not_made_again_here(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that is safe: the one that is refused would be taken for both."""
+    async with governed(url, tmp_path, monkeypatch) as (one, service):
+        connectors = read_connectors(FILE.format(url=service.url)).values()
+        async with site(url, connectors=connectors) as two:
+            await start(one)
+            key = await one.key("runner")
+            first, second = await one.caller(key), await two.caller(key)
+            (lease,) = await claim(first, ack=True)
+            path, headers = f"/runner/leases/{lease['id']}/act", {"Authorization": f"Bearer {lease['token']}"}
+            ask = {"label": "p", **POST}
+            service.hold()
+            asking = asyncio.ensure_future(first.post(path, json=ask, headers=headers))
+            await until(lambda: service.held == 1, "the call")
+            told = (await second.post(path, json=ask, headers=headers)).json()
+            assert (told["state"], told["code"]) == ("failed", "ACTION_BUSY")
+            service.release()
+            assert (await asking).json()["state"] == "done"
+            assert (await second.post(path, json=ask, headers=headers)).json()["state"] == "done"
+            assert len(service.writes) == 1
+
+
 async def test_a_denial_ends_the_step_and_tells_the_runner(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

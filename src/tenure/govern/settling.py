@@ -47,6 +47,7 @@ REPEAT_SECONDS_MAX = 900.0
 REPEAT_PAUSE_SECONDS = (1.0, 60.0)
 """Between two of them: as long as it has been tried, within these."""
 SETTLE_PAUSE_SECONDS = 0.2
+UNANSWERED_MAX = 10_000
 
 
 class Office(Protocol):
@@ -130,6 +131,8 @@ class Settling:
         self._artifacts = artifacts
         self._now_us = now_us
         self._chance = SystemChance()
+        self._unanswered: dict[tuple[int, int], None] = {}
+        """Receipts of calls that were made here and have ended without an answer."""
         self.call_seconds = CALL_SECONDS
 
     # --------------------------------------------------------------------------------------- before it
@@ -185,6 +188,7 @@ class Settling:
         although it may have been made before."""
         assert action.connector is not None
         assert intended.no is not None
+        self._unanswered.pop((action.fence.run_id, intended.no), None)
         # The store's clock was not yet this far when the commit was asked for: so much of the time it gave is certain.
         seconds = self.call_seconds
         if intended.call_seconds is not None:
@@ -260,6 +264,9 @@ class Settling:
         age = (now - intent_at) / 1e6
         if age >= REPEAT_SECONDS_MAX:
             return await self._ask_people(action, no, fault)
+        while len(self._unanswered) >= UNANSWERED_MAX:
+            del self._unanswered[next(iter(self._unanswered))]
+        self._unanswered[action.fence.run_id, no] = None
         least, most = REPEAT_PAUSE_SECONDS
         pause = max(min(max(age, least), most), fault.retry_after_seconds or 0.0)
         return _failed(fault, retry_at=now + round(pause * 1e6), receipt=no)
@@ -296,8 +303,9 @@ class Settling:
         if known.state == "intent" and known.by_person:
             return await self._repeat(action, known, None)
         safe = action.proposed.repeats in SAFE_TO_REPEAT and known.repeats in SAFE_TO_REPEAT
-        if not safe and known.n == action.fence.n and known.call_by > self._now_us():
-            # It may be under way in another process that acts for this very lease.
+        ours = safe and (action.fence.run_id, known.no) in self._unanswered
+        if not ours and known.n == action.fence.n and known.call_by > self._now_us():
+            # It may be under way in another process that acts for this very lease: what that hears would be said of both calls.
             return Told(state="failed", code="ACTION_BUSY", retry_at=known.call_by, receipt=known.no)
         found = await self._looked_up(action)
         if found is not None:
