@@ -25,6 +25,8 @@ from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
 GUARD_SECONDS = 60.0
+LONGEST = ("docs", "simulation", "worker", "chaos", "server", "cli", "sdk")
+"""Folders whose files take longest: they go first, so that no process is left alone with one of them at the end."""
 
 # A shared machine may stall: time limits are the guard's business. A failure prints its reproduction.
 hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True)
@@ -35,6 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unknown = unknown_clauses(items, load_clauses())
     if unknown:
         raise pytest.UsageError("\n".join(dict.fromkeys(unknown)))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(folder) if (folder := item.path.parent.name) in LONGEST else len(LONGEST)
+        )
+    )
     last = [item for item in items if item.path.name == "test_edges.py"]
     if last:
         whole = _is_whole(config) and not hasattr(config, "workeroutput")
