@@ -13,7 +13,7 @@ from tenure.embedded import Engine
 from tenure.kernel.model import Attempt, Step
 from tenure.store.bundles import examine
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 50.0
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:

@@ -17,7 +17,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
 from tenure.kernel.history import difference
-from tenure.kernel.machines import LIVE_LEASE, MOVES, RUN_PATHS, Joint, Move
+from tenure.kernel.machines import LIVE_LEASE, RUN_PATHS, Joint
 from tenure.kernel.model import (
     CLOSED_RUN,
     Attempt,
@@ -35,6 +35,7 @@ from tenure.kernel.profile import Profile
 from tenure.kernel.rows import LIGHT, copy_row, key_within_run
 from tenure.kernel.snapshot import Need, Snapshot
 from tenure.kernel.status import COUNTER, derive
+from tenure.kernel.strides import PATH_EDGES, STRIDES
 from tenure.limits import PAYLOAD_BYTES_MAX
 
 R = TypeVar("R", bound=Row)
@@ -81,41 +82,6 @@ def check_size(body: bytes | None) -> None:
             (Detail("payload", f"{len(body) - PAYLOAD_BYTES_MAX} bytes too many"),),
         )
 
-
-def _edges_json(pairs: list[tuple[str, str, str, str]]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(pairs))
-
-
-class _Stride(msgspec.Struct, gc=False, frozen=True):
-    """A move, made ready for use."""
-
-    joint: Joint
-    step: str
-    """The step's state at the end."""
-    attempt: str
-    lease: str
-    """Where the attempt and lease that it began with end; a new attempt may have begun since."""
-    ended: bool
-    edges: msgspec.Raw
-
-
-def _stride(move: Move) -> _Stride:
-    closing = move.start
-    for place in move.path:
-        if place.attempt == "created":
-            break
-        closing = place
-    ended = closing.lease not in LIVE_LEASE
-    edges = _edges_json([(machine, e.state, e.next, e.owner) for machine, e in move.edges])
-    return _Stride(move.start, move.end.step, closing.attempt, closing.lease, ended, edges)
-
-
-_STRIDES: dict[tuple[str, str, str, str], _Stride] = {
-    (name, start.step, start.attempt, start.lease): _stride(move) for (name, start), move in MOVES.items()
-}
-_PATH_EDGES = {
-    pair: _edges_json([("run", e.state, e.next, e.owner) for e in path]) for pair, path in RUN_PATHS.items()
-}
 
 walked_moves: set[tuple[str, Joint]] | None = None
 """Tests put a set here to learn which moves were made."""
@@ -330,7 +296,7 @@ class Draft:
 
     def can_move(self, step: Step, name: str) -> bool:
         """Whether there is a move of this name from where the step stands."""
-        return (name, *self._place(step)) in _STRIDES
+        return (name, *self._place(step)) in STRIDES
 
     def _place(self, step: Step) -> tuple[str, str, str]:
         """Where a step stands, with its attempt and lease."""
@@ -345,7 +311,7 @@ class Draft:
     def move(self, step: Step, name: str) -> Step:
         """Make a move; one that does not exist from here is RUN_INVALID_TRANSITION. Answers the changed step."""
         place = self._place(step)
-        stride = _STRIDES.get((name, *place))
+        stride = STRIDES.get((name, *place))
         if stride is None:
             raise TenureError(
                 "RUN_INVALID_TRANSITION", f"step {step.name!r} is {place[0]} and does not accept '{name}'"
@@ -390,7 +356,7 @@ class Draft:
         path = RUN_PATHS[old, status]
         if walked_paths is not None:
             walked_paths.add((old, status))
-        self.edges.append({"run": 1, "edges": _PATH_EDGES[old, status]})
+        self.edges.append({"run": 1, "edges": PATH_EDGES[old, status]})
         run.status = status
         if old == "waiting_approval" and run.human_since is not None:
             if run.deadline_at is not None:
