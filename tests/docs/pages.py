@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = {"python", "sh", "yaml", "text", "json", "mermaid", "toml", "http"}
-BLOCK_SECONDS = 60
+BLOCK_SECONDS = 90
 _FENCE = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -145,22 +146,28 @@ class _Session:
     def shell(self, text: str) -> Done:
         """Run a block with bash; its variables are kept for the next."""
         script = f"set -aeuo pipefail; [ ! -f .shell ] || . ./.shell; trap 'export -p > .shell' EXIT\n{text}"
-        with subprocess.Popen(
-            ("bash", "-c", script),
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as running:
+        with (
+            tempfile.TemporaryFile() as output
+        ):  # not a pipe: what goes on in the background would hold its other end
+            running = subprocess.Popen(
+                ("bash", "-c", script),
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             self._groups.append(running.pid)
+            late = ""
             try:
-                printed, _ = running.communicate(timeout=BLOCK_SECONDS)
+                running.wait(BLOCK_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
-                printed = f"it took more than {BLOCK_SECONDS} s:\n{running.communicate()[0]}"
+                running.wait()
+                late = f"it took more than {BLOCK_SECONDS} s:\n"
+            output.seek(0)
+            printed = late + output.read().decode(errors="replace")
         return Done(running.returncode == 0, printed)
 
 

@@ -111,7 +111,7 @@ class PrivateS3:
         master, volume, filer, self._port = _free_ports(4)
         command = [
             found, "server", f"-dir={self._directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3",
-            f"-s3.port={self._port}", f"-s3.config={config}", f"-master.port={master}", f"-volume.port={volume}",
+            f"-s3.port={self._port}", "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}", f"-master.port={master}", f"-volume.port={volume}",
             f"-filer.port={filer}", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-volume.preStopSeconds=0",
             "-master.telemetry=false",
         ]  # fmt: skip
