@@ -101,13 +101,13 @@ async def _inbox(desk: Desk, run: str | None) -> tuple[list[ApprovalView], int]:
 def _question(a: ApprovalView) -> str:
     """Its title, and what is shown with it."""
     shows = a.question
-    if (
-        isinstance(shows, dict) and "writes" in shows
-    ):  # an action: the connector's words, then the agent's apart
-        lines = [*map(str, shows["writes"]), *map(str, shows.get("rationale", ()))]
-        if shows.get("why"):
-            lines.append(f"the agent's own words: {shows['why']}")
-        return "\n".join([a.title, *lines, f"digest {a.digest[:DIGEST_DIGITS]}, revision {a.revision}"])
+    if a.governed:
+        from tenure.govern.asking import read_proposal
+
+        if (asked := read_proposal(shows)) is not None:  # the connector's words, then the agent's apart
+            own = [f"the agent's own words: {asked.why}"] if asked.why else []
+            bound = f"digest {a.digest[:DIGEST_DIGITS]}, revision {a.revision}"
+            return "\n".join([a.title, *asked.writes, *asked.rationale, *own, bound])
     if isinstance(shows, dict):
         shows = {key: value for key, value in shows.items() if key != "title"} or None
     return a.title if shows is None else f"{a.title}  {value_text(shows)}"

@@ -44,16 +44,16 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not (isinstance(value, str) and is_reference(value)):
                 yield FORM  # it may be the secret itself, and is not repeated
             return
-        if not _IS[self.type](value):
-            yield f"must be {_named(self.type)}, not {_shown(value)}"
+        if not JSON_TYPES[self.type](value):
+            yield f"must be {_named(self.type)}, not {shown_json(value)}"
             return
-        if self.enum is not None and not any(_same(value, choice) for choice in self.enum):
-            yield f"must be one of {', '.join(map(_shown, self.enum))}, not {_shown(value)}"
+        if self.enum is not None and not any(same_json(value, choice) for choice in self.enum):
+            yield f"must be one of {', '.join(map(shown_json, self.enum))}, not {shown_json(value)}"
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
-                yield f"must be at least {self.minimum:g}, not {_shown(value)}"
+                yield f"must be at least {self.minimum:g}, not {shown_json(value)}"
             if self.maximum is not None and value > self.maximum:
-                yield f"must be at most {self.maximum:g}, not {_shown(value)}"
+                yield f"must be at most {self.maximum:g}, not {shown_json(value)}"
         if isinstance(value, str | list | tuple):
             if self.min_length is not None and len(value) < self.min_length:
                 yield f"must have at least {self.min_length} {_unit(value)}, not {len(value)}"
@@ -61,8 +61,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 yield f"must have at most {self.max_length} {_unit(value)}, not {len(value)}"
         if self.items is not None and isinstance(value, list | tuple):
             for i, item in enumerate(value):
-                if not _IS[self.items](item):
-                    yield f"item {i} must be {_named(self.items)}, not {_shown(item)}"
+                if not JSON_TYPES[self.items](item):
+                    yield f"item {i} must be {_named(self.items)}, not {shown_json(item)}"
 
     def own_problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong with the declaration itself: (key, problem)."""
@@ -84,13 +84,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if least is not None and most is not None and least > most:
                 yield low, f"is {least:g}, over the {high} of {most:g}"
         for i, choice in enumerate(self.enum or ()):
-            if not _IS[self.type](choice):
-                yield "enum", f"choice {i} must be {_named(self.type)}, not {_shown(choice)}"
+            if not JSON_TYPES[self.type](choice):
+                yield "enum", f"choice {i} must be {_named(self.type)}, not {shown_json(choice)}"
         if not self.required:
             yield from (("default", problem) for problem in self.problems(self.default))
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
+JSON_TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and isfinite(v),
@@ -108,7 +108,8 @@ def _unit(value: Any) -> str:
     return "characters" if isinstance(value, str) else "items"
 
 
-def _shown(value: Any) -> str:
+def shown_json(value: Any) -> str:
+    """A value in an error: as JSON, not too long."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -116,7 +117,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _same(value: Any, choice: Any) -> bool:
+def same_json(value: Any, choice: Any) -> bool:
     """Equal as JSON: true is not 1."""
     return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
 

@@ -237,18 +237,16 @@ class Governor:
         """Law 3: what cannot be asked denies, unless it is the database: then the step is given back."""
         proposed = action.proposed
         try:
-            facts = await self.policies.facts(
-                run,
-                spec,
-                connector=proposed.connector,
-                operation=proposed.operation,
-                target=action.ask.target,
-                fields=action.ask.fields,
-                tier=proposed.tier,
-                key=proposed.name,
-                reverses=proposed.reverses is not None,
-                now_us=self.now_us(),
-            )
+            asked = {
+                "connector": proposed.connector,
+                "operation": proposed.operation,
+                "target": action.ask.target,
+                "fields": action.ask.fields,
+                "tier": proposed.tier,
+                "key": proposed.name,
+                "reverses": proposed.reverses is not None,
+            }
+            facts = await self.policies.facts(run, spec, asked, self.now_us())
             return await self.policies.ruling(run.tenant, facts, fresh=anew)
         except TenureError as refused:
             if refused.retryable:

@@ -62,7 +62,7 @@ def key_id(public: bytes) -> str:
 
 def endorsement(public: bytes, by: str, at: int) -> bytes:
     """The bytes that the key before signs for a new one: canonical JSON."""
-    said = {"format": ENDORSEMENT_FORMAT, "key": key_id(public), "public": _b64(public), "by": by, "at": at}
+    said = {"format": ENDORSEMENT_FORMAT, "key": key_id(public), "public": b64(public), "by": by, "at": at}
     return canonical(said)
 
 
@@ -159,7 +159,7 @@ def read_public(text: str) -> bytes:
             body = Path(text).read_bytes()[:KEY_BYTES_MAX].decode().strip()
         except (OSError, ValueError):
             raise TenureError("INVALID_INPUT", f"there is no public key at {text[:200]!r}") from None
-    public = _public_pem(body) if body.startswith("-----BEGIN PUBLIC KEY") else _unb64(body)
+    public = _public_pem(body) if body.startswith("-----BEGIN PUBLIC KEY") else unb64(body)
     if public is None or len(public) != PUBLIC_BYTES:
         raise TenureError(
             "INVALID_INPUT", "a public key is a PEM file of an Ed25519 key, or base64 of its 32 bytes"
@@ -232,7 +232,7 @@ class Trust:
     @classmethod
     def of_public(cls, *public: bytes) -> Trust:
         """Believe these keys, for good."""
-        return cls(TrustedKey(id=key_id(one), public=_b64(one)) for one in public)
+        return cls(TrustedKey(id=key_id(one), public=b64(one)) for one in public)
 
     @classmethod
     def given(cls, key: str | None, file: str | Path | None) -> Trust | None:
@@ -253,7 +253,7 @@ class Trust:
 
     def public(self, named: str) -> bytes | None:
         """A key's public half, if it is believed."""
-        return None if self.key_problem(named) is not None else _unb64(self.keys[named].public)
+        return None if self.key_problem(named) is not None else unb64(self.keys[named].public)
 
     def key_problem(self, named: str, at: int | None = None) -> str | None:
         """Why a key (for something signed `at` a moment) is not believed; None: it is."""
@@ -275,7 +275,7 @@ class Trust:
         key = self.keys[named]
         if at is None and key.revoked_from is not None:
             return f"key {named[:12]} is revoked, and when this was signed is not known"
-        public = _unb64(key.public)
+        public = unb64(key.public)
         assert public is not None
         if not is_signed(public, message, signature):
             return f"the signature is not key {named[:12]}'s over these bytes"
@@ -294,7 +294,7 @@ class Trust:
             key = self.keys.get(named)
             if key is None:
                 return f"key {named[:12]} is not among the trusted keys"
-            public = _unb64(key.public)
+            public = unb64(key.public)
             if public is None or key_id(public) != named:
                 return f"key {named[:12]} has an id that is not the SHA-256 of its public key"
             if self._roots is not None and named in self._roots:
@@ -312,7 +312,7 @@ class Trust:
         voucher = self.keys.get(before)
         if voucher is None:
             return f"key {key.id[:12]} is endorsed by {before[:12]}, which is not among the trusted keys"
-        by, signature = _unb64(voucher.public), _unb64(key.endorsement or "")
+        by, signature = unb64(voucher.public), unb64(key.endorsement or "")
         said = endorsement(public, before, key.created_at)
         if by is None or signature is None or not is_signed(by, said, signature):
             return f"key {key.id[:12]} is not endorsed by {before[:12]}: the signature is not its"
@@ -338,7 +338,7 @@ def _private(reference: str) -> Ed25519PrivateKey:
         if b"-----BEGIN" in body:
             loaded: Any = load_pem_private_key(body, None)
         else:
-            loaded = Ed25519PrivateKey.from_private_bytes(_unb64(body.decode("ascii").strip()) or b"")
+            loaded = Ed25519PrivateKey.from_private_bytes(unb64(body.decode("ascii").strip()) or b"")
     except (ValueError, TypeError, UnsupportedAlgorithm):  # whose messages might say something of the key
         loaded = None
     if not isinstance(loaded, Ed25519PrivateKey):
@@ -386,7 +386,7 @@ def _answered(argv: list[str], message: bytes) -> bytes:
         raise _unavailable(f"the signer command ended with {done.returncode}")
     if len(done.stdout) == SIGNATURE_BYTES:
         return done.stdout
-    signature = _unb64(done.stdout.decode("ascii", "replace").strip())
+    signature = unb64(done.stdout.decode("ascii", "replace").strip())
     if signature is None or len(signature) != SIGNATURE_BYTES:
         raise _unavailable("the signer command answered no signature: 64 bytes, or base64 of them")
     return signature
@@ -414,11 +414,13 @@ def _time(at: int) -> str:
     return f"{datetime.fromtimestamp(at / 1_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _b64(body: bytes) -> str:
+def b64(body: bytes) -> str:
+    """Bytes as text."""
     return base64.b64encode(body).decode()
 
 
-def _unb64(text: str) -> bytes | None:
+def unb64(text: str) -> bytes | None:
+    """The bytes of a text; None where it is none."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
+from tenure.kernel.decide.checks import ACT_LABEL
 from tenure.orchestrator.step_views import decoded, maybe, moment, title_of
 from tenure.store.listing import Question
 from tenure.store.port import Store
@@ -51,6 +52,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     reason: Any = None
     """What was said with the decision."""
     question: Any = None
+    governed: bool = False
+    """Whether it is about an act: what it shows was made by the connector. Anything else is a workflow's own words."""
 
 
 async def views_of(store: Store, rows: Iterable[Question]) -> list[ApprovalView]:
@@ -90,4 +93,5 @@ def _view(row: Question, bodies: dict[tuple[int, int], Any]) -> ApprovalView:
         decided_by=row.decided_by,
         reason=bodies.get((row.run_id, row.reason_ref or 0)),
         question=question,
+        governed=row.label.startswith(ACT_LABEL),  # only a governor asks under such a label
     )

@@ -27,7 +27,7 @@ class ReceiptView(msgspec.Struct, frozen=True, kw_only=True):
     try_no: int
     action: str
     state: str
-    """intent, unknown, succeeded, failed, abandoned, reversed or reused."""
+    """intent, unknown, succeeded, failed, reversed or reused."""
     tier: str
     key: str
     """The idempotency key, as it was passed on."""

@@ -30,7 +30,6 @@ from slack_sdk.models.blocks import (
 
 from tenure.govern.asking import Proposal, read_proposal
 from tenure.govern.wording import bounded, visible
-from tenure.kernel.decide.checks import ACT_LABEL
 from tenure.orchestrator.questions import ApprovalView
 
 TEXT_CHARS_MAX = 3_000
@@ -61,8 +60,7 @@ def shown_of(view: ApprovalView) -> str:
 
 def card(view: ApprovalView, link: str | None) -> Message:
     """The card of a question, open or ended; `link` leads to the whole of it."""
-    # Only a governor asks under such a label; whatever else looks like a proposal is a workflow's own words.
-    asked = read_proposal(view.question) if view.step.startswith(ACT_LABEL) else None
+    asked = read_proposal(view.question) if view.governed else None
     writes, fits = _writes(view, asked)
     blocks: list[Block] = [
         HeaderBlock(text=PlainTextObject(text=_cut(f"Approval: {visible(view.action)}", HEADER_CHARS_MAX))),

@@ -59,7 +59,6 @@ class Unknown(msgspec.Struct, gc=False):
 READS: dict[str, Answer] = {
     "receipts_unknown": Filed,  # () ; tenant, before_intent_at, before_run_id, before_no, limit -> newest first
     "receipts_filed": Filed,  # () ; run_id -> all of a run, in order
-    "receipt_filed": Filed,  # () ; run_id, no
     "receipts_counted": Unknown,  # () ; tenant -> exactly one
 }
 """Queries used on their own; `filing.sql` has their texts."""

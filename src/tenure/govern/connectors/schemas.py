@@ -12,27 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from math import isfinite
 from typing import Any
 
-import msgspec
-
 from tenure.declared.document import close_to
+from tenure.declared.inputs import JSON_TYPES, same_json, shown_json
 from tenure.errors import Detail, TenureError
 from tenure.secrets import FORM, is_reference
 
 DEPTH_MAX = 32
 PROBLEMS_MAX = 20
 
-_IS: dict[str, Callable[[Any], bool]] = {
-    "string": lambda v: isinstance(v, str),
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and isfinite(v),
-    "boolean": lambda v: isinstance(v, bool),
-    "array": lambda v: isinstance(v, list | tuple),
-    "object": lambda v: isinstance(v, Mapping) and all(isinstance(key, str) for key in v),
-    "null": lambda v: v is None,
-}
+_IS: dict[str, Callable[[Any], bool]] = {**JSON_TYPES, "null": lambda v: v is None}
 _SAID = frozenset({"type", "description", "title", "examples", "default", "enum", "secret"})
 _OF: dict[str, frozenset[str]] = {
     "string": frozenset({"pattern", "minLength", "maxLength"}),
@@ -100,8 +90,8 @@ def problems(schema: Mapping[str, Any], value: Any, at: str, depth: int = 0) -> 
         yield Detail(at, f"must be {' or '.join(kinds)}, not {_shown(schema, value)}")
         return
     choices = schema.get("enum")
-    if choices is not None and not any(_same(value, choice) for choice in choices):
-        said = ", ".join(_json(choice) for choice in choices)
+    if choices is not None and not any(same_json(value, choice) for choice in choices):
+        said = ", ".join(shown_json(choice) for choice in choices)
         yield Detail(at, f"must be one of {said}, not {_shown(schema, value)}")
     if isinstance(value, str):
         yield from _text_problems(schema, value, at)
@@ -156,21 +146,8 @@ def _pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _same(value: Any, choice: Any) -> bool:
-    """Equal as JSON: true is not 1."""
-    return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
-
-
-def _json(value: Any) -> str:
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _shown(schema: Mapping[str, Any], value: Any) -> str:
-    return "that" if schema.get("secret") else _json(value)
+    return "that" if schema.get("secret") else shown_json(value)
 
 
 def secret_places(schema: Mapping[str, Any], value: Any, at: str) -> Iterator[tuple[str, str]]:

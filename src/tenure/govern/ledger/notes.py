@@ -11,8 +11,6 @@ Laws:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -22,7 +20,7 @@ import msgspec
 
 from tenure.clock import SECOND_US
 from tenure.errors import TenureError
-from tenure.govern.signing import Signer, Trust
+from tenure.govern.signing import Signer, Trust, b64, unb64
 from tenure.kernel import merkle
 
 NOTE_BYTES_MAX = 64 * 1024
@@ -70,9 +68,9 @@ def origin_of(first: bytes, tenant: str) -> str:
 
 async def signed(signer: Signer, origin: str, size: int, root: bytes, at: int) -> Checkpoint:
     """Sign what a ledger is."""
-    text = f"{origin}\n{size}\n{_b64(root)}\ntime {at // SECOND_US}\n"
+    text = f"{origin}\n{size}\n{b64(root)}\ntime {at // SECOND_US}\n"
     signature = await signer.sign(text.encode())
-    line = f"{_DASH}{origin} {_b64(_key_hash(origin, signer.public) + signature)}\n"
+    line = f"{_DASH}{origin} {b64(_key_hash(origin, signer.public) + signature)}\n"
     return parse(f"{text}\n{line}")
 
 
@@ -88,7 +86,7 @@ def parse(note: str | bytes) -> Checkpoint:
     origin, size, root, *more = said
     if not _NUMBER.fullmatch(size):
         raise _invalid("its second line is no size")
-    hashed = _unb64(root)
+    hashed = unb64(root)
     if hashed is None or len(hashed) != merkle.HASH_BYTES:
         raise _invalid("its third line is no hash in base64")
     return Checkpoint(
@@ -106,7 +104,7 @@ def signer_of(checkpoint: Checkpoint, trust: Trust) -> str:
     """The id of the key of a trust file that has signed a checkpoint for its time; SEAL_UNTRUSTED, with the reason (law 4)."""
     problem = "no key that is trusted has signed it"
     for known in trust.keys.values():
-        public = _unb64(known.public) or b""
+        public = unb64(known.public) or b""
         for name, hint, signature in checkpoint.signatures:
             if (name, hint) != (checkpoint.origin, _key_hash(checkpoint.origin, public)):
                 continue
@@ -122,7 +120,7 @@ def signer_of(checkpoint: Checkpoint, trust: Trust) -> str:
 
 def proof_text(index: int, hashes: Sequence[bytes], body: bytes, checkpoint: Checkpoint) -> str:
     """A proof as it lies in a file."""
-    lines = [PROOF_FIRST, f"extra {_b64(body)}", f"index {index}", *map(_b64, hashes)]
+    lines = [PROOF_FIRST, f"extra {b64(body)}", f"index {index}", *map(b64, hashes)]
     return "\n".join(lines) + f"\n\n{checkpoint.note}"
 
 
@@ -135,10 +133,10 @@ def parse_proof(text: str | bytes) -> Proof:
         raise _invalid(f"its first line is not {PROOF_FIRST}", "proof")
     body = None
     if lines and lines[0].startswith("extra "):
-        body = _unb64(lines.pop(0).removeprefix("extra "))
+        body = unb64(lines.pop(0).removeprefix("extra "))
     if not lines or not _NUMBER.fullmatch(lines[0].removeprefix("index ")):
         raise _invalid("it has no index", "proof")
-    hashes = [_unb64(line) for line in lines[1:]]
+    hashes = [unb64(line) for line in lines[1:]]
     if len(hashes) > PROOF_HASHES_MAX or any(one is None or len(one) != merkle.HASH_BYTES for one in hashes):
         raise _invalid("one of its lines is no hash in base64", "proof")
     return Proof(
@@ -193,7 +191,7 @@ def _signatures(lines: Sequence[str]) -> tuple[tuple[str, bytes, bytes], ...]:
     found = []
     for line in lines:
         match = _SIGNATURE.fullmatch(line)
-        body = _unb64(match[2]) if match else None
+        body = unb64(match[2]) if match else None
         if match is None or body is None or len(body) < 5:
             raise _invalid("one of its last lines is no signature")
         found.append((match[1], body[:4], body[4:]))
@@ -215,14 +213,3 @@ def _key_hash(name: str, public: bytes) -> bytes:
 
 def _invalid(problem: str, what: str = "checkpoint") -> TenureError:
     return TenureError("LEDGER_CHECKPOINT_INVALID", f"this is no {what} of a ledger: {problem}")
-
-
-def _b64(body: bytes) -> str:
-    return base64.b64encode(body).decode()
-
-
-def _unb64(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None

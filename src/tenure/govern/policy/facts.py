@@ -72,26 +72,12 @@ def facts_of(
     spec: RunSpec,
     purse: Purse | None,
     person: Person | None,
-    connector: str,
-    operation: str,
-    target: dict[str, Any],
-    fields: dict[str, Any],
-    tier: str,
-    key: str,
-    reverses: bool,
+    action: dict[str, Any],
     now_us: int,
 ) -> dict[str, Any]:
-    """The facts of one proposed action. `person` is the row of the run's requester, where that is a person of the tenant's."""
+    """The facts of one proposed action, which is as its schema here says. `person` is the row of the run's requester, where that is a person of the tenant's."""
     return {
-        "action": {
-            "connector": connector,
-            "operation": operation,
-            "target": target,
-            "fields": fields,
-            "tier": tier,
-            "key": key,
-            "reverses": reverses,
-        },
+        "action": action,
         "run": run_facts(run, spec, purse),
         "tenant": {"id": run.tenant},
         "person": person_facts(spec.requester, person),

@@ -75,14 +75,7 @@ class Policies:
         self,
         run: Run,
         spec: RunSpec,
-        *,
-        connector: str,
-        operation: str,
-        target: dict[str, Any],
-        fields: dict[str, Any],
-        tier: str,
-        key: str,
-        reverses: bool,
+        action: dict[str, Any],
         now_us: int,
     ) -> dict[str, Any]:
         """The facts of an action proposed by a run, with what the store knows of its purse and its requester."""
@@ -96,13 +89,7 @@ class Policies:
             spec=spec,
             purse=purses[0] if purses else None,
             person=people[0] if people else None,
-            connector=connector,
-            operation=operation,
-            target=target,
-            fields=fields,
-            tier=tier,
-            key=key,
-            reverses=reverses,
+            action=action,
             now_us=now_us,
         )
 

@@ -112,25 +112,23 @@ class Shadowing:
         )
         requester = person_of(specs[0].requester)
         people = [] if requester is None else await self._store.read("person_named", row.tenant, requester)
+        action: dict[str, Any] = {
+            "connector": row.connector,
+            "operation": row.operation,
+            "tier": of.tier if of is not None else row.tier or "low",
+            "key": of.name if of is not None else "",
+            "reverses": of is not None and of.reverses_run is not None,
+        }
+        if request is not None:
+            action |= {"target": request.get("target", {}), "fields": request.get("fields", {})}
         facts = facts_of(
             run=runs[0],
             spec=specs[0],
             purse=written,
             person=people[0] if people else None,
-            connector=row.connector,
-            operation=row.operation,
-            target={},
-            fields={},
-            tier=of.tier if of is not None else row.tier or "low",
-            key=of.name if of is not None else "",
-            reverses=of is not None and of.reverses_run is not None,
+            action=action,
             now_us=row.at,
         )
-        action: dict[str, Any] = facts["action"]
-        if request is None:
-            del action["target"], action["fields"]
-        else:
-            action |= {"target": request.get("target", {}), "fields": request.get("fields", {})}
         return policy.ruling(facts), request is not None
 
     async def _request(self, row: Verdict, of: Receipt | None) -> dict[str, Any] | None:

@@ -18,7 +18,6 @@ from tenure import ids
 from tenure.embedded.plan import payload
 from tenure.errors import Detail, TenureError
 from tenure.kernel.actions import SettleReceipt
-from tenure.limits import INTEGER_MAX
 from tenure.orchestrator.listing import FOREVER_US
 from tenure.orchestrator.receipts import ReceiptView, receipt_views
 from tenure.server.call import Call
@@ -47,16 +46,6 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     again: bool
     """Whether this person had said the same before."""
-
-
-async def _filed(request: Call, receipt_id: str) -> Filed:
-    run_id, no = ids.receipt_ints(receipt_id)
-    found: list[Filed] = []
-    if no <= INTEGER_MAX:
-        found = await request.engine.store.read("receipt_filed", run_id, no)
-    if not found or found[0].tenant != request.who.tenant or ids.receipt_text(run_id, no) != receipt_id:
-        raise TenureError("RECEIPT_NOT_FOUND", f"there is no receipt {receipt_id[:64]!r}")
-    return found[0]
 
 
 @get("/receipts", summary="Actions nobody knows the end of, newest first")
@@ -91,7 +80,7 @@ async def list_receipts(
 @get("/receipts/{receipt_id:str}", summary="A receipt")
 async def get_receipt(request: Call, receipt_id: FromPath[str]) -> ReceiptView:
     """What was asked of which service, under which key, when, and what became of it as far as anybody knows."""
-    [view] = await receipt_views(request.engine.store, [await _filed(request, receipt_id)])
+    [view] = await receipt_views(request.engine.store, [await request.engine.filed(receipt_id)])
     return view
 
 
@@ -99,7 +88,7 @@ async def get_receipt(request: Call, receipt_id: FromPath[str]) -> ReceiptView:
 async def settle_receipt(request: Call, receipt_id: FromPath[str], data: JSONBody[Settlement]) -> Settled:
     """By an approver who does not stand behind the run. `done` and `not_done` can be said after the run's end, too."""
     check_person(request)
-    row = await _filed(request, receipt_id)
+    row = await request.engine.filed(receipt_id)
     if data.result is not None and data.outcome != "done":
         problem = "only what was done has a result"
         raise TenureError("INVALID_INPUT", f"result: {problem}", (Detail("result", problem),))
