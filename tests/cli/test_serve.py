@@ -223,3 +223,17 @@ def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
     for file in tmp_path.glob("tenure.db*"):
         body = file.read_bytes()
         assert not any(key.split("_", 2)[2].encode() in body for key in keys), "only their hashes are kept"
+
+
+def test_what_dev_has_started_ends_with_it_also_when_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(app("shop"))
+    with subprocess.Popen(
+        words("dev", "shop", "--port", "0", "--grace", "1s"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        address = next(found[1] for line in running.stderr if (found := re.search(r"API is at (\S+);", line)))
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        running.kill()
+        running.stderr.read()  # to its end: whoever still had it would keep it open
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{address}/healthz")

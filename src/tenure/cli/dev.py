@@ -113,27 +113,41 @@ def dev(
             elif ended is not None:
                 err().print(shown("it has ended; waiting for a change", "yellow"))
                 err().print(shown(f"{watched.wait()} changed: starting anew", "cyan"))
+                _stop(child)
                 child = _start(wanted)
     except KeyboardInterrupt:
         _stop(child)
         raise typer.Exit(INTERRUPTED) from None
 
 
+_held: dict[int, int] = {}
+"""Our ends of the pipes of those we have started, by process."""
+
+
 def _start(wanted: Wanted) -> subprocess.Popen[bytes]:
-    # In a group of its own: Ctrl-C is ours to pass on.
-    told = msgspec.json.encode(wanted).decode()
-    return subprocess.Popen([sys.executable, "-m", "tenure.cli.developing", told], start_new_session=True)
+    # In a group of its own: Ctrl-C is ours to pass on. Its end of the pipe tells it that we are gone, whichever way.
+    theirs, ours = os.pipe()
+    told = msgspec.json.encode(msgspec.structs.replace(wanted, owner=theirs)).decode()
+    command = [sys.executable, "-m", "tenure.cli.developing", told]
+    try:
+        child = subprocess.Popen(command, start_new_session=True, pass_fds=(theirs,))
+    finally:
+        os.close(theirs)
+    _held[child.pid] = ours
+    return child
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is not None:
-        return
-    child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    os.close(
+        _held.pop(child.pid)
+    )  # now: the end of the pipe is a signal, too, and a second one would not be in peace
 
 
 class _Watched:

@@ -2,13 +2,15 @@
 
 Laws:
 1. There is one engine: what is asked over HTTP is done by this process, at once.
-2. The first signal stops it in peace, as a worker and a server do; the second at once.
+2. The first signal stops it in peace, as a worker and a server do; the second at once. So does its owner's end.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -38,6 +40,8 @@ class Wanted(msgspec.Struct, kw_only=True):
     policy: str | None = None
     evidence: bool = False
     signing_key: str | None = None
+    owner: int | None = None
+    """A pipe that ends when whoever started this process does."""
 
 
 def main() -> None:
@@ -46,6 +50,8 @@ def main() -> None:
 
     log_to_stderr()
     wanted = msgspec.json.decode(sys.argv[1], type=Wanted)
+    if wanted.owner is not None:
+        threading.Thread(target=_end_with, args=(wanted.owner,), daemon=True).start()
     try:
         stuck = wait_for(_develop(wanted))
     except TenureError as error:
@@ -53,6 +59,12 @@ def main() -> None:
         sys.exit(1)
     if stuck:
         os._exit(1)  # a thread that does not end would keep the process
+
+
+def _end_with(owner: int) -> None:
+    """End in peace when our owner has ended, also by a signal that it could not pass on."""
+    os.read(owner, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _develop(wanted: Wanted) -> int:
