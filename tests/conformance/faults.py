@@ -30,6 +30,8 @@ class Faulty:
         self.after: deque[Exception] = deque()
         """Raised after the next transactions, which do happen."""
         self.transactions = 0
+        self.at_once = False
+        """Everything goes through the door."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -63,6 +65,10 @@ class _Hold:
 
 class HeldSqlite(SqliteStore):
     """SQLite with a hold before its commit."""
+
+    @property
+    def at_once(self) -> bool:
+        return False
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

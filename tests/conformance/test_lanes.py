@@ -1,12 +1,13 @@
 """What waits in a lane, and what a batch takes of it."""
 
+import asyncio
 from typing import Any
 
 from tenure.kernel.commands import CreateRun, Pause
 from tenure.kernel.model import Cap
 from tenure.limits import BATCH_COMMANDS_MAX
 from tenure.orchestrator.batch import Item
-from tenure.orchestrator.lanes import Lane
+from tenure.orchestrator.lanes import ALONE_COMMANDS_MAX, Lane
 
 NONE: dict[str, Cap] = {}
 
@@ -96,3 +97,30 @@ def test_tenants_take_turns_when_there_is_not_room_for_all() -> None:
     assert take(lane) == list(range(BATCH_COMMANDS_MAX))
     assert take(lane) == [*range(BATCH_COMMANDS_MAX, tenants), 9_000, 9_001]
     assert not lane
+
+
+async def test_a_command_is_alone_only_where_nothing_is_waiting_or_under_way() -> None:
+    lane = a_lane()
+    assert lane.alone
+    put(lane, paused(1))
+    assert not lane.alone, "one is waiting"
+    lane.take()
+    assert lane.alone, "the last batch was one command"
+    put(lane, keyed(2))
+    assert not lane.alone, "one is waiting beside the queue"
+    lane.take()
+    lane.busy = True
+    assert not lane.alone, "a batch is being committed"
+    lane.busy = False
+    put(lane, paused(1), paused(2))
+    lane.take()
+    assert not lane.alone, "the last batch was two commands"
+    put(lane, paused(1))
+    lane.take()
+    loop = asyncio.get_running_loop()
+    for _ in range(ALONE_COMMANDS_MAX):
+        assert lane.alone
+        lane.go_alone(loop)
+    assert not lane.alone, "the loop has to turn"
+    await asyncio.sleep(0)
+    assert lane.alone

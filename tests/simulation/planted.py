@@ -90,7 +90,7 @@ BUGS: dict[str, Bug] = {
                 "if attempt is None:",
             ),
         ),
-        21,
+        2,
     ),
     "expired-lease": Bug(
         "a message is accepted after its lease has expired",
@@ -98,7 +98,7 @@ BUGS: dict[str, Bug] = {
             Change(leases.hold, " or attempt.expires_at <= d.now:", ":"),
             Change(checkpoints.record, " or attempt.expires_at <= d.now:", ":"),
         ),
-        21,
+        2,
     ),
     "checkpoint-after-lease": Bug(
         "a checkpoint is accepted after its lease has ended",
@@ -127,7 +127,7 @@ BUGS: dict[str, Bug] = {
                 'written = [BeatKey(*row[:3], "running") for row in rows]',
             ),
         ),
-        0,
+        1,
     ),
     "cached-tick": Bug(
         "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
@@ -143,7 +143,7 @@ BUGS: dict[str, Bug] = {
                 'if attempt.said == f"{said(c)} {c.seq}" and attempt.seq == c.seq:',
             ),
         ),
-        11,
+        49,
     ),
     "duplicate-not-known": Bug(
         "a repeated message is not known again",
@@ -169,23 +169,25 @@ BUGS: dict[str, Bug] = {
                 "    if table in THERE:",
             ),
         ),
-        0,
+        1,
     ),
     "ambiguous-is-success": Bug(
         "a commit of unknown fate is answered as if it had happened",
         (
             Change(
                 core.Orchestrator._commit_cached,
-                "batches.remember(works)\n        return slow + decided",
-                "saved = Saved({work.snap.run_id for work in works}, now)",
+                "return slow + _unsaved(works, fault)",
+                "if not isinstance(fault, Ambiguous):\n"
+                "                return slow + _unsaved(works, fault)\n"
+                "            saved = Saved({work.snap.run_id for work in works}, now)",
             ),
         ),
-        0,
+        19,
     ),
     "ambiguous-again": Bug(
         "a commit of unknown fate that did happen is carried out again",
         (Change(batch._settle_evidence, "if not proofs:", "if True:"),),
-        20,
+        73,
     ),
     "hash-chain": Bug(
         "an event's hash does not cover the one before it",
@@ -230,7 +232,7 @@ BUGS: dict[str, Bug] = {
                 "if False:",
             ),
         ),
-        2,
+        5,
     ),
     "voted-twice": Bug(
         "one person counts twice",
@@ -240,12 +242,12 @@ BUGS: dict[str, Bug] = {
     "event-id": Bug(
         "an event that is delivered twice counts twice",
         (Change(waits.deliver_event, "if run.inbox_total and", "if False and"),),
-        1,
+        4,
     ),
     "early-event": Bug(
         "an event that came early is not taken by the wait for it",
         (Change(closing.take_early, "if row is not None:", "if False:"),),
-        84,
+        280,
     ),
     "child-not-settled": Bug(
         "a child's end does not settle the wait for it",
@@ -311,7 +313,7 @@ BUGS: dict[str, Bug] = {
     "claimed-while-paused": Bug(
         "a paused run's steps can be claimed",
         (Change(opening.make_ready, "step.claimable = not run.paused and", "step.claimable ="),),
-        15,
+        27,
     ),
     "key-never-again": Bug(
         "a run that waits for its concurrency key never looks again",
@@ -375,7 +377,7 @@ BUGS: dict[str, Bug] = {
             Change(settling.settle, "if not own:", "if False:"),
             Change(settling.settle, 'elif c.state == "failed":', 'elif c.state == "failed" or not own:'),
         ),
-        91,
+        162,
     ),
     "act-key-shared": Bug(
         "two runs do the action of one key",
@@ -389,7 +391,7 @@ BUGS: dict[str, Bug] = {
     "act-intended-for-ever": Bug(
         "what is intended stays so when its step ends",
         (Change(receipts.lose_intended, 'row.state == "intent"', "False"),),
-        17,
+        62,
     ),
     "act-write-not-given-back": Bug(
         "a write that did not happen stays counted",

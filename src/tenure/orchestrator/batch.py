@@ -276,6 +276,12 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     return save
 
 
+def saving(works: list[Work], estimate_us: int) -> Transaction[Saved]:
+    """The transaction that saves what was decided on cached snapshots."""
+    saved: Saved = yield save_of(works, estimate_us)
+    return saved
+
+
 def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
     """Sort what was decided into done and to be decided again."""
     for work in works:

@@ -48,7 +48,7 @@ from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
+from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store
 
 log = structlog.get_logger(__name__)
 
@@ -154,7 +154,10 @@ class Orchestrator:
             if (trace := spans.going_on(command)) is not None:
                 command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
-        self._lanes[item.run_id % len(self._lanes)].put(item)
+        lane = self._lanes[item.run_id % len(self._lanes)]
+        if self.store.at_once and lane.alone and self._commit_now(lane, item, loop):
+            return future
+        lane.put(item)
         self._queued += 1
         return future
 
@@ -231,23 +234,58 @@ class Orchestrator:
                 lane.wake.clear()
                 await lane.wake.wait()
                 continue
+            lane.busy = True
             items = lane.take()
             self._queued -= len(items)
             if self._patient and self._queued < self._queue_max:
                 async with self._room:
                     self._room.notify_all()
-            self.batches += 1
-            self.commands += len(items)
             began = self._now()
             try:
                 await self._commit(lane.number, items)
             except Exception as broken:  # a defect here must not lose commands
-                log.error("batch_failed", traceback=traceback.format_exc())
-                error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
-                for item in items:
-                    self._answer(item, None, error)
-            if self.on_batch is not None:
-                self.on_batch(len(items), self._now() - began)
+                self._give_up(items, broken)
+            finally:
+                lane.busy = False
+            self._count(len(items), self._now() - began)
+
+    def _commit_now(self, lane: Lane, item: Item, loop: asyncio.AbstractEventLoop) -> bool:
+        """Carry out a command that is alone before its caller is left: no task is woken for it, nor its caller by
+        one. False: it has to go the ordinary way."""
+        began = loop.time()
+        now = self.store.estimate_us()
+        if now is None:
+            return False
+        lane.go_alone(loop)
+        lane.busy = True
+        try:
+            works, slow = self._decide_cached([item], now)
+            if slow:
+                return False
+            try:
+                saved = self.store.transact_now(partial(batches.saving, works, now))
+            except Exception as fault:
+                return not _unsaved(works, fault)
+            if self._conclude(works, saved):
+                return False
+        except Exception as broken:
+            self._give_up([item], broken)
+        finally:
+            lane.busy = False
+        self._count(1, loop.time() - began)
+        return True
+
+    def _count(self, commands: int, seconds: float) -> None:
+        self.batches += 1
+        self.commands += commands
+        if self.on_batch is not None:
+            self.on_batch(commands, seconds)
+
+    def _give_up(self, items: list[Item], broken: Exception) -> None:
+        log.error("batch_failed", traceback=traceback.format_exc())
+        error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
+        for item in items:
+            self._answer(item, None, error)
 
     async def _commit(self, lane: int, items: list[Item]) -> None:
         slow = await self._commit_cached(lane, items)
@@ -259,6 +297,17 @@ class Orchestrator:
         now = self.store.estimate_us()
         if now is None:
             return items
+        works, slow = self._decide_cached(items, now)
+        if works:
+            try:
+                saved = await self.store.transact(partial(batches.saving, works, now), lane=lane, single=True)
+            except Exception as fault:
+                return slow + _unsaved(works, fault)
+            slow += self._conclude(works, saved)
+        return slow
+
+    def _decide_cached(self, items: list[Item], now: int) -> tuple[list[Work], list[Item]]:
+        """What can be decided on the snapshots we have, and the items that need the lock."""
         works: list[Work] = []
         slow: list[Item] = []
         for run_id, mine in batches.group(items).items():
@@ -275,27 +324,14 @@ class Orchestrator:
                 works.append(work)
             else:
                 slow += mine
-        if not works:
-            return slow
+        return works, slow
+
+    def _conclude(self, works: list[Work], saved: Saved) -> list[Item]:
+        """Answer what was saved; the items whose runs have moved on."""
         outcome = Outcome()
-
-        def make() -> Transaction[Saved]:
-            saved: Saved = yield batches.save_of(works, now)
-            return saved
-
-        decided = [item for work in works for item in work.items]
-        try:
-            saved = await self.store.transact(make, lane=lane, single=True)
-        except Ambiguous:
-            batches.remember(works)
-            return slow + decided
-        except Exception as fault:  # nothing was written: under the lock each command learns its own fate
-            if not isinstance(fault, Conflict | Rejected | TenureError):
-                log.error("save_failed", error=repr(fault))
-            return slow + decided
         batches.conclude(works, saved, outcome)
         self.finish(outcome)
-        return slow + outcome.again
+        return outcome.again
 
     async def _commit_locked(self, lane: int, items: list[Item]) -> None:
         """Under the lock, until every item has its answer."""
@@ -472,6 +508,15 @@ class Orchestrator:
     async def deliver(self, rows: Iterable[Outbox]) -> int:
         """Tell other runs what they are owed; what fails is found again by the sweeper."""
         return await deliver(self, rows)
+
+
+def _unsaved(works: list[Work], fault: Exception) -> list[Item]:
+    """The items of a save that failed: under the lock each command learns its own fate."""
+    if isinstance(fault, Ambiguous):
+        batches.remember(works)
+    elif not isinstance(fault, Conflict | Rejected | TenureError):
+        log.error("save_failed", error=repr(fault))
+    return [item for work in works for item in work.items]
 
 
 def _lost_race(item: Item, fault: Exception) -> bool:

@@ -5,6 +5,8 @@ Laws:
 2. A batch has at most one command per tenant that looks beyond its run (it needs the tenant's lock, and the next
    of that tenant has to see what it did). The others of that tenant wait beside the queue: nobody else waits
    for them, and nobody looks at them again until it is their turn.
+3. A command is alone when the last batch was one command, nothing waits, and not too many have been alone since the
+   loop has turned: so batches grow as soon as there are others, and a run that never waits does not keep the loop.
 """
 
 from __future__ import annotations
@@ -17,11 +19,26 @@ from tenure.kernel.model import Cap
 from tenure.limits import BATCH_COMMANDS_MAX
 from tenure.orchestrator.batch import Item
 
+ALONE_COMMANDS_MAX = 8
+"""Each holds the loop up for a commit of a disk that is quick."""
+
 
 class Lane:
     """See the laws above."""
 
-    __slots__ = ("_beside", "_counted", "_gated", "_items", "_known_caps", "number", "task", "wake")
+    __slots__ = (
+        "_alone",
+        "_beside",
+        "_counted",
+        "_crowd",
+        "_gated",
+        "_items",
+        "_known_caps",
+        "busy",
+        "number",
+        "task",
+        "wake",
+    )
 
     def __init__(self, number: int, known_caps: Callable[[str], dict[str, Cap] | None]) -> None:
         self.number = number
@@ -34,6 +51,12 @@ class Lane:
         self._beside: dict[int, list[str]] = {}
         """Run -> the tenant's queue that its commands wait in, once for each of them."""
         self._counted = 0
+        self.busy = False
+        """Whether a batch of it is being committed."""
+        self._crowd = 1
+        """How many commands the last batch had."""
+        self._alone = 0
+        """How many commands have been alone since the loop has turned."""
 
     def __bool__(self) -> bool:
         return bool(self._items or self._gated)
@@ -50,8 +73,29 @@ class Lane:
             self._beside.setdefault(item.run_id, []).append(tenant)
         self.wake.set()
 
+    @property
+    def alone(self) -> bool:
+        """Whether a command would be alone (law 3)."""
+        return not (
+            self._crowd > 1 or self.busy or self._items or self._gated or self._alone >= ALONE_COMMANDS_MAX
+        )
+
+    def go_alone(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A command goes alone."""
+        if not self._alone:
+            loop.call_soon(self._turned)
+        self._alone += 1
+
+    def _turned(self) -> None:
+        self._alone = 0
+
     def take(self) -> list[Item]:
         """The next batch."""
+        batch = self._take()
+        self._crowd = len(batch)
+        return batch
+
+    def _take(self) -> list[Item]:
         queue = self._items
         if len(queue) <= BATCH_COMMANDS_MAX:
             batch = [item for _, item in queue]

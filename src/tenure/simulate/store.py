@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_UNDONE = ("crash_before", "ambiguous_before")
+
+
 class _Undone(Exception):
     """The transaction is rolled back after all its work."""
 
@@ -73,10 +76,55 @@ class FaultyStore(Beside):
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         """Run one transaction, with whatever goes wrong around it."""
-        world, faults, rng = self._world, self._world.faults, self._rng
         await self._travel()
+        name = self._fate()
+        seen = Seen()
+        try:
+            result = await self._inner.transact(
+                lambda: _watched(make(), seen, undo=name in _UNDONE), lane=lane, single=single
+            )
+        except _Undone:
+            self._note(name)
+            if name == "crash_before":
+                await self._die()
+            raise Ambiguous("simulated: it did not happen") from None
+        self._shown(seen, name)
+        if name == "crash_after":
+            await self._die()
+        if name == "ambiguous_after" and seen.wrote:
+            raise Ambiguous("simulated: it did happen")
+        await self._travel()
+        return result
+
+    @property
+    def at_once(self) -> bool:
+        """The disk is quick every other time."""
+        return self._rng.random() < 0.5
+
+    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+        """Likewise. Who dies here comes back from its call, but never to anything it could tell somebody."""
+        name = self._fate()
+        seen = Seen()
+        try:
+            result = self._inner.transact_now(lambda: _watched(make(), seen, undo=name in _UNDONE))
+        except _Undone:
+            self._note(name)
+            if name == "crash_before":
+                self._world.kill(self._process)
+            raise Ambiguous("simulated: it did not happen") from None
+        self._shown(seen, name)
+        if name == "crash_after":
+            self._world.kill(self._process)
+            raise Ambiguous("simulated: nobody is left to know")
+        if name == "ambiguous_after" and seen.wrote:
+            raise Ambiguous("simulated: it did happen")
+        return result
+
+    def _fate(self) -> str:
+        """What goes wrong with a transaction; nothing, mostly. Raises where it does not even begin."""
         self._reach()
-        luck = rng.random()
+        faults = self._world.faults
+        luck = self._rng.random()
         for name in (
             "conflict",
             "busy",
@@ -89,34 +137,23 @@ class FaultyStore(Beside):
             if luck < 0:
                 break
         else:
-            name = ""
+            return ""
         if name == "conflict":
-            world.note(self._process.name, "conflict")
+            self._note(name)
             raise Conflict("simulated")
         if name == "busy":
-            world.note(self._process.name, "busy")
+            self._note(name)
             raise TenureError("STORE_BUSY", "simulated")
-        seen = Seen()
-        undo = name in ("crash_before", "ambiguous_before")
-        try:
-            result = await self._inner.transact(
-                lambda: _watched(make(), seen, undo=undo), lane=lane, single=single
-            )
-        except _Undone:
-            world.note(self._process.name, name)
-            if name == "crash_before":
-                await self._die()
-            raise Ambiguous("simulated: it did not happen") from None
+        return name
+
+    def _shown(self, seen: Seen, name: str) -> None:
         if seen.wrote:
-            world.committed(self._process, seen)
+            self._world.committed(self._process, seen)
         if name:
-            world.note(self._process.name, name)
-        if name == "crash_after":
-            await self._die()
-        if name == "ambiguous_after" and seen.wrote:
-            raise Ambiguous("simulated: it did happen")
-        await self._travel()
-        return result
+            self._note(name)
+
+    def _note(self, name: str) -> None:
+        self._world.note(self._process.name, name)
 
     async def _travel(self) -> None:
         rng = self._rng

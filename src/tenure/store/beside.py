@@ -75,6 +75,16 @@ class _Transacts(Protocol):
 class Beside:
     """The operations, the same for every store."""
 
+    @property
+    def at_once(self) -> bool:
+        """Not where a commit is a round trip."""
+        return False
+
+    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+        """Not here."""
+        del make
+        raise Conflict("a commit is a round trip")
+
     # ---------------------------------------------------------------------------------------- schedules
 
     async def put_schedule(self: _Transacts, schedule: Schedule) -> Schedule | None:

@@ -381,6 +381,15 @@ class Store(Protocol):
         else, so that one round trip suffices. `make` may be called again after a Conflict."""
         ...
 
+    @property
+    def at_once(self) -> bool:
+        """Whether `transact_now` is worth a try: a small commit takes no time to speak of, and nobody is in its way."""
+        ...
+
+    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+        """As `transact`, but done when it returns. Conflict, and nothing done, where somebody is in the way."""
+        ...
+
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
         ...

@@ -48,8 +48,11 @@ select {s.step} from unnest($1::bigint[], $2::text[]) n (run_id, name)
 cross join lateral (select {step} from step t where t.run_id = n.run_id and t.name = n.name offset 0) s
 
 -- name: load_open_steps
--- Only what closes a run asks for these; the partial index step_open has no closed steps in it.
-select {step} from step where run_id = any($1::bigint[]) and finished_at is null order by run_id, idx
+-- Only what closes a run asks for these; the partial index step_open has no closed steps in it, nor the first one.
+select {step} from step where run_id = any($1::bigint[]) and idx = 0 and finished_at is null
+union all
+select {step} from step where run_id = any($1::bigint[]) and idx > 0 and finished_at is null
+order by run_id, idx
 
 -- name: load_attempts
 -- Heartbeats write leases without the run's lock, so these are locked too, in key order, after the runs.

@@ -741,7 +741,7 @@ create table step (
 ) with (fillfactor=70);
 CREATE INDEX step_claim ON step USING btree (queue, tenant, workspace, priority DESC, ready_at, run_id, idx) WHERE claimable;
 CREATE UNIQUE INDEX step_name ON step USING btree (run_id, name);
-CREATE INDEX step_open ON step USING btree (run_id, idx) WHERE finished_at IS NULL;
+CREATE INDEX step_open ON step USING btree (run_id, idx) WHERE finished_at IS NULL AND idx > 0;
 CREATE INDEX step_wake ON step USING btree (wake_at) WHERE wake_at IS NOT NULL;
 
 create table subscription (

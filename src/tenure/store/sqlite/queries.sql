@@ -42,8 +42,10 @@ select * from step where run_id = ?1 and idx = ?2
 select * from step where run_id = ?1 and name = ?2
 
 -- name: load_open_steps
--- What closing a run has to close; closed steps are not even looked at.
-select * from step indexed by step_open where run_id = ?1 and finished_at is null order by idx
+-- What closing a run has to close; closed steps are not even looked at. (The first is not in step_open.)
+select * from step where run_id = ?1 and idx = 0 and finished_at is null
+union all
+select * from step indexed by step_open where run_id = ?1 and idx > 0 and finished_at is null order by idx
 
 -- name: load_attempts
 -- Attempts by key.

@@ -90,9 +90,21 @@ _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "ra
 class Running:
     """One transaction: what it has seen, what it has written."""
 
-    __slots__ = ("_changes", "_cursor", "_event_at", "_made", "_seen", "_time", "floor_us", "now_us")
+    __slots__ = (
+        "_changes",
+        "_cursor",
+        "_event_at",
+        "_made",
+        "_seen",
+        "_time",
+        "floor_us",
+        "now_us",
+        "unfollowed",
+    )
 
-    def __init__(self, cursor: apsw.Cursor, time: Callable[[], int]) -> None:
+    def __init__(
+        self, cursor: apsw.Cursor, time: Callable[[], int], floor_us: int | None, *, unfollowed: bool
+    ) -> None:
         self._cursor = cursor
         self._time = time
         self._seen: dict[int, int] = {}
@@ -101,9 +113,12 @@ class Running:
         self._changes = cursor.connection.total_changes()
         self._event_at = -1
         """The time of the newest event it has written."""
-        self.floor_us: int = cursor.execute(_NOW, (0,)).get
-        """The last committed time."""
-        self.now_us: int = max(self.floor_us, time())
+        self.floor_us: int = cursor.execute(_NOW, (0,)).get if floor_us is None else floor_us
+        """The last committed time; the caller knows it where nobody else has committed since."""
+        self.now_us = self.floor_us
+        """The time, as far as it was read."""
+        self.unfollowed = unfollowed
+        """Whether it is known that nobody has opened the feed."""
 
     def now(self) -> int:
         """The time, read anew."""
@@ -122,6 +137,8 @@ class Running:
         assert isinstance(request, port.Query)
         if request.name == "now":
             return [port.Moment(self.now())]
+        if request.name == "open_feed":
+            self.unfollowed = False
         found = ask(self._cursor, request.name, request.rows, request.scalars)
         if request.name in _LOCKS:
             self._seen.update([(run.id, run.version) for run in found])
@@ -137,8 +154,9 @@ class Running:
             ids |= self._insert_new(save)
         for table, rows in save.rows.items():
             self._write(table, rows, ids)
-        if save.feed and (told := b"".join([body for run_id, body in save.feed if run_id in ids])):
+        if not self.unfollowed and (told := b"".join([body for run_id, body in save.feed if run_id in ids])):
             self._cursor.execute(_FEED, (now, told))
+            self.unfollowed = not self._cursor.connection.changes()
         if save.delivered:
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
@@ -149,7 +167,7 @@ class Running:
     def finish(self) -> None:
         """Before the commit of a transaction that wrote something: the clock must not fall behind it."""
         if self._event_at < self.floor_us or self._event_at < 0:
-            self._cursor.execute(_DONE, (self.now_us,))
+            self._cursor.execute(_DONE, (self.now(),))
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""
@@ -218,7 +236,8 @@ class Running:
             written.sort(key=_is_live)
         elif table == "event" and written:
             self._event_at = written[-1][_AT]
-        self._cursor.executemany(_SAVE[table], written)
+        if written:
+            self._cursor.executemany(_SAVE[table], written)
 
     def _write_known(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
         """Write what is certainly new, or most likely there, by the statement for that; the rest."""

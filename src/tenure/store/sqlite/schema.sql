@@ -967,7 +967,7 @@ CREATE INDEX step_claim on step (queue, tenant, workspace, priority desc, ready_
 
 CREATE UNIQUE INDEX step_name on step (run_id, name);
 
-CREATE INDEX step_open on step (run_id, idx) where finished_at is null;
+CREATE INDEX step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
 

@@ -30,7 +30,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
 from tenure.store.beside import Beside
-from tenure.store.port import Rejected, Transaction
+from tenure.store.port import Conflict, Rejected, Transaction
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.courier import Courier
 from tenure.store.sqlite.faults import translated
@@ -99,6 +99,10 @@ class SqliteStore(Beside):
         self._reader: Courier | None = None
         self._read_cursor: apsw.Cursor | None = None
         self._data_version = 0
+        self._committed_version: int | None = None
+        """What SQLite counted after the last commit of ours; it also counts those of everybody else."""
+        self._unfollowed = False
+        """Whether nobody had opened the feed then."""
         self._waiting: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------------------------------ open and close
@@ -202,22 +206,63 @@ class SqliteStore(Beside):
         async with self._turn:
             cursor = await self._begin()
             try:
-                running = Running(cursor, self._time)
-                self._heard(running.floor_us)
-                result = _drive(make(), running)
-                changes = running.changes
-                if not changes:
+                running, result, changes = self._run(cursor, make())
+                if changes:
+                    await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
+                    self._committed(running)
+                else:
                     cursor.execute("rollback")
-                    return result
-                running.finish()
-                await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
-                self._heard(running.now_us)
             except BaseException as fault:
-                _roll_back(cursor.connection)
-                if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
-                    raise known from fault
+                _undo(cursor.connection, fault)
                 raise
             return result
+
+    @property
+    def at_once(self) -> bool:
+        """Whether `transact_now` is worth a try."""
+        return self._commit_seconds < QUICK_COMMIT_SECONDS and not self._turn.locked()
+
+    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+        """As `transact`, but done when it returns. Conflict, and nothing done, where somebody is in the way."""
+        cursor = _ready(self._cursor)
+        if self._turn.locked():
+            raise Conflict("another transaction is under way")
+        try:
+            cursor.execute("begin immediate")
+        except apsw.BusyError as busy:
+            raise Conflict("another process is writing") from busy
+        except Exception as fault:
+            raise translated(fault) from fault
+        try:
+            running, result, changes = self._run(cursor, make())
+            if changes:
+                self._commit_here(cursor, small=True)
+                self._committed(running)
+            else:
+                cursor.execute("rollback")
+        except BaseException as fault:
+            _undo(cursor.connection, fault)
+            raise
+        return result
+
+    def _run(self, cursor: apsw.Cursor, transaction: Transaction[T]) -> tuple[Running, T, int]:
+        """Everything between begin and commit; also how many rows it has written."""
+        if cursor.connection.data_version() == self._committed_version:
+            running = Running(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
+        else:
+            running = Running(cursor, self._time, None, unfollowed=False)
+            self._heard(running.floor_us)
+        result = _drive(transaction, running)
+        changes = running.changes
+        if changes:
+            running.finish()
+        return running, result, changes
+
+    def _committed(self, running: Running) -> None:
+        """Remember what holds until somebody else commits."""
+        self._committed_version = _ready(self._cursor).connection.data_version()
+        self._unfollowed = running.unfollowed
+        self._heard(running.now_us)
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
@@ -261,25 +306,26 @@ class SqliteStore(Beside):
         return cursor
 
     async def _commit(self, cursor: apsw.Cursor, *, small: bool) -> None:
-        def commit() -> None:
-            started = time.perf_counter()
-            cursor.execute("commit")
-            if small:
-                # A disk that has become slow is told by a few commits. A single slow one says nothing about the next:
-                # handing over the twenty after it would cost them a third of their time.
-                took = min(time.perf_counter() - started, SLOW_COMMIT_SECONDS)
-                self._commit_seconds += (took - self._commit_seconds) * 0.1
-            if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
-                self._wal_pages = 0
-                with contextlib.suppress(
-                    apsw.Error
-                ):  # the commit has happened all the same; the next one tries again
-                    cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
         if self._writer is None or (small and self._commit_seconds < QUICK_COMMIT_SECONDS):
-            commit()
+            self._commit_here(cursor, small=small)
         else:
-            await self._writer.run(commit)
+            await self._writer.run(lambda: self._commit_here(cursor, small=small))
+
+    def _commit_here(self, cursor: apsw.Cursor, *, small: bool) -> None:
+        """In whatever thread this is."""
+        started = time.perf_counter()
+        cursor.execute("commit")
+        if small:
+            # A disk that has become slow is told by a few commits. A single slow one says nothing about the next:
+            # handing over the twenty after it would cost them a third of their time.
+            took = min(time.perf_counter() - started, SLOW_COMMIT_SECONDS)
+            self._commit_seconds += (took - self._commit_seconds) * 0.1
+        if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
+            self._wal_pages = 0
+            with contextlib.suppress(
+                apsw.Error
+            ):  # the commit has happened all the same; the next one tries again
+                cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _log_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
         del connection, name
@@ -432,6 +478,13 @@ def _drive(transaction: Transaction[T], running: Running) -> T:
         except Exception as fault:
             transaction.close()
             raise translated(fault) from fault
+
+
+def _undo(connection: apsw.Connection, fault: BaseException) -> None:
+    """Roll back after an error, and say what it means where that is known."""
+    _roll_back(connection)
+    if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
+        raise known from fault
 
 
 def _roll_back(connection: apsw.Connection) -> None:

@@ -201,7 +201,8 @@ create unique index step_name on step (run_id, name);
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable;
 create index step_wake on step (wake_at) where wake_at is not null;
 -- Closed is told by finished_at, which a CHECK ties to the state: so a change of state alone stays HOT.
-create index step_open on step (run_id, idx) where finished_at is null;
+-- The first step is found by its key, and most runs have no other.
+create index step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 create table attempt (
     run_id bigint not null,

@@ -238,7 +238,8 @@ create table step (
 create unique index step_name on step (run_id, name);
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable = 1;
 create index step_wake on step (wake_at) where wake_at is not null;
-create index step_open on step (run_id, idx) where finished_at is null;
+-- The first step is found by its key, and most runs have no other.
+create index step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 create table attempt (
     run_id integer not null,
