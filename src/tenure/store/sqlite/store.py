@@ -236,7 +236,8 @@ class SqliteStore(Beside):
         try:
             running, result, changes = self._run(cursor, make())
             if changes:
-                self._commit_here(cursor, small=True)
+                # A large one holds the loop up, too, but by little beside what deciding and writing its rows has taken.
+                self._commit_here(cursor, small=changes <= SMALL_COMMIT_ROWS)
                 self._committed(running)
             else:
                 cursor.execute("rollback")
