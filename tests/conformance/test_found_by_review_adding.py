@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -32,6 +33,38 @@ async def test_steps_added_again_get_the_same_answer_and_change_nothing(place: P
         before = await w.bundle(run)
         assert await w.add(run, *ADDED) == first, "also when others came after them"
         assert await w.bundle(run) == before
+
+
+async def test_additions_of_one_commit_are_told_apart(place: Place) -> None:
+    """They had one moment, and so a repeat of either looked like a part of both."""
+    async with World(place) as w:
+        run = await w.create(plan=["a"], profile="delta-ci")
+        added = await asyncio.gather(*(w.add(run, step(name, "a")) for name in "bcd"))
+        assert added == [{"steps": 2}, {"steps": 3}, {"steps": 4}]
+        before = await w.bundle(run)
+        await w.crash()
+        assert [await w.add(run, step(name, "a")) for name in "bcd"] == added
+        async with w.refuses("PLAN_INVALID"):
+            await w.add(run, step("b", "a"), step("c", "a"))  # they were asked for one by one
+        assert await w.bundle(run) == before
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_a_step_that_needed_more_is_another_step(place: Place, done: bool) -> None:
+    """Those before the last one were not looked at: fewer needs passed for a repeat."""
+    async with World(place) as w:
+        run = await w.create(plan=["a", step("b"), step("last")], profile="delta-ci")
+        added = await w.add(run, step("more", "a", "b"), step("most", "more", "b"))
+        if done:
+            await w.work_off(run)
+        for other in (
+            [step("more", "a"), step("most", "more", "b")],
+            [step("more", "a", "b"), step("most", "more")],
+            [step("more", "a", "b", "last"), step("most", "more", "b")],
+        ):
+            async with w.refuses("RUN_TERMINAL_STATE" if done else "PLAN_INVALID"):
+                await w.add(run, *other)
+        assert await w.add(run, step("more", "b", "a"), step("most", "more", "b")) == added
 
 
 @pytest.mark.parametrize("end", ["succeeded", "canceled"])

@@ -16,7 +16,6 @@ import msgspec
 from tenure.doctor import Bundle
 from tenure.errors import TenureError
 from tenure.kernel.commands import (
-    AddSteps,
     CancelAck,
     Command,
     Complete,
@@ -99,7 +98,7 @@ class Oracle:
     def answered(self, verb: str, asked: Any, known: Any, result: Any, error: TenureError | None) -> None:
         """A process has answered; whether the answer arrives is another matter. `known` is from `arrived`."""
         self.answers += 1
-        if error is not None and error.code in NEVER and not isinstance(asked, AddSteps):
+        if error is not None and error.code in NEVER:
             self._wrong(f"{type(asked).__name__} was refused with {error}")
         if isinstance(asked, RunCommand) and asked.tenant == STRANGER:
             if error is None or error.code not in (*TEMPORARY, "RUN_NOT_FOUND"):

@@ -2,12 +2,13 @@
 
 Laws:
 1. A repeat, after a lost answer, is known by its steps: all of them are there, in this order, as they were asked for,
-   and nothing else was added at that moment. It is answered as the first time, whatever has become of the run since,
-   and changes nothing.
+   added at one moment, and nothing else was added then. It is answered as the first time, whatever has become of the
+   run since, and changes nothing.
 2. Whatever else names a step that is there is PLAN_INVALID.
+3. Each addition has a moment of its own. One that shares its commit with another is a microsecond later.
 
-What a repeat cannot know: whether the first one needed *more* steps from before it. Of those only the last one is
-looked at, because the others would mean to read all steps of the run.
+A step knows who needs it, and not what it needs: whoever repeats an addition reads all steps up to its last. Repeats are
+rare, and an addition that is new reads none of that.
 
 A step that is there learns who needs it (`dependents`), and its event holds the whole list. Additions that each need the
 one before them cost the same every time; n additions behind one and the same step write n lists of up to n numbers. Who
@@ -40,6 +41,7 @@ def add_steps(d: Draft, c: AddSteps) -> Decision:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
     if not run.planned or run.cancel_at is not None:
         raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status} and takes no more steps")
+    d.now = max(d.now, d.step(run.steps_total - 1).created_at + 1)
     spec = d.spec()
     for step in add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref):
         if step.needs_left == 0 and run.admitted_at is not None:
@@ -59,6 +61,8 @@ def _added_before(d: Draft, plan: tuple[StepSpec, ...]) -> Step | None:
     around = [d.step(idx) for idx in (first.idx - 1, end) if idx < total]
     if any(step.created_at == first.created_at for step in around):
         return None  # a part of what was added then, or of the run's first plan
+    if any(step.created_at != first.created_at for step in steps):
+        return None  # more than what was added then
     same = all(_is_same(d, step, spec) for step, spec in zip(steps, plan, strict=True))
     return steps[-1] if same and _same_needs(d, plan, steps) else None
 
@@ -82,26 +86,17 @@ def _is_same(d: Draft, step: Step, spec: StepSpec) -> bool:
 
 
 def _same_needs(d: Draft, plan: tuple[StepSpec, ...], steps: list[Step]) -> bool:
-    idx_of = {step.name: step.idx for step in steps}
-    inside: set[tuple[int, int]] = {
-        (step.idx, idx) for step in steps for idx in dependents_of(step) if idx in idx_of.values()
-    }
-    last = d.step(steps[0].idx - 1)
-    for i, (spec, step) in enumerate(zip(plan, steps, strict=True)):
-        before = [plan[i - 1].name] if i else []
-        if not i and d.rules.strict_sequence:
-            before = [last.name]
-        wanted = before if spec.needs is None else list(dict.fromkeys(spec.needs))
-        if step.idx in dependents_of(last) and last.name not in wanted:
+    """Whether these steps need what is asked for, no less and no more."""
+    everything = range(steps[-1].idx + 1)
+    d.want_steps(everything)
+    needs: dict[int, set[str]] = {step.idx: set() for step in steps}
+    for need in map(d.step, everything):
+        for idx in dependents_of(need):
+            if idx in needs:
+                needs[idx].add(need.name)
+    before = [d.step(steps[0].idx - 1).name] if d.rules.strict_sequence else []
+    for spec, step in zip(plan, steps, strict=True):
+        if needs[step.idx] != set(before if spec.needs is None else spec.needs):
             return False
-        for name in wanted:
-            if name in idx_of:
-                pair = (idx_of[name], step.idx)
-                if pair not in inside:
-                    return False
-                inside.remove(pair)
-                continue
-            need = d.snap.find_named_step(name)
-            if need is None or step.idx not in dependents_of(need):
-                return False
-    return not inside
+        before = [spec.name]
+    return True
