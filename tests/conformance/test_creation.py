@@ -221,10 +221,27 @@ async def test_resuming_a_failed_run_reuses_its_resumable_checkpoints(place: Pla
             b"at /tmp",
         )
         again = await w.claim()
-        assert (again.run_id, again.input, again.checkpoints) == (resumed, b"in", 1)
+        assert (again.run_id, again.input, again.recorded) == (resumed, b"in", True)
         await w.complete(again)
         async with w.refuses("RUN_TERMINAL_STATE"):  # a succeeded one has nothing left
             await w.resume(resumed)
+
+
+async def test_a_step_says_whether_it_has_recorded_something_and_not_how_much(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin(profile="git-with-intent")
+        assert (lease.recorded, (await w.step(lease.run_id)).recorded) == (False, False)
+        for name in ("clone", "scan", "scan#2"):
+            await w.checkpoint(lease, name, output=b"ok")
+        assert (await w.step(lease.run_id)).recorded is True
+        await w.fail(lease, "TESTS_FAILED")
+        resumed = await w.resume(lease.run_id)  # with all three of them
+        await w.crash()
+        assert (await w.step(resumed)).recorded is True
+        assert (await w.claim()).recorded is True
+        told = b"".join(event.body for event in (await w.bundle(resumed)).events)
+        assert told.count(b'"recorded":true') == 1
+        assert (await w.run(resumed)).checkpoints == 3, "the run counts them"
 
 
 async def test_resuming_a_declared_run_leaves_out_what_succeeded(place: Place) -> None:

@@ -39,7 +39,7 @@ FILL = """
     insert into step select r, x, 's' || x, 'work', '', 'q' || r % 2, 't' || r % 5, 'w' || r % 3, 'wf' || r % 7, r % 4,
         true, '', 3, null, 1, '', null, null, 1,
         case when r % 20 > 1 then 'succeeded' when x > 0 then 'pending' when r % 20 = 1 then 'ready' else 'running' end,
-        0, 1, 1, r % 20 = 1 and x = 0, 5, null, null, '', 0, 0, case when r % 20 > 1 then 5 end,
+        0, 1, 1, r % 20 = 1 and x = 0, 5, null, null, '', false, 0, case when r % 20 > 1 then 5 end,
         case when r % 20 > 1 then 'done' end, null, null, null, null, case when r % 20 = 0 and x = 0 then r end
         from generate_series(1, 4000) r, generate_series(0, 2) x;
     insert into attempt select r, 0, 1, 't' || r % 5, 'wf' || r % 7, 'o', 1, null,
@@ -253,7 +253,7 @@ async def test_lanes_cost_the_same_in_a_long_queue(postgres_dsn: str) -> None:
         before = pages(await plan(lane, SQL["lanes"], arguments("lanes")))
         await owner.execute("""
             insert into step select r, 9, 's9', 'work', '', 'q1', 't3', 'w0', 'wf', r % 4, true, '', 3, null, 1, '', null,
-                null, 1, 'ready', 0, 0, 0, true, 5, null, null, '', 0, 0, null, null, null, null, null, null, null
+                null, 1, 'ready', 0, 0, 0, true, 5, null, null, '', false, 0, null, null, null, null, null, null, null
                 from generate_series(5000, 45000) r
         """)
         after = pages(await plan(lane, SQL["lanes"], arguments("lanes")))

@@ -383,7 +383,7 @@ async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
         assert (await save(store, made, single=single)).ids == {1}
         assert await get_run(store, 1) == run
         assert await store.read("get_spec", 1) == [spec]
-        again = tables([a_step(1, 0, checkpoints=1), an_attempt(1, 0, 1, seq=4), an_event(1, 2)])
+        again = tables([a_step(1, 0, recorded=True), an_attempt(1, 0, 1, seq=4), an_event(1, 2)])
         changed = replace(run, version=run.version + 1, steps_done=7)
         for version, ids in ((run.version + 5, set[int]()), (run.version, {1})):
             saved = await save(
@@ -392,7 +392,7 @@ async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
             assert saved.ids == ids
             assert (await get_run(store, 1) == changed) == bool(ids)
             assert len(await store.read("events_of", 1)) == 1 + len(ids), "left out with everything beneath"
-        assert [step.checkpoints for step in await store.read("steps_of", 1)] == [1]
+        assert [step.recorded for step in await store.read("steps_of", 1)] == [True]
         assert [attempt.seq for attempt in await store.read("attempts_of", 1)] == [4]
 
 

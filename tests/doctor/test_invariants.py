@@ -534,7 +534,12 @@ def an_unsafe_checkpoint_that_is_not_counted(bundle: Bundle) -> None:
 
 @breaks("I9", healthy.retried)
 def checkpoints_a_step_does_not_know_of(bundle: Bundle) -> None:
-    step(bundle, "build").checkpoints = 0
+    step(bundle, "build").recorded = False
+
+
+@breaks("I9", healthy.retried)
+def checkpoints_a_step_does_not_have(bundle: Bundle) -> None:
+    step(bundle, "test").recorded = True
 
 
 @breaks("I11", healthy.retried)

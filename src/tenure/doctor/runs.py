@@ -85,17 +85,14 @@ def status_is_derived(view: View) -> Iterator[Finding]:
 @checks("I9")
 def steps_count_their_checkpoints(view: View) -> Iterator[Finding]:
     """A step knows whether it has checkpoints, and how many of them can be neither skipped nor repeated."""
-    if not view.bundle.checkpoints and not any(s.checkpoints or s.unsafe for s in view.bundle.steps):
+    if not view.bundle.checkpoints and not any(s.recorded or s.unsafe for s in view.bundle.steps):
         return
     unsafe: dict[int, int] = {}
     for row in view.bundle.checkpoints:
         unsafe[row.idx] = unsafe.get(row.idx, 0) + _is_unsafe(row)
     for step in view.bundle.steps:
-        if (step.checkpoints > 0) != (step.idx in unsafe):
-            yield (
-                step_row(step),
-                f"checkpoints is {step.checkpoints}; there are {'some' if step.idx in unsafe else 'none'}",
-            )
+        if step.recorded != (step.idx in unsafe):
+            yield step_row(step), f"has {'no ' if step.recorded else ''}checkpoints; its row says otherwise"
         if step.unsafe != unsafe.get(step.idx, 0):
             yield step_row(step), f"unsafe is {step.unsafe}, counted are {unsafe.get(step.idx, 0)}"
 

@@ -190,7 +190,8 @@ class Step(Row, gc=False):
     waits_on: str = ""
     """Of a suspended step: the waits it suspended on, as `1,2`. Of one that is done and waits for its children's
     ends: the mark AT_END and the waits for those that are still open, as `end,1,2`."""
-    checkpoints: int = 0
+    recorded: bool = False
+    """Whether it has checkpoints."""
     unsafe: int = 0
     """Checkpoints that can be neither skipped nor repeated."""
     finished_at: int | None = None

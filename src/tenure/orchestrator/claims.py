@@ -345,7 +345,7 @@ def _grant(
             snap.known |= {("open_waits",), ("all_waits",)}
         if run.steps_total == 1:
             snap.known.add(("open_steps",))
-        if step.checkpoints == 0:
+        if not step.recorded:
             snap.known.add(("checkpoints", step.idx))
         if step.dependents:
             try:
@@ -357,7 +357,7 @@ def _grant(
     if behind:
         for step in (yield Query("load_steps", list(dict.fromkeys(behind)))):
             snaps[step.run_id].put(("step", step.idx), step)
-    resumed = [(s.run_id, s.idx) for s in steps if s.checkpoints]
+    resumed = [(s.run_id, s.idx) for s in steps if s.recorded]
     if resumed:
         for row in (yield Query("load_step_checkpoints", resumed)):
             snaps[row.run_id].add(row)

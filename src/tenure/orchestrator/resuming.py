@@ -27,7 +27,7 @@ class ResumeView(msgspec.Struct, frozen=True):
 
 async def resume_view(store: Store, lease: Lease) -> ResumeView:
     """What a claimed lease goes on from."""
-    if lease.n == 1 and not lease.checkpoints:
+    if lease.n == 1 and not lease.recorded:
         return ResumeView([], [], [])
     checkpoints, waits, acts = await asyncio.gather(
         store.read("resume_checkpoints", lease.run_id, lease.idx),

@@ -35,7 +35,7 @@ class Ticket(msgspec.Struct, gc=False, frozen=True):
         return self.claim.partition("/")[0]
 
 
-class HeldLease(msgspec.Struct, gc=False, frozen=True):
+class HeldLease(msgspec.Struct, gc=False):
     """A remote lease as it is now, with all that its holder is told."""
 
     run_id: int
@@ -53,7 +53,7 @@ class HeldLease(msgspec.Struct, gc=False, frozen=True):
     tool: str
     idempotency_key: str
     lease_us: int
-    checkpoints: int
+    recorded: bool
     newest: int
     """The step's newest attempt."""
     state: str

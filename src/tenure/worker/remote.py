@@ -152,7 +152,7 @@ class RemoteStation:
             heartbeat_seconds=told.heartbeat_seconds,
             lease_seconds=told.lease_seconds,
             input_ref=None,
-            checkpoints=int(told.resumed),
+            recorded=told.resumed,
             input=taken(told.input),
             trace=told.trace,
         )

@@ -373,7 +373,7 @@ class Worker:
         if workflow is None or lease.code_version not in (workflow.version, *workflow.accepts):
             raise Misfit(f"{self.name} has no workflow {lease.workflow!r} of version {lease.code_version!r}")
         try:
-            past = await self.station.past(lease) if lease.n > 1 or lease.checkpoints else Past()
+            past = await self.station.past(lease) if lease.n > 1 or lease.recorded else Past()
         except TenureError as refused:
             if refused.retryable:
                 raise Interrupted(refused.code) from refused

@@ -102,9 +102,9 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
     unsafe = row.unsafe
     was_unsafe = old is not None and old.unsafe
     progress = step.charged and (first_done or (old is None and state != "started"))
-    if not step.checkpoints or progress or unsafe != was_unsafe:
+    if not step.recorded or progress or unsafe != was_unsafe:
         step = d.edit(step)
-        step.checkpoints = 1
+        step.recorded = True
         if progress:
             step.charged = 0
         step.unsafe += unsafe - was_unsafe

@@ -63,7 +63,8 @@ class Lease(msgspec.Struct, gc=False):
     lease_seconds: float
     """How long it holds after a heartbeat, where no timeout ends it before."""
     input_ref: int | None
-    checkpoints: int
+    recorded: bool
+    """Whether the step has checkpoints, to replay from."""
     input: bytes | None = None
     trace: str | None = None
     """The traceparent that the run was asked for with."""
@@ -207,7 +208,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
         min(d.rules.timing.heartbeat_seconds, step.lease_us / 1e6 / HEARTBEATS_PER_LEASE_MIN),
         step.lease_us / 1e6,
         step.input_ref,
-        step.checkpoints,
+        step.recorded,
         trace=run.trace,
     )
 
@@ -488,6 +489,6 @@ def recovery_failure(d: Draft, step: Step) -> str | None:
     there is nothing to resume from under a profile that only resumes."""
     if step.unsafe:
         return "RUN_RESUME_FAILED"
-    if d.rules.recovery == "resume_or_fail" and not step.checkpoints:
+    if d.rules.recovery == "resume_or_fail" and not step.recorded:
         return "RUN_ORPHANED"
     return None

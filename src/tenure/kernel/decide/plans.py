@@ -148,7 +148,7 @@ def _take_over(d: Draft, c: CreateRun) -> None:
         )  # fmt: skip
     if c.reuse:
         run.checkpoints = run.steps_done = len(c.reuse)
-        d.edit(d.step(0)).checkpoints = len(c.reuse)
+        d.edit(d.step(0)).recorded = True
 
 
 def _capped(d: Draft) -> bool:

@@ -39,7 +39,7 @@ def lease_of(held: HeldLease) -> Lease:
         heartbeat_seconds=min(rules.timing.heartbeat_seconds, seconds / HEARTBEATS_PER_LEASE_MIN),
         lease_seconds=seconds,
         input_ref=None,
-        checkpoints=held.checkpoints,
+        recorded=held.recorded,
         input=held.input,
         trace=held.trace,
     )
@@ -62,7 +62,7 @@ def _about(lease: Lease) -> dict[str, Any]:
         "timeout_at": maybe(lease.timeout_at),
         "heartbeat_seconds": lease.heartbeat_seconds,
         "lease_seconds": lease.lease_seconds,
-        "resumed": bool(lease.checkpoints),
+        "resumed": lease.recorded,
         "trace": lease.trace,
         "input": shown(lease.input),
     }

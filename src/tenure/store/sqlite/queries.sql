@@ -323,7 +323,7 @@ on conflict (run_id, idx) do update set
     attempt = excluded.attempt,
     charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
     cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
-    checkpoints = excluded.checkpoints, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
+    recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
 

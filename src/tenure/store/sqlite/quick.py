@@ -85,7 +85,7 @@ def inserting(table: str) -> str:
 
 def _step_goes_on(step: Step) -> bool:
     """A step that has recorded something and is not done has most likely just recorded something."""
-    return step.checkpoints > 0 and step.finished_at is None
+    return step.recorded and step.finished_at is None
 
 
 def _lease_goes_on(attempt: Attempt) -> bool:

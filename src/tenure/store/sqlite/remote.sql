@@ -12,7 +12,7 @@ where l.run_id = ?1 and l.idx = ?2 and l.n = ?3
 
 -- name: remote_held
 select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, r.workflow, r.code_version, r.profile, r.trace,
-    s.name, s.kind, s.tool, s.idempotency_key, s.lease_us, s.checkpoints, s.attempt,
+    s.name, s.kind, s.tool, s.idempotency_key, s.lease_us, s.recorded, s.attempt,
     a.state, a.lease, a.expires_at, a.timeout_at, a.ended_at, p.body, ?4
 from remote_lease as l
 join run as r on r.id = l.run_id

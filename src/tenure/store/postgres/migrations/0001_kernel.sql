@@ -175,7 +175,7 @@ create table step (
     cancel_by bigint,
     wait_no integer,
     waits_on text collate "C" not null,
-    checkpoints counter not null,
+    recorded boolean not null,
     unsafe counter not null,
     finished_at bigint,
     reason text collate "C",

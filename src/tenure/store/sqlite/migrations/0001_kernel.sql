@@ -192,7 +192,7 @@ create table step (
     cancel_by integer,
     wait_no integer,
     waits_on text not null,
-    checkpoints integer not null,
+    recorded integer not null check (recorded in (0, 1)),
     unsafe integer not null,
     finished_at integer,
     reason text,
@@ -232,7 +232,7 @@ create table step (
     constraint step_claimable check (
         claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
     ),
-    constraint step_counters check (min(needs_left, attempt, charged, checkpoints, unsafe) >= 0)
+    constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
 ) strict;
 
 create unique index step_name on step (run_id, name);
