@@ -176,9 +176,9 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 core.Orchestrator._commit_cached,
-                "return slow + _unsaved(works, fault)",
+                "return slow + batches.unsaved(works, fault)",
                 "if not isinstance(fault, Ambiguous):\n"
-                "                return slow + _unsaved(works, fault)\n"
+                "                return slow + batches.unsaved(works, fault)\n"
                 "            saved = Saved({work.snap.run_id for work in works}, now)",
             ),
         ),
