@@ -204,6 +204,8 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
         command = item.command
         if item.delivery is not None:
             return False  # what was delivered is deleted in the commit: it must be sure
+        if item.evidence:
+            return False  # it may have happened already
         if isinstance(command, Tick):
             return False  # a heartbeat elsewhere may have moved the moment, without the run's version
         if isinstance(command, LeaseMessage):

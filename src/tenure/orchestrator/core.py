@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -49,7 +50,7 @@ from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store
+from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +93,7 @@ class Orchestrator:
         self._pulse = Pulse(self, lane=len(self._lanes) + 1)
         self.claims = Claiming(self, self._cache, self._chance, len(self._lanes), command_seconds)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = contextvars.copy_context()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.batches = self.commands = self.stale = 0
@@ -229,19 +231,18 @@ class Orchestrator:
         one. False: it has to go the ordinary way."""
         began = loop.time()
         now = self.store.estimate_us()
-        if now is None:
+        if now is None or not (item.run_id in self._cache or isinstance(item.command, CreateRun)):
             return False
         lane.go_alone(loop)
         lane.busy = True
+        works: list[Work] = []
         try:
-            works, slow = self._decide_cached([item], now)
-            if slow:
-                return False
             try:
-                saved = self.store.transact_now(partial(batches.saving, works, now))
+                saved = self.store.transact_now(partial(self._decide_now, item, now, works))
             except Exception as fault:
-                return not batches.unsaved(works, fault)
-            if self._conclude(works, saved):
+                batches.unsaved(works, fault)
+                return False
+            if saved is None or self._conclude(works, saved):
                 return False
         except Exception as broken:
             self._give_up([item], broken)
@@ -249,6 +250,15 @@ class Orchestrator:
             lane.busy = False
         self._count(1, loop.time() - began)
         return True
+
+    def _decide_now(self, item: Item, now: int, works: list[Work]) -> Transaction[Saved | None]:
+        """Decided only when nobody is in the way: a snapshot that was decided on cannot be used again. None: it needs
+        the lock."""
+        decided, slow = self._decide_cached([item], now)
+        if slow:
+            return None
+        works += decided
+        return (yield from batches.saving(works, now))
 
     def _count(self, commands: int, seconds: float) -> None:
         self.batches += 1
@@ -429,9 +439,9 @@ class Orchestrator:
         return not self._tasks and not any(lane or lane.wake.is_set() for lane in self._lanes)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something beside; stopped with the orchestrator."""
+        """Do something beside, in nobody's context; stopped with the orchestrator."""
         assert self._loop is not None
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
