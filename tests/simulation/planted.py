@@ -187,7 +187,7 @@ BUGS: dict[str, Bug] = {
     "ambiguous-again": Bug(
         "a commit of unknown fate that did happen is carried out again",
         (Change(batch._settle_evidence, "if not proofs:", "if True:"),),
-        73,
+        24,
     ),
     "hash-chain": Bug(
         "an event's hash does not cover the one before it",
