@@ -7,14 +7,25 @@ from typing import TypeVar
 import apsw
 import pytest
 from msgspec.structs import replace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
-from tenure.kernel.commands import ClaimBy, CreateRun, RecordCheckpoint
+from tenure.kernel.commands import (
+    ClaimBy,
+    Complete,
+    CreateRun,
+    RecordCheckpoint,
+    StartChild,
+    UpdateMetadata,
+)
 from tenure.kernel.decide.leases import Lease
+from tenure.kernel.snapshot import Snapshot
 from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.batch import Outcome
 from tenure.orchestrator.lanes import ALONE_COMMANDS_MAX
 from tenure.store.feeding import Feeding
-from tenure.store.port import Transaction
+from tenure.store.port import Ambiguous, Transaction
 from tenure.store.sqlite import SqliteStore
+from tenure.store.sqlite.running import ask
 from tests.conformance.world import Place, World
 
 T = TypeVar("T")
@@ -35,6 +46,19 @@ class Quick(SqliteStore):
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         await self.door.wait()
         return await super().transact(make, lane=lane, single=single)
+
+
+class Unsure(Quick):
+    """One whose next transaction that is done at once happens, but nobody is told so."""
+
+    unsure = False
+
+    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+        result = super().transact_now(make)
+        if self.unsure:
+            self.unsure = False
+            raise Ambiguous("it did happen")
+        return result
 
 
 def a_world(place: Place, orchestrators: int = 1) -> World:
@@ -160,6 +184,42 @@ async def test_a_locked_file_is_waited_for(sqlite_place: Place) -> None:
         other.close()
         await answer
         assert await names(w, lease) == ["part-1"]
+        assert w.orchestrator.submit(recorded(lease, 2)).done(), "what is known of the run was kept meanwhile"
+
+
+async def test_what_may_have_happened_is_not_decided_again_without_a_look(sqlite_place: Place) -> None:
+    """Not even when somebody has loaded the run in between."""
+    store = Unsure(sqlite_place.address)
+    async with World(sqlite_place, stores=[store]) as w:
+        run_id = await w.create()
+        await asyncio.sleep(0)
+        store.unsure = True
+        answer = w.orchestrator.submit(UpdateMetadata(run_id=run_id, labels='{"size":"s"}'))
+        assert not store.unsure
+        assert store._cursor is not None
+        [run], [spec] = (ask(store._cursor, name, (), (run_id,)) for name in ("get_run", "get_spec"))
+        loaded = Outcome()
+        loaded.snapshots.append(Snapshot(run_id, run))
+        loaded.snapshots[0].spec = spec
+        w.orchestrator.finish(loaded)
+        assert (await answer)["labels"] == '{"size":"s"}'
+        events = await w.store.read("events_of", run_id)
+        assert [event.kind for event in events].count("metadata") == 1
+
+
+async def test_what_a_run_owes_is_delivered_in_a_span_of_nobody(sqlite_place: Place) -> None:
+    """As it is when a batch was committed: else a run that goes on as another one gave it the trace of whoever happened to be alone."""
+    context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        next_one = StartChild(run_id=w.orchestrator.new_id(), workflow="build")
+        done = Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, restart=next_one)
+        with use_span(NonRecordingSpan(context)):
+            answer = w.orchestrator.submit(done)
+        assert answer.done()
+        await w.settle()
+        [made] = await w.store.read("get_run", next_one.run_id)
+        assert made.trace is None
 
 
 @pytest.mark.parametrize("opener", [0, 1])

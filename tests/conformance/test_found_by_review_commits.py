@@ -82,14 +82,14 @@ async def test_a_cap_set_elsewhere_counts_for_runs_that_are_made_here(place: Pla
     async with World(place) as w:
         await w.create(plan=["a"])
         await w.store.put_caps([Cap("t_acme", "", max_runs_per_min=2)])
-        w.orchestrator._caps_until = -1.0
-        w.orchestrator._refreshing = True  # the refresh beside is slow
+        w.orchestrator._caps.until = -1.0
+        w.orchestrator._caps.refreshing = True  # the refresh beside is slow
         answers = await asyncio.gather(
             *(w.created(plan=["a"], tenant="t_acme") for _ in range(6)), return_exceptions=True
         )
         codes = [answer.code for answer in answers if isinstance(answer, TenureError)]
         assert codes == ["TENANT_RATE_LIMITED"] * 4
-        w.orchestrator._refreshing = False
+        w.orchestrator._caps.refreshing = False
 
 
 async def test_one_command_that_breaks_the_store_takes_no_other_with_it(place: Place) -> None:

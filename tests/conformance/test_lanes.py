@@ -99,33 +99,33 @@ def test_tenants_take_turns_when_there_is_not_room_for_all() -> None:
     assert not lane
 
 
-def alone(lane: Lane) -> bool:
-    """Asked anew: type checkers believe that a property stays what it was."""
+def is_alone(lane: Lane) -> bool:
+    """Whether a command would be alone."""
     return lane.alone
 
 
 async def test_a_command_is_alone_only_where_nothing_is_waiting_or_under_way() -> None:
     lane = a_lane()
-    assert alone(lane)
+    assert is_alone(lane)
     put(lane, paused(1))
-    assert not alone(lane), "one is waiting"
+    assert not is_alone(lane), "one is waiting"
     lane.take()
-    assert alone(lane), "the last batch was one command"
+    assert is_alone(lane), "the last batch was one command"
     put(lane, keyed(2))
-    assert not alone(lane), "one is waiting beside the queue"
+    assert not is_alone(lane), "one is waiting beside the queue"
     lane.take()
     lane.busy = True
-    assert not alone(lane), "a batch is being committed"
+    assert not is_alone(lane), "a batch is being committed"
     lane.busy = False
     put(lane, paused(1), paused(2))
     lane.take()
-    assert not alone(lane), "the last batch was two commands"
+    assert not is_alone(lane), "the last batch was two commands"
     put(lane, paused(1))
     lane.take()
     loop = asyncio.get_running_loop()
     for _ in range(ALONE_COMMANDS_MAX):
-        assert alone(lane)
+        assert is_alone(lane)
         lane.go_alone(loop)
-    assert not alone(lane), "the loop has to turn"
+    assert not is_alone(lane), "the loop has to turn"
     await asyncio.sleep(0)
-    assert alone(lane)
+    assert is_alone(lane)

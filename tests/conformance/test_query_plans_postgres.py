@@ -263,6 +263,23 @@ async def test_lanes_cost_the_same_in_a_long_queue(postgres_dsn: str) -> None:
         assert pages(best) < 40
 
 
+@pytest.mark.parametrize("analyze", [True, False])
+async def test_closing_a_run_does_not_look_at_its_closed_steps(postgres_dsn: str, analyze: bool) -> None:
+    """The first step is found by its key, the others in the index of what is open; however they are counted."""
+    async with filled(postgres_dsn, analyze=analyze) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
+        await owner.execute("""
+            insert into step select 100, x, 's' || x, 'work', '', 'q1', 't3', 'w0', 'wf', 0, true, '', 3, null, 1, '', null,
+                null, 1, 'succeeded', 0, 1, 1, false, 5, null, null, '', 0, 0, 5, 'done', null, null, null, null, null
+                from generate_series(3, 6000) x
+        """)
+        if analyze:
+            await owner.execute("analyze step")
+        found = await plan(lane, SQL["load_open_steps"], "'{100,200}'")
+        assert found["Actual Rows"] == 6
+        assert {"step_pkey", "step_open"} == scans(found)
+        assert pages(found) < 40
+
+
 SAVES = {
     "a checkpoint": Save(
         expect=[(1, 3, 5), (2, 3, None)],

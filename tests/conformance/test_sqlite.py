@@ -367,6 +367,54 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
         assert await others_time() == 11_000_000, "so it is with an event that was decided earlier"
 
 
+async def test_the_clock_never_goes_below_an_event_of_its_own_that_was_decided_before_it_was_set_back(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path / "t.db", clock=ManualClock(9_000_000)) as store:
+        event = an_event(1, 1, at=9_500_000)
+        made = Save(estimate_us=9_500_000, new_runs=[a_run(1)], new_specs=[a_spec(1)], rows=tables([event]))
+        assert (await save(store, made)).ids == {1}
+        assert (await ask(store, "now"))[0].now_us == 9_500_000
+
+
+async def test_a_store_that_is_opened_again_remembers_nothing_of_its_old_connection(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    ahead = ManualClock(9_000_000)
+    store, other = (SqliteStore(tmp_path / "t.db", clock=each) for each in (clock, ahead))
+    await store.migrate()
+    await store.open()
+    await create(store, a_run(1), a_spec(1))
+    await store.close()
+    await store.open()
+    await other.open()
+    for n in range(2, 10):  # one of them brings the new connection's count to where the old one's ended
+        ahead.advance(1)
+        await create(other, a_run(n), a_spec(n))
+        assert (await ask(store, "now"))[0].now_us == ahead.now_us()
+    await store.close()
+    await other.close()
+
+
+def is_at_once(store: SqliteStore) -> bool:
+    """Whether something would be done at once on a quick disk."""
+    store._commit_seconds = 0.0
+    return store.at_once
+
+
+async def test_nothing_is_done_at_once_while_others_write_too(tmp_path: Path) -> None:
+    clock = ManualClock(9_000_000)
+    path = tmp_path / "t.db"
+    async with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
+        await create(store, a_run(1), a_spec(1))
+        await create(store, a_run(2), a_spec(2))
+        seen = [is_at_once(store)]
+        await create(other, a_run(3), a_spec(3))
+        await create(store, a_run(4), a_spec(4))
+        seen.append(is_at_once(store))
+        clock.advance(0.2)
+        assert [*seen, is_at_once(store)] == [True, False, True]
+
+
 async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_path: Path) -> None:
     ahead = ManualClock(9_000_000)
     async with opened(tmp_path / "t.db", clock=ahead) as store:

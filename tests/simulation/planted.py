@@ -143,7 +143,7 @@ BUGS: dict[str, Bug] = {
                 'if attempt.said == f"{said(c)} {c.seq}" and attempt.seq == c.seq:',
             ),
         ),
-        49,
+        26,
     ),
     "duplicate-not-known": Bug(
         "a repeated message is not known again",
@@ -176,9 +176,9 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 core.Orchestrator._commit_cached,
-                "return slow + _unsaved(works, fault)",
+                "return slow + batches.unsaved(works, fault)",
                 "if not isinstance(fault, Ambiguous):\n"
-                "                return slow + _unsaved(works, fault)\n"
+                "                return slow + batches.unsaved(works, fault)\n"
                 "            saved = Saved({work.snap.run_id for work in works}, now)",
             ),
         ),
@@ -187,7 +187,7 @@ BUGS: dict[str, Bug] = {
     "ambiguous-again": Bug(
         "a commit of unknown fate that did happen is carried out again",
         (Change(batch._settle_evidence, "if not proofs:", "if True:"),),
-        73,
+        24,
     ),
     "hash-chain": Bug(
         "an event's hash does not cover the one before it",
@@ -313,7 +313,7 @@ BUGS: dict[str, Bug] = {
     "claimed-while-paused": Bug(
         "a paused run's steps can be claimed",
         (Change(opening.make_ready, "step.claimable = not run.paused and", "step.claimable ="),),
-        27,
+        68,
     ),
     "key-never-again": Bug(
         "a run that waits for its concurrency key never looks again",
@@ -357,7 +357,7 @@ BUGS: dict[str, Bug] = {
                 "return None",
             ),
         ),
-        1,
+        4,
     ),
     "outbox-not-deleted": Bug(
         "a delivered row stays and is delivered for ever",
@@ -368,7 +368,7 @@ BUGS: dict[str, Bug] = {
     "act-repeated": Bug(
         "a call that is not safe to repeat is repeated",
         (Change(acts.repeat, "receipt.repeats not in SAFE_TO_REPEAT and not told_to", "False"),),
-        84,
+        178,
     ),
     "act-failed-unseen": Bug(
         "an action of an earlier attempt is said to have failed although it was done",
@@ -377,7 +377,7 @@ BUGS: dict[str, Bug] = {
             Change(settling.settle, "if not own:", "if False:"),
             Change(settling.settle, 'elif c.state == "failed":', 'elif c.state == "failed" or not own:'),
         ),
-        162,
+        270,
     ),
     "act-key-shared": Bug(
         "two runs do the action of one key",

@@ -28,7 +28,7 @@ from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
 from tenure.kernel.snapshot import Key, Need, Snapshot
 from tenure.orchestrator.keyed import settle_keys
 from tenure.orchestrator.loading import load
-from tenure.store.port import Query, Save, Saved, Transaction
+from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 
 log = structlog.get_logger(__name__)
 
@@ -204,6 +204,8 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
         command = item.command
         if item.delivery is not None:
             return False  # what was delivered is deleted in the commit: it must be sure
+        if item.evidence:
+            return False  # it may have happened already
         if isinstance(command, Tick):
             return False  # a heartbeat elsewhere may have moved the moment, without the run's version
         if isinstance(command, LeaseMessage):
@@ -320,6 +322,23 @@ def remember(works: list[Work]) -> None:
                 item.evidence += ((event.run_id, event.seq, event.hash, decision.result),)
             elif decision.deleted:
                 item.evidence += ((work.snap.run_id, GONE, b"", decision.result),)
+
+
+def unsaved(works: list[Work], fault: Exception) -> list[Item]:
+    """The items of a save that failed: under the lock each command learns its own fate."""
+    if isinstance(fault, Ambiguous):
+        remember(works)
+    elif not isinstance(fault, Conflict | Rejected | TenureError):
+        log.error("save_failed", error=repr(fault))
+    return [item for work in works for item in work.items]
+
+
+def refusal(fault: Exception) -> TenureError:
+    """What somebody is told whose command alone makes the store fail."""
+    if isinstance(fault, Rejected):
+        return TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+    log.error("commit_failed", error=repr(fault), traceback=traceback.format_exc())
+    return TenureError("INTERNAL_ERROR", f"the commit failed: {fault!r}")
 
 
 # ------------------------------------------------------------------------------------ under the lock

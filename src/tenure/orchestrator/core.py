@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -42,20 +43,19 @@ from tenure.limits import (
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator import spans
 from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
+from tenure.orchestrator.caps import NO_CAPS, KnownCaps
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claiming import Claiming
 from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store
+from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
 
 log = structlog.get_logger(__name__)
 
 LANES = 2
 """Two, so that one batch is decided while the other is being committed."""
-CAPS_SECONDS = 2.0
-"""How old the remembered caps may be; claims read them afresh under the tenant's lock."""
 POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
 RETRY_SECONDS_MIN = 0.002
@@ -82,19 +82,18 @@ class Orchestrator:
         self.ids = ids or RunIds()
         self._chance: Chance = chance or SystemChance()
         self._clock: Clock = clock or HostClock()
-        self._lanes = [Lane(i, self._known_caps) for i in range(lanes or min(LANES, store.lanes_max))]
+        self._caps = KnownCaps(self)
+        self._lanes = [Lane(i, self._caps.of) for i in range(lanes or min(LANES, store.lanes_max))]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
         self._queued = self._patient = 0
         self._room = asyncio.Condition()
         self._cache: dict[int, Snapshot] = {}
-        self._caps: dict[str, dict[str, Cap]] = {}
-        self._caps_until = -1.0
-        self._refreshing = False
         self._work_ready = asyncio.Event()
         self._pulse = Pulse(self, lane=len(self._lanes) + 1)
         self.claims = Claiming(self, self._cache, self._chance, len(self._lanes), command_seconds)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = contextvars.copy_context()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.batches = self.commands = self.stale = 0
@@ -110,7 +109,7 @@ class Orchestrator:
     async def start(self) -> None:
         """Begin to take commands."""
         self._loop = asyncio.get_running_loop()
-        await self._read_caps()
+        await self._caps.read()
         for lane in self._lanes:
             lane.task = self._loop.create_task(self._serve(lane), name=f"tenure-lane-{lane.number}")
 
@@ -148,9 +147,9 @@ class Orchestrator:
         if self._queued >= self._queue_max:
             raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
         future: asyncio.Future[Any] = loop.create_future()
-        caps: dict[str, Cap] | None = _NO_CAPS
+        caps: dict[str, Cap] | None = NO_CAPS
         if isinstance(command, CreateRun):
-            caps = self._known_caps(command.tenant)
+            caps = self._caps.of(command.tenant)
             if (trace := spans.going_on(command)) is not None:
                 command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
@@ -196,29 +195,7 @@ class Orchestrator:
         for cap in caps:
             check_cap(cap)
         await self.store.put_caps(caps)
-        await self._read_caps()
-
-    def _known_caps(self, tenant: str) -> dict[str, Cap] | None:
-        """What we remember of a tenant's caps, or None when that is too old: then it is read in the transaction."""
-        if self._caps_until >= self._now():
-            return self._caps.get(tenant, _NO_CAPS)
-        if not self._refreshing:
-            self._refreshing = True
-            self.spawn(self._refresh_caps())
-        return None
-
-    async def _refresh_caps(self) -> None:
-        try:
-            await self._read_caps()
-        finally:
-            self._refreshing = False
-
-    async def _read_caps(self) -> None:
-        caps: dict[str, dict[str, Cap]] = {}
-        for cap in await self.store.read("all_caps"):
-            caps.setdefault(cap.tenant, {})[cap.scope] = cap
-        self._caps = caps
-        self._caps_until = self._now() + CAPS_SECONDS
+        await self._caps.read()
 
     def _now(self) -> float:
         assert self._loop is not None
@@ -254,19 +231,18 @@ class Orchestrator:
         one. False: it has to go the ordinary way."""
         began = loop.time()
         now = self.store.estimate_us()
-        if now is None:
+        if now is None or not (item.run_id in self._cache or isinstance(item.command, CreateRun)):
             return False
         lane.go_alone(loop)
         lane.busy = True
+        works: list[Work] = []
         try:
-            works, slow = self._decide_cached([item], now)
-            if slow:
-                return False
             try:
-                saved = self.store.transact_now(partial(batches.saving, works, now))
+                saved = self.store.transact_now(partial(self._decide_now, item, now, works))
             except Exception as fault:
-                return not _unsaved(works, fault)
-            if self._conclude(works, saved):
+                batches.unsaved(works, fault)
+                return False
+            if saved is None or self._conclude(works, saved):
                 return False
         except Exception as broken:
             self._give_up([item], broken)
@@ -274,6 +250,15 @@ class Orchestrator:
             lane.busy = False
         self._count(1, loop.time() - began)
         return True
+
+    def _decide_now(self, item: Item, now: int, works: list[Work]) -> Transaction[Saved | None]:
+        """Decided only when nobody is in the way: a snapshot that was decided on cannot be used again. None: it needs
+        the lock."""
+        decided, slow = self._decide_cached([item], now)
+        if slow:
+            return None
+        works += decided
+        return (yield from batches.saving(works, now))
 
     def _count(self, commands: int, seconds: float) -> None:
         self.batches += 1
@@ -302,7 +287,7 @@ class Orchestrator:
             try:
                 saved = await self.store.transact(partial(batches.saving, works, now), lane=lane, single=True)
             except Exception as fault:
-                return slow + _unsaved(works, fault)
+                return slow + batches.unsaved(works, fault)
             slow += self._conclude(works, saved)
         return slow
 
@@ -315,7 +300,7 @@ class Orchestrator:
             first = mine[0]
             if snap is None and isinstance(first.command, CreateRun) and first.gate_tenant is None:
                 snap = Snapshot.of_new_run(run_id)
-                snap.caps = first.caps or _NO_CAPS
+                snap.caps = first.caps or NO_CAPS
             if snap is None:
                 slow += mine
                 continue
@@ -363,7 +348,7 @@ class Orchestrator:
                     continue
                 looked += 1
                 if not _lost_race(items[0], fault) or looked > LOOKS_MAX:
-                    self._answer(items[0], None, _refusal(fault))
+                    self._answer(items[0], None, batches.refusal(fault))
                     return
                 failure = fault
             else:
@@ -454,9 +439,9 @@ class Orchestrator:
         return not self._tasks and not any(lane or lane.wake.is_set() for lane in self._lanes)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something beside; stopped with the orchestrator."""
+        """Do something beside, in nobody's context; stopped with the orchestrator."""
         assert self._loop is not None
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -510,26 +495,6 @@ class Orchestrator:
         return await deliver(self, rows)
 
 
-def _unsaved(works: list[Work], fault: Exception) -> list[Item]:
-    """The items of a save that failed: under the lock each command learns its own fate."""
-    if isinstance(fault, Ambiguous):
-        batches.remember(works)
-    elif not isinstance(fault, Conflict | Rejected | TenureError):
-        log.error("save_failed", error=repr(fault))
-    return [item for work in works for item in work.items]
-
-
 def _lost_race(item: Item, fault: Exception) -> bool:
     """Whether somebody else has taken an action's key between the look and the save: the next look finds who has it."""
     return isinstance(fault, Rejected) and isinstance(item.command, IntendAct)
-
-
-def _refusal(fault: Exception) -> TenureError:
-    """What somebody is told whose command alone makes the store fail."""
-    if isinstance(fault, Rejected):
-        return TenureError("INVALID_INPUT", f"the database refused it: {fault}")
-    log.error("commit_failed", error=repr(fault), traceback=traceback.format_exc())
-    return TenureError("INTERNAL_ERROR", f"the commit failed: {fault!r}")
-
-
-_NO_CAPS: dict[str, Cap] = {}

@@ -168,6 +168,7 @@ class Running:
         """Before the commit of a transaction that wrote something: the clock must not fall behind it."""
         if self._event_at < self.floor_us or self._event_at < 0:
             self._cursor.execute(_DONE, (self.now(),))
+        self.now_us = max(self.now_us, self._event_at)  # the estimate it was decided at may be ahead
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""

@@ -54,6 +54,8 @@ WAL_PAGES_MAX = 4000
 WAL_PAGES_MAX_SMALL = 1000
 """The same as long as commits are small: the log begins anew sooner, and what is written over and over stays in the
 processor's caches (a sixth of a small commit's time). Large commits would do it too often."""
+SHARED_US = 100_000
+"""How long after others have written nothing is done at once: the file would so rarely be free that they hardly got it."""
 _HOST_CLOCK = HostClock()
 _EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -103,6 +105,7 @@ class SqliteStore(Beside):
         """What SQLite counted after the last commit of ours; it also counts those of everybody else."""
         self._unfollowed = False
         """Whether nobody had opened the feed then."""
+        self._shared_until_us = 0
         self._waiting: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------------------------------ open and close
@@ -119,6 +122,7 @@ class SqliteStore(Beside):
             await self.close()
             raise
         connection.set_wal_hook(self._log_grew)  # in the place of SQLite's own, that wal_autocheckpoint set
+        self._committed_version = None  # every connection counts for itself
         self._cursor = connection.cursor()
         if self._inline:
             self._read_cursor = connection.cursor()
@@ -220,7 +224,8 @@ class SqliteStore(Beside):
     @property
     def at_once(self) -> bool:
         """Whether `transact_now` is worth a try."""
-        return self._commit_seconds < QUICK_COMMIT_SECONDS and not self._turn.locked()
+        quick = self._commit_seconds < QUICK_COMMIT_SECONDS and not self._turn.locked()
+        return quick and self._clock.monotonic_us() >= self._shared_until_us
 
     def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
         """As `transact`, but done when it returns. Conflict, and nothing done, where somebody is in the way."""
@@ -253,6 +258,8 @@ class SqliteStore(Beside):
         else:
             running = Running(cursor, self._time, None, unfollowed=False)
             self._heard(running.floor_us)
+            if self._committed_version is not None:
+                self._shared_until_us = self._clock.monotonic_us() + SHARED_US
         result = _drive(transaction, running)
         changes = running.changes
         if changes:
@@ -323,9 +330,8 @@ class SqliteStore(Beside):
             self._commit_seconds += (took - self._commit_seconds) * 0.1
         if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
             self._wal_pages = 0
-            with contextlib.suppress(
-                apsw.Error
-            ):  # the commit has happened all the same; the next one tries again
+            # Should it fail, the commit has happened all the same, and the next one tries again.
+            with contextlib.suppress(apsw.Error):
                 cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _log_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
