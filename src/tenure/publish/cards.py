@@ -22,7 +22,8 @@ import structlog
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach
-from tenure.govern.outgoing import AnswerLost, NotSent, Way, send
+from tenure.govern.answers import AnswerLost, NotSent
+from tenure.govern.outgoing import Way, send
 from tenure.kernel.governance import Card
 from tenure.kernel.service import Hook
 from tenure.orchestrator.questions import ApprovalView, views_of
