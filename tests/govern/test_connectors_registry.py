@@ -11,9 +11,10 @@ import pytest
 from tenure.errors import Detail, TenureError
 from tenure.govern.connector import Call, Fault, Found, Operation
 from tenure.govern.connectors.base import ConnectorBase
+from tenure.govern.connectors.choosing import choose_connectors
 from tenure.govern.connectors.faults import CallFailed
 from tenure.govern.connectors.registry import Connectors
-from tenure.govern.connectors.settings import catalog, choose_connectors, load_connectors, read_connectors
+from tenure.govern.connectors.settings import catalog, load_connectors, read_connectors
 from tools import connectors_page
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}

@@ -24,7 +24,8 @@ from cryptography.x509.oid import NameOID
 
 from tenure.govern import addresses, outgoing
 from tenure.govern.addresses import Reach, is_allowed
-from tenure.govern.outgoing import AnswerLost, NotSent, Way, refusal, send
+from tenure.govern.answers import AnswerLost, NotSent
+from tenure.govern.outgoing import Way, refusal, send
 from tenure.testing.doubles import Double, Reply, Request, ServiceDouble
 
 LOCAL = Reach(networks=("127.0.0.0/8",))
@@ -284,7 +285,8 @@ STOPPED = """
 import asyncio, os, signal, sys, time
 from tenure.govern import addresses
 from tenure.govern.addresses import Reach
-from tenure.govern.outgoing import NotSent, Way, send
+from tenure.govern.answers import NotSent
+from tenure.govern.outgoing import Way, send
 
 url = sys.argv[1]
 real = addresses.GuardedBackend.connect_tcp

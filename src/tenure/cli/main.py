@@ -9,18 +9,27 @@ Laws:
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tenure import logs
 from tenure.cli.lazy import Lazy, Line
 
 if TYPE_CHECKING:
     from tenure.errors import TenureError
 
 COMPLETE_VARIABLE = "_TENURE_COMPLETE"
+COLLECT_AFTER = 100_000
+"""New objects after which the garbage collector looks through them. What a command loads stays; looking through it again and again
+(every 700, if nothing is said) is a tenth of a short command."""
+STAYING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
+"""Commands that stay, and see to that themselves."""
+ASKING = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
+"""Commands that load no code of users, which might log by itself: structlog, which is slow to load, is left until there is a line."""
 
 COMMANDS: dict[str, Line] = {
     # Work with workflows.
@@ -114,8 +123,12 @@ def _root(
     ),
 ) -> None:
     del version  # its callback has answered
+    if context.invoked_subcommand not in STAYING:
+        gc.set_threshold(COLLECT_AFTER)
     if context.invoked_subcommand is None:
         print(context.get_help())
+    elif context.invoked_subcommand in ASKING:
+        logs.prepared_by(log_to_stderr)
     else:
         log_to_stderr()
 

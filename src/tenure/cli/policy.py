@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
 
 def _checked(path: Path, connectors: str | None) -> Any:
     """A policy, checked against a file of connectors or against all that come with Tenure."""
-    from tenure.govern.connectors.settings import catalog, choose_connectors
+    from tenure.govern.connectors.choosing import choose_connectors
+    from tenure.govern.connectors.settings import catalog
     from tenure.govern.policy.checking import check
     from tenure.govern.policy.loading import read_text
 

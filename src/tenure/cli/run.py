@@ -284,7 +284,7 @@ def _check_served(workflow: Workflow[..., Any] | Declared, connectors: str | Non
     """Refuse a file whose steps nobody here could do; see law 3."""
     from tenure.cli.lazy import meant
     from tenure.declared import Declared
-    from tenure.govern.connectors.settings import choose_connectors
+    from tenure.govern.connectors.choosing import choose_connectors
     from tenure.sdk.definitions import registry
 
     if not isinstance(workflow, Declared):

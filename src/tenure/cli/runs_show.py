@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.console import out, shown
-from tenure.orchestrator.step_views import title_of
 
 if TYPE_CHECKING:
     from tenure.orchestrator.spending import RunCosts
@@ -132,6 +131,10 @@ def tries_text(step: StepView) -> str:
 
 def asked(step: StepView) -> str:
     """What people are asked: the title of a question that has one, else the action."""
+    from tenure.orchestrator.step_views import (
+        title_of,  # late: the help of `tenure runs` needs no orchestrator
+    )
+
     return title_of(step.question) or step.tool
 
 

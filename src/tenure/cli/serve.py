@@ -131,7 +131,7 @@ def serve(
     from tenure.config import choose_database
     from tenure.embedded import Engine
     from tenure.embedded.running import in_loop
-    from tenure.govern.connectors.settings import choose_connectors
+    from tenure.govern.connectors.choosing import choose_connectors
     from tenure.secrets import Secrets as KnownSecrets
     from tenure.server.observe.logs import configure
     from tenure.server.serving import check_address

@@ -34,8 +34,8 @@ from tenure.embedded.receipts import Receipts
 from tenure.embedded.undoing import Undoing
 from tenure.errors import CODES, TenureError
 from tenure.govern.connector import Connector
+from tenure.govern.connectors.choosing import choose_connectors
 from tenure.govern.connectors.registry import Connectors
-from tenure.govern.connectors.settings import choose_connectors
 from tenure.govern.evidence.sealer import Sealer, Sealing
 from tenure.govern.governor import Governor
 from tenure.govern.ledger.book import Book

@@ -18,15 +18,14 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
-import structlog
-
 from tenure.embedded.engine import Engine
 from tenure.errors import TenureError
+from tenure.logs import get_logger
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.worker.remote import RemoteStation
 from tenure.worker.worker import GRACE_SECONDS, Worker
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Served = Registry | Workflow[..., Any] | Tool
 DEFAULT_NAME = "app"

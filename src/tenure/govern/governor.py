@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.artifacts import Artifacts, is_reference
@@ -31,12 +30,13 @@ from tenure.govern.settling import Action, Fence, Office, Settling
 from tenure.govern.undo import check_reversal
 from tenure.kernel.actions import ActReply, IntendAct, ProposeAct, Proposed, Ruling, action_digest
 from tenure.kernel.model import Run, RunSpec
+from tenure.logs import get_logger
 from tenure.sdk.acting import Ask, Told
 from tenure.store.acting import Acted
 
 __all__ = ["Fence", "Governor"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ROUNDS_MAX = 5
 """How often policy and people are asked anew because something has changed meanwhile."""

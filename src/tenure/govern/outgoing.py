@@ -26,6 +26,7 @@ import httpx
 import msgspec
 
 from tenure.govern.addresses import GuardedBackend, Reach, Refused
+from tenure.govern.answers import Answer, AnswerLost, NotSent
 
 ANSWER_BYTES_MAX = 1024 * 1024
 REQUEST_BYTES_MAX = 1024 * 1024
@@ -37,21 +38,6 @@ _DEFAULT_PORTS = {"https": 443, "http": 80}
 _LISTED = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
-class NotSent(Exception):
-    """Nothing of the request has left this machine."""
-
-    def __init__(self, message: str, *, refused: bool = False, late: bool = False) -> None:
-        super().__init__(message)
-        self.refused = refused
-        """By us: it will be refused again."""
-        self.late = late
-        """Its deadline had passed."""
-
-
-class AnswerLost(Exception):
-    """Some or all of the request was sent, and no whole answer came back."""
-
-
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """Where requests of one connector may go."""
 
@@ -60,26 +46,6 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     reach: Reach = Reach()
     ca_file: str | None = None
     """Certificates that are trusted instead of the usual ones."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back."""
-
-    status: int
-    headers: dict[str, str]
-    """Names in small letters."""
-    body: bytes
-    cut: bool = False
-    """There was more of it than is read."""
-
-    def json(self) -> Any:
-        """The body as JSON; None where it is none."""
-        if self.cut or "content-encoding" in self.headers:
-            return None
-        try:
-            return msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, RecursionError):
-            return None
 
 
 def refusal(url: str, way: Way) -> str | None:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.artifacts import Artifacts
@@ -29,13 +28,14 @@ from tenure.kernel.commands import Context
 from tenure.kernel.decide.checks import is_name
 from tenure.kernel.decide.leases import Lease
 from tenure.limits import CALL_MARGIN_SECONDS, CODE_CHARS_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator.chance import SystemChance
 from tenure.sdk import codec
 from tenure.sdk.acting import Ask, Told
 from tenure.store.acting import Acted
 from tenure.store.port import Store
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 CALL_SECONDS = 30.0
 """How long a call may take, where its lease does not end before."""

@@ -23,22 +23,15 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 
 from tenure.canonical import canonical
 from tenure.errors import TenureError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_VARIABLE = "TENURE_SIGNING_KEY"
 """The reference of the key that this process signs with."""
@@ -125,8 +118,9 @@ def configured(reference: str | None = None, public: str | None = None) -> Signe
 
 def make_key(file: Path) -> Signer:
     """Make a key and write it to a new file that only its owner can read."""
-    made = Ed25519PrivateKey.generate()
-    pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    from tenure.govern import ed25519
+
+    pem, public = ed25519.made()
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -136,7 +130,7 @@ def make_key(file: Path) -> Signer:
     with os.fdopen(handle, "wb") as opened:
         os.fchmod(opened.fileno(), 0o600)
         opened.write(pem)
-    return Signer(f"file:{file}", made.public_key().public_bytes_raw())
+    return Signer(f"file:{file}", public)
 
 
 # ------------------------------------------------------------------------------------------------ believing
@@ -144,11 +138,9 @@ def make_key(file: Path) -> Signer:
 
 def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
     """Whether a signature is this key's over these bytes."""
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    from tenure.govern import ed25519
+
+    return ed25519.is_signed(public, message, signature)
 
 
 def read_public(text: str) -> bytes:
@@ -159,7 +151,12 @@ def read_public(text: str) -> bytes:
             body = Path(text).read_bytes()[:KEY_BYTES_MAX].decode().strip()
         except (OSError, ValueError):
             raise TenureError("INVALID_INPUT", f"there is no public key at {text[:200]!r}") from None
-    public = _public_pem(body) if body.startswith("-----BEGIN PUBLIC KEY") else unb64(body)
+    if body.startswith("-----BEGIN PUBLIC KEY"):
+        from tenure.govern import ed25519
+
+        public = ed25519.public_from_pem(body.encode())
+    else:
+        public = unb64(body)
     if public is None or len(public) != PUBLIC_BYTES:
         raise TenureError(
             "INVALID_INPUT", "a public key is a PEM file of an Ed25519 key, or base64 of its 32 bytes"
@@ -169,8 +166,9 @@ def read_public(text: str) -> bytes:
 
 def public_pem(public: bytes) -> str:
     """A public key as other programs read it."""
-    key = Ed25519PublicKey.from_public_bytes(public)
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    from tenure.govern import ed25519
+
+    return ed25519.public_pem(public)
 
 
 class TrustedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -325,6 +323,8 @@ class Trust:
 
 
 def _private(reference: str) -> Ed25519PrivateKey:
+    from tenure.govern import ed25519
+
     kind, _, where = reference.partition(":")
     if kind == "file" and where:
         body = _read_private(Path(where))
@@ -334,14 +334,11 @@ def _private(reference: str) -> Ed25519PrivateKey:
             raise _unavailable(f"the variable {where} is not set here")
     else:
         raise _unavailable("a signing key is named by `file:PATH`, `env:NAME` or `command:ARGV...`")
-    try:
-        if b"-----BEGIN" in body:
-            loaded: Any = load_pem_private_key(body, None)
-        else:
-            loaded = Ed25519PrivateKey.from_private_bytes(unb64(body.decode("ascii").strip()) or b"")
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # whose messages might say something of the key
-        loaded = None
-    if not isinstance(loaded, Ed25519PrivateKey):
+    if b"-----BEGIN" in body:
+        loaded = ed25519.private_from_pem(body)
+    else:
+        loaded = ed25519.private_from_raw(unb64(body.decode("ascii", "replace").strip()) or b"")
+    if loaded is None:
         raise _unavailable(
             f"{_shown(reference)} has no Ed25519 key: PEM (PKCS#8, without a passphrase), or base64 of its 32 bytes"
         )
@@ -390,14 +387,6 @@ def _answered(argv: list[str], message: bytes) -> bytes:
     if signature is None or len(signature) != SIGNATURE_BYTES:
         raise _unavailable("the signer command answered no signature: 64 bytes, or base64 of them")
     return signature
-
-
-def _public_pem(body: str) -> bytes | None:
-    try:
-        loaded = load_pem_public_key(body.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        return None
-    return loaded.public_bytes_raw() if isinstance(loaded, Ed25519PublicKey) else None
 
 
 def _unavailable(message: str) -> TenureError:

@@ -17,8 +17,6 @@ from asyncio import Future
 from collections.abc import Callable, Generator
 from typing import Any
 
-import structlog
-
 from tenure.errors import TenureError
 from tenure.kernel import feed
 from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
@@ -26,11 +24,12 @@ from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
 from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
 from tenure.kernel.snapshot import Key, Need, Snapshot
+from tenure.logs import get_logger
 from tenure.orchestrator.keyed import settle_keys
 from tenure.orchestrator.loading import load
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 GONE = -1

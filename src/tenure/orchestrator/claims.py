@@ -25,7 +25,6 @@ from itertools import product
 from typing import Any
 
 import msgspec
-import structlog
 
 from tenure.errors import TenureError
 from tenure.ids import run_text
@@ -39,10 +38,11 @@ from tenure.kernel.draft import Chance
 from tenure.kernel.model import Cap, Run, Step
 from tenure.kernel.service import RemoteLease
 from tenure.kernel.snapshot import Snapshot
+from tenure.logs import get_logger
 from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
 from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LANES_WINDOW = 128
 """Lanes looked at by one claim; the next one goes on behind them."""

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from tenure.clock import Clock, HostClock
@@ -40,6 +39,7 @@ from tenure.limits import (
     QUEUE_COMMANDS_MAX,
     SNAPSHOTS_CACHED_MAX,
 )
+from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator import spans
 from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
@@ -52,7 +52,7 @@ from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
 from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LANES = 2
 """Two, so that one batch is decided while the other is being committed."""

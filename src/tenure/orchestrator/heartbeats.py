@@ -6,18 +6,17 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from tenure.errors import TenureError
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply, extended
 from tenure.kernel.model import Attempt, Step
+from tenure.logs import get_logger
 from tenure.store.port import BeatKey, Query, Transaction
 
 if TYPE_CHECKING:
     from tenure.orchestrator.core import Orchestrator
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LeaseKey = tuple[int, int, int]
 QUIET = frozenset({"running", "uploading", "canceling"})

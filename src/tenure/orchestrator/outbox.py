@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.clock import us
@@ -26,12 +25,13 @@ from tenure.kernel.commands import (
 )
 from tenure.kernel.model import Outbox, Run, RunSpec
 from tenure.limits import KEY_HORIZON_SECONDS
+from tenure.logs import get_logger
 from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
 
 if TYPE_CHECKING:
     from tenure.orchestrator.core import Orchestrator
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _create = msgspec.msgpack.Decoder(CreateRun)
 

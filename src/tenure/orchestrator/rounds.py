@@ -11,11 +11,10 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-import structlog
-
 from tenure.errors import TenureError
+from tenure.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Rounds:

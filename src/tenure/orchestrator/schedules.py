@@ -17,7 +17,6 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-import structlog
 
 from tenure.clock import us
 from tenure.errors import TenureError
@@ -30,10 +29,11 @@ from tenure.limits import (
     SCHEDULE_SECONDS,
     SCHEDULES_AT_ONCE_MAX,
 )
+from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
 from tenure.orchestrator.rounds import Rounds
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SOURCE = "scheduler"
 ACTOR = "system:scheduler"

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import TIMER, Admit, Command, Tick
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
 from tenure.orchestrator.rounds import Rounds
 from tenure.store.port import Timer
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 OUTBOX_GRACE_SECONDS = 2.0
 """Whoever wrote a row delivers it; only after this does the sweeper take it up."""

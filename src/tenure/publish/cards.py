@@ -17,14 +17,15 @@ from urllib.parse import urlencode
 
 import httpx
 import msgspec
-import structlog
 
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach
-from tenure.govern.outgoing import AnswerLost, NotSent, Way, send
+from tenure.govern.answers import AnswerLost, NotSent
+from tenure.govern.outgoing import Way, send
 from tenure.kernel.governance import Card
 from tenure.kernel.service import Hook
+from tenure.logs import get_logger
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish.blocks import Message, card, reminder, shown_of
@@ -32,7 +33,7 @@ from tenure.secrets import Secrets
 from tenure.store.cards import Cards
 from tenure.store.port import Store
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 AT_ONCE_MAX = 20

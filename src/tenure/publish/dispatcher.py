@@ -18,19 +18,19 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 import msgspec
-import structlog
 
 from tenure.clock import Clock, HostClock, us
 from tenure.errors import TenureError
 from tenure.kernel.feed import decoded
 from tenure.kernel.news import News, news_of
 from tenure.kernel.service import Feed, Notice, Subscription
+from tenure.logs import get_logger
 from tenure.publish.messages import body_of, headers_of
 from tenure.publish.targets import Reach, check_url, make_client
 from tenure.secrets import Secrets
 from tenure.store.feeding import Feeding
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PAGE_ROWS = 200
 POLL_SECONDS = 0.5

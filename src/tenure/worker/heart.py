@@ -21,15 +21,15 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply
 from tenure.limits import LABEL_CHARS_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.store.connect import open_store
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 AGAIN_SECONDS = 0.25
 """After a heartbeat that failed."""

@@ -15,11 +15,11 @@ from typing import Any
 
 import httpx
 import msgspec
-import structlog
 
 from tenure.errors import CODES, TenureError
+from tenure.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ANSWER_SECONDS = 20.0
 """How long a server may take for an answer, besides what it is asked to wait."""

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, Self
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.artifacts import Reference
@@ -31,6 +30,7 @@ from tenure.errors import TenureError
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.logs import get_logger
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Workflow
@@ -47,7 +47,7 @@ from tenure.worker.station import LOG_LINES_WAITING_MAX, LOG_PAUSE_SECONDS, beat
 from tenure.worker.values import lease_ints, lease_text, micros, moment, taken
 from tenure.worker.wording import asked, heard, told, worded
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PIPES = 2
 """As many as the server has lanes for its commits: one batch is carried out while the next is on its way."""

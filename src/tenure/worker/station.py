@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-import structlog
-
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
@@ -24,6 +22,7 @@ from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Run
+from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.orchestrator.resuming import resume_view
@@ -34,7 +33,7 @@ from tenure.store.port import Store, Waited
 from tenure.worker.heart import Heart, StoreBeats
 from tenure.worker.pace import HOST_PACE, Pace
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _HOST = HostClock()
 LOG_PAUSE_SECONDS = 0.2

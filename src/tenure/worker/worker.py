@@ -21,14 +21,13 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-import structlog
-
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.limits import CLAIM_STEPS_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator import spans
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.heartbeats import LeaseKey
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from tenure.sdk.frame import Frame
     from tenure.worker.heart import Heart
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 NEWS_SECONDS = 2.0
 """How often a lease is beaten for at least: a heartbeat's answer is how a cancel from elsewhere is heard of."""

@@ -14,8 +14,8 @@ from typing import Literal
 
 from tenure.clock import SECOND_US, HostClock
 from tenure.errors import CODES, TenureError
+from tenure.govern.answers import Answer, AnswerLost, NotSent
 from tenure.govern.connector import Fault
-from tenure.govern.outgoing import Answer, AnswerLost, NotSent
 from tenure.govern.redacting import Redactor
 from tenure.govern.wording import bounded, visible
 from tenure.secrets import heard_so_far

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tenure.clock import SECOND_US, HostClock
+from tenure.govern.answers import Answer
 from tenure.govern.connector import Call, Found, Operation, Reversal
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import (
@@ -28,7 +29,6 @@ from tenure.govern.connectors.faults import (
 from tenure.govern.connectors.link import Link, path, taken
 from tenure.govern.connectors.marks import HIDDEN, hidden, mark, refuse_marks, text_digest
 from tenure.govern.connectors.schemas import object_of
-from tenure.govern.outgoing import Answer
 from tenure.govern.wording import lines, shown
 
 BASE_URL = "https://api.github.com"

@@ -16,11 +16,12 @@ import httpx
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.govern.answers import Answer
 from tenure.govern.connector import Call, Found, Operation
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import LOST, failed, raise_for
 from tenure.govern.connectors.link import Link, header_text
-from tenure.govern.outgoing import Answer, refusal
+from tenure.govern.outgoing import refusal
 from tenure.govern.wording import lines, shown
 
 KEY_HEADER = "Idempotency-Key"

@@ -13,9 +13,10 @@ from urllib.parse import quote
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.govern.answers import Answer
 from tenure.govern.connector import Call
 from tenure.govern.connectors.faults import failed
-from tenure.govern.outgoing import Answer, Way, send
+from tenure.govern.outgoing import Way, send
 from tenure.secrets import Secrets, resolve_own
 
 USER_AGENT = "tenure"

@@ -17,13 +17,13 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tenure.govern.answers import Answer
 from tenure.govern.connector import Call, Found, Operation, Reversal
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import LOST, failed, raise_for
 from tenure.govern.connectors.link import Link, path
 from tenure.govern.connectors.marks import mark, refuse_marks
 from tenure.govern.connectors.schemas import object_of
-from tenure.govern.outgoing import Answer
 from tenure.govern.wording import lines, shown
 
 SIGN = "Correlation id: tenure-"

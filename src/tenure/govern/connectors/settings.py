@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
@@ -33,7 +33,6 @@ from tenure.govern.connectors.servicenow import ServiceNowConnector
 from tenure.govern.outgoing import URL_CHARS_MAX, Way
 from tenure.secrets import REFERENCE_CHARS_MAX, Secrets
 
-VARIABLE = "TENURE_CONNECTORS"
 CODE = "CONNECTORS_INVALID"
 
 _REFERENCE = Text(
@@ -260,21 +259,6 @@ def _imported(name: str, kind: str, given: dict[str, Any], problems: Problems) -
         problems.add((*at, "kind"), f"{kind} makes no connector: {type(fault).__name__}: {fault}")
         return None
     return made
-
-
-def choose_connectors(
-    given: Connectors | Iterable[Connector] | str | Path | None = None,
-    *,
-    secrets: Secrets | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Connectors:
-    """The connectors to use: those given or of the file given, else of the file that TENURE_CONNECTORS names, else none."""
-    if given is None:
-        named = (os.environ if environment is None else environment).get(VARIABLE)
-        return load_connectors(named, secrets=secrets) if named else Connectors()
-    if isinstance(given, str | Path):
-        return load_connectors(given, secrets=secrets)
-    return given if isinstance(given, Connectors) else Connectors(given)
 
 
 def catalog() -> Connectors:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from math import inf
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.artifacts import Artifacts
@@ -30,6 +29,7 @@ from tenure.kernel import leaves
 from tenure.kernel.commands import Context, Seal, SealedPart
 from tenure.kernel.governance import Evidence
 from tenure.kernel.model import CLOSED_RUN, Event, Run
+from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.batch import Item, Outcome, locked
 from tenure.orchestrator.chance import SystemChance
@@ -39,7 +39,7 @@ from tenure.store.evidence import Unsealed
 from tenure.store.ledger import appended, ledger_lock
 from tenure.store.port import Query, Store, Transaction
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 RUNS_AT_ONCE = 50

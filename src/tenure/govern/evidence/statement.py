@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from securesystemslib.dsse import Envelope
-from securesystemslib.signer import Signature  # type: ignore[attr-defined]  # their __init__ names no exports
 
 from tenure.govern.evidence.archive import MANIFEST
 from tenure.govern.evidence.bundle import Built, Manifest, digest_of
 from tenure.govern.signing import Signer
+
+if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:tenure:evidence:v1"
@@ -95,8 +96,10 @@ def predicate_of(manifest: Manifest, sealed_at: int) -> Predicate:
 
 async def enveloped(statement: bytes, signer: Signer | None) -> bytes:
     """The envelope as it lies beside the zip (law 2)."""
-    envelope = Envelope(statement, PAYLOAD_TYPE, {})
+    envelope = _envelope(statement)
     if signer is not None:
+        from securesystemslib.signer import Signature  # type: ignore[attr-defined]  # it names no exports
+
         signature = await signer.sign(envelope.pae())
         envelope.signatures[signer.id] = Signature(signer.id, signature.hex())
     return msgspec.json.encode(envelope.to_dict()) + b"\n"
@@ -127,8 +130,16 @@ def opened(body: bytes) -> Opened:
         raise ValueError(str(fault)) from None
     if statement.type != STATEMENT_TYPE or statement.predicate_type != PREDICATE_TYPE:
         raise ValueError("it is no in-toto Statement v1 about evidence")
-    signed = Envelope(payload, PAYLOAD_TYPE, {}).pae()
+    signed = _envelope(payload).pae()
     return Opened(statement=statement, signed=signed, signatures=signatures)
+
+
+def _envelope(payload: bytes) -> Envelope:
+    from securesystemslib.dsse import (
+        Envelope,  # late: it brings cryptography along, and most processes seal nothing
+    )
+
+    return Envelope(payload, PAYLOAD_TYPE, {})
 
 
 class _Signature(msgspec.Struct, frozen=True):

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 
-import structlog
-
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.ledger.book import Book
@@ -28,12 +26,13 @@ from tenure.govern.signing import Signer, configured
 from tenure.kernel import leaves
 from tenure.kernel.governance import Leaf, Signed
 from tenure.kernel.leaves import Entry
+from tenure.logs import get_logger
 from tenure.orchestrator.rounds import Rounds
 from tenure.store.beside import settled
 from tenure.store.ledger import AdminHead, LedgerSize, NewRun, appended
 from tenure.store.port import Query, RunId, Store, Transaction
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LOOK_SECONDS = 2.0
 RUNS_AT_ONCE = 500

@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -44,7 +45,11 @@ _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[Run], tuple[Any, ...]] = attrgetter("id", *LIGHT)
 
 
-def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]], list[Any]]:
+_Make = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
+
+
+@cache
+def _maker(answer: type[msgspec.Struct]) -> _Make:
     """Builds structs from rows. SQLite has no booleans; what is sent on as JSON must not become 0 and 1."""
     flags = [name for name, hint in get_type_hints(answer).items() if hint is bool]
     if not flags:
@@ -61,8 +66,18 @@ def _maker(answer: type[msgspec.Struct]) -> Callable[[Iterable[tuple[Any, ...]]]
 
 
 _ANSWERS = {**port.QUERIES, **families.READS, **families.WRITES}
-_MAKERS = {answer: _maker(answer) for answer in set(_ANSWERS.values())}
-MAKE = {name: _MAKERS[answer] for name, answer in _ANSWERS.items()}
+
+
+class _Makers(dict[str, _Make]):
+    """Query -> what builds its answer, made when it is first asked: reading the hints of all of them takes longer than most
+    commands of the command line."""
+
+    def __missing__(self, name: str) -> _Make:
+        make = self[name] = _maker(_ANSWERS[name])
+        return make
+
+
+MAKE = _Makers()
 
 
 def ask(
