@@ -7,7 +7,11 @@ import apsw
 import pytest
 
 from tenure.embedded import Engine
+from tenure.govern.ledger import notes
+from tenure.govern.signing import Signer
 from tests.cli.shell import Tenure, in_folder
+from tests.cli.test_policy import key_of
+from tests.cli.test_serve import served
 
 
 @pytest.fixture
@@ -16,11 +20,11 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def a_run() -> str:
+def a_run(tenant: str = "default") -> str:
     """One that has ended and is sealed."""
 
     async def make() -> str:
-        async with Engine("sqlite:tenure.db", sweep=False) as engine:
+        async with Engine("sqlite:tenure.db", tenant=tenant, sweep=False) as engine:
             run = await engine.create("build", [{"name": "compile", "tool": "make"}])
             await engine.cancel(run)
             await engine.seal(run)
@@ -115,3 +119,86 @@ def test_what_is_no_checkpoint_is_refused(tenure: Tenure, tmp_path: Path) -> Non
         assert refused.code == 1
         assert "LEDGER_CHECKPOINT_INVALID" in refused.err or "INVALID_INPUT" in refused.err
     assert tenure("ledger", "show", "--tenant", "acme", "--installation").code == 2
+
+
+def test_a_ledger_is_shown_taken_out_and_checked_over_a_server(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
+    assert tenure("tenants", "create", "acme").code == 0
+    key = key_of(tenure, tmp_path, monkeypatch, "ada", "viewer")
+    run = a_run("acme")
+    kept = ("--checkpoint", "kept.checkpoint", "--key", "seal.pub")
+    with served(tmp_path) as (_, address):
+        there = ("--server", address, "--key-file", key)
+        none = tenure("ledger", "show", *there)
+        assert (none.code, "nothing is signed for yet" in none.out) == (0, True)
+        assert "NOT_READY" in tenure("ledger", "export", "--to", "kept.checkpoint", *there).err
+        assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
+        seen = tenure("ledger", "show", "--json", *there).json()
+        here = tenure("ledger", "show", "--tenant", "acme", "--json").json()
+        assert seen == here
+        assert [leaf.get("run") for leaf in seen["leaves"]].count(run) == 2
+        assert tenure("ledger", "export", "--to", "kept.checkpoint", *there).code == 0
+        assert (tmp_path / "kept.checkpoint").read_text() == seen["checkpoint"]["note"]
+        a_run("acme")
+        assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
+        whole = tenure("ledger", "check", *kept, *there)
+        assert (whole.code, "it is what was signed for" in whole.out) == (0, True)
+        assert whole.out.count("not checked") == 1, "the runs themselves take the database"
+        assert "that takes the database" in whole.out
+        assert tenure("ledger", "check", *there).out.count("not checked") == 3
+        assert tenure("ledger", "export", "--to", "kept.checkpoint", *there).code == 0
+        other = tenure("ledger", "show", "--tenant", "globex", *there)
+        assert (other.code, "this key is of tenant 'acme'" in other.err) == (1, True)
+        assert "in its database" in tenure("ledger", "show", "--installation", *there).err
+
+        connection = apsw.Connection("tenure.db")
+        connection.execute(
+            "delete from signed where tenant = 'acme' and size = (select max(size) from signed where tenant = 'acme')"
+        )
+        connection.close()
+        back = tenure("ledger", "check", *kept, *there)
+        assert (back.code, "WRONG        RESTORED" in back.out) == (1, True)
+        refused = tenure("ledger", "export", "--to", "kept.checkpoint", *there)
+        assert (refused.code, "LEDGER_BROKEN" in refused.err) == (1, True)
+
+
+def test_a_server_that_tells_of_another_ledger_is_not_believed(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
+    assert tenure("tenants", "create", "acme").code == 0
+    key = key_of(tenure, tmp_path, monkeypatch, "ada", "viewer")
+    a_run("acme")
+    assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
+    assert tenure("ledger", "export", "--tenant", "acme", "--to", "kept.checkpoint").code == 0
+    read = notes.parse((tmp_path / "kept.checkpoint").read_text())
+    signer = Signer.open("file:seal.key")
+    forked = asyncio.run(notes.signed(signer, read.origin, read.size - 1, b"r" * 32, read.at or 0))
+    (tmp_path / "forked.checkpoint").write_text(forked.note)
+    with served(tmp_path) as (_, address):
+        there = ("--server", address, "--key-file", key)
+        connection = apsw.Connection("tenure.db")
+        connection.execute(
+            "update leaf set body = cast(replace(body, 'run_', 'ruN_') as blob) where tenant = 'acme' and pos = 1"
+        )
+        connection.close()
+        assert "problem" in tenure("ledger", "show", "--json", *there).json()["leaves"][1]
+        wrong = tenure("ledger", "check", "--checkpoint", "forked.checkpoint", "--key", "seal.pub", *there)
+        assert (wrong.code, "WRONG        REWRITTEN" in wrong.out) == (1, True)
+        refused = tenure("ledger", "export", "--to", "forked.checkpoint", *there)
+        assert (refused.code, "LEDGER_BROKEN" in refused.err) == (1, True)
+        assert (tmp_path / "forked.checkpoint").read_text() == forked.note
+        (tmp_path / "other.pub").write_text(tenure("signing-keys", "new", "--to", "other.key").out)
+        wrong = tenure("ledger", "check", "--checkpoint", "kept.checkpoint", "--key", "other.pub", *there)
+        assert (wrong.code, "WRONG        SIGNATURE_WRONG" in wrong.out) == (1, True)
+
+
+def test_signing_keys_stay_with_the_database(tenure: Tenure) -> None:
+    for command in (("list",), ("add", "file:seal.key"), ("export-trust",), ("revoke", "0" * 64)):
+        tenure("signing-keys", "new", "--to", "seal.key")
+        refused = tenure("signing-keys", *command, "--server", "http://127.0.0.1:9")
+        assert (refused.code, "stay with the operator's database" in refused.err) == (1, True), command
+    refused = tenure("ledger", "sign", "--signing-key", "file:seal.key", "--server", "http://127.0.0.1:9")
+    assert (refused.code, "takes the database and the signing key" in refused.err) == (1, True)

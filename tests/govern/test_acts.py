@@ -11,6 +11,9 @@ import tenure
 from tenure.errors import TenureError
 from tenure.govern.connectors.github import GitHubConnector
 from tenure.ids import run_int
+from tenure.orchestrator import documents
+from tenure.orchestrator.parts import known_step
+from tenure.orchestrator.status_json import status_document
 from tenure.sdk import Workflow
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble, ServiceDouble
@@ -116,6 +119,32 @@ async def test_a_refusal_or_an_expiry_ends_the_run_and_cannot_be_caught(how: str
                 await run.result()
             assert failed.value.code == f"APPROVAL_{how.upper()}"
             assert service.requests == []
+
+
+async def test_an_acts_approval_has_the_acts_label_wherever_it_is_shown(url: str | None) -> None:
+    """The kernel keeps it under a label that no code can take; people know the act's own, which its receipt has too."""
+    with ServiceDouble() as service:
+        async with lab_of(service, order, url=url, policy=ASK) as lab:
+            run = await lab.start(order, 7)
+            await run.reaches("waiting_approval")
+            (asked,) = await lab.engine.approvals(run.id)
+            names = [step.name for step in await run.steps()]
+            why = await lab.engine.why(run.id)
+            store, views = lab.engine.store, lab.engine.views
+            document = await documents.document(views, store, run_int(run.id), documents.PROFILE)
+            [glance] = await store.read("glances", rows=[(run_int(run.id),)])
+            status = await status_document(store, glance, "waiting")
+            notes = [note for event in await lab.engine.events(run.id) for note in event.notes]
+            assert {asked.step, names[-1], why.step} == {"act:http.post"}
+            assert {document.current_step, status.current_step} == {"act:http.post"}
+            assert "act:http.post: waits" in notes
+            assert not any("act:act:" in note for note in notes)
+            assert asked.governed
+            await known_step(store, run_int(run.id), "act:http.post")
+            await lab.approve(run, by="ada", digest=asked.digest, revision=asked.revision)
+            await run.result()
+            (receipt,) = await receipts(lab, run)
+            assert receipt.label == asked.step
 
 
 async def test_several_acts_wait_for_their_approvals_at_once(url: str | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,11 +18,15 @@ import pytest
 from tenure import ids
 from tenure.doctor import check_run
 from tenure.embedded import Engine
+from tenure.embedded.evidence import sealed as seal_now
 from tenure.errors import TenureError
+from tenure.govern.evidence import sealer as sealer_module
 from tenure.govern.evidence.archive import unpacked
 from tenure.govern.evidence.bundle import build
 from tenure.govern.evidence.sealer import Sealer
 from tenure.govern.evidence.verify import verify
+from tenure.govern.ledger.keys import Keys
+from tenure.govern.signing import make_key
 from tenure.kernel.commands import Seal, SealedPart
 from tenure.kernel.governance import Evidence
 from tenure.store.bundles import examine, load_bundle
@@ -244,6 +249,105 @@ async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> 
         assert len(await lab.engine.evidence(whole.id)) == 1
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN"):
             await lab.engine.seal(broken.id)
+
+
+def _gone(key: Path) -> None:
+    key.rename(key.with_suffix(".away"))
+
+
+def _readable(key: Path) -> None:
+    key.chmod(0o644)
+
+
+def _exchanged(key: Path) -> None:
+    _gone(key)
+    make_key(key)
+
+
+def _no_key(key: Path) -> None:
+    _gone(key)
+    key.write_text("hunter2")
+    key.chmod(0o600)
+
+
+def _trouble(sealer: Sealer) -> str | None:
+    return None if sealer.key_trouble is None else sealer.key_trouble.code
+
+
+def _back(key: Path) -> None:
+    away = key.with_suffix(".away")
+    if away.exists():
+        away.replace(key)
+    key.chmod(0o600)
+
+
+@pytest.mark.parametrize("lost", [_gone, _readable, _exchanged, _no_key])
+async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
+    url: str | None,
+    tmp_path: Path,
+    lost: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sealer_module, "RETRY_SECONDS", 0.0)
+    key = tmp_path / "seal.key"
+    signer = make_key(key)
+    async with Lab(*app, url=url) as lab:
+        sealer = Sealer(lab.engine.orchestrator, sealing(lab, signer))
+        runs = [await lab.start(short, PLANTED) for _ in range(2)]
+        for run in runs:
+            await run.result()
+        await lab.jump("2s")
+        lost(key)
+        for _ in range(3):
+            assert await sealer.once() == 0
+        for run in runs:
+            assert await lab.engine.evidence(run.id) == []
+        assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (0, 3, "SIGNING_KEY_UNAVAILABLE")
+        said = "".join(capsys.readouterr())
+        assert said.count("signing_key_lost") == 1, "once, and not of every run"
+        assert "seal_failed" not in said
+        assert "hunter2" not in said
+        _back(key)
+        assert await sealer.once() == 2
+        for run in runs:
+            assert [one.key_id for one in await lab.engine.evidence(run.id)] == [signer.id]
+        assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (2, 3, None)
+        assert "signing_key_back" in "".join(capsys.readouterr())
+
+
+async def test_a_key_that_is_revoked_meanwhile_seals_nothing_more(url: str | None, tmp_path: Path) -> None:
+    signer = make_key(tmp_path / "seal.key")
+    async with Lab(*app, url=url) as lab:
+        how = sealing(lab, signer)
+        sealer = Sealer(lab.engine.orchestrator, how)
+        run = await lab.start(short, PLANTED)
+        await run.result()
+        await lab.jump("2s")
+        assert await sealer.once() == 1
+        await Keys(lab.engine.store).revoke(signer.id, None, "ada")
+        run = await lab.start(short, PLANTED)
+        await run.result()
+        await lab.jump("2s")
+        assert await sealer.once() == 0
+        assert _trouble(sealer) == "SIGNING_KEY_UNKNOWN"
+        with pytest.raises(TenureError, match="SIGNING_KEY_UNKNOWN"):
+            await seal_now(lab.engine, how, ids.run_int(run.id))
+        assert await lab.engine.evidence(run.id) == []
+
+
+async def test_a_lost_key_is_tried_again_after_a_while_and_not_every_second(tmp_path: Path) -> None:
+    key = tmp_path / "seal.key"
+    signer = make_key(key)
+    async with Lab(*app) as lab:
+        sealer = Sealer(lab.engine.orchestrator, sealing(lab, signer))
+        run = await lab.start(short, PLANTED)
+        await run.result()
+        await lab.jump("2s")
+        _gone(key)
+        assert await sealer.once() == 0
+        assert await sealer.once() == 0
+        assert sealer.failed == 1
 
 
 async def test_evidence_without_a_place_is_refused_at_once(

@@ -136,6 +136,31 @@ async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
         assert (said.out + said.err).count("LEDGER_BROKEN") == 1
 
 
+async def test_a_key_that_is_lost_twice_is_told_twice(
+    ledger_place: LedgerPlace, signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, away = tmp_path / "seal.key", tmp_path / "away.key"
+    async with ledger_place.opened() as store:
+        keeper, book = keeper_of(store, signer, sign_seconds=0.0), Book(store, "acme")
+        await append(store, "acme", created(2))
+        await keeper.once()
+        for times, size in enumerate((3, 4), 1):
+            await append(store, "acme", created(size))
+            key.rename(away)
+            for _ in range(3):
+                await keeper.once()
+            newest = await book.newest()
+            assert newest is not None
+            assert newest.size < await book.size()
+            said = capsys.readouterr()
+            assert (said.out + said.err).count("tenant=acme") == 1, times
+            away.rename(key)
+            await keeper.once()
+            newest = await book.newest()
+            assert newest is not None
+            assert newest.size == await book.size()
+
+
 async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, signer: Signer) -> None:
     place = LedgerPlace("sqlite", tmp_path, "")
     async with Engine(place.url, tenant="acme", signing_key=f"file:{tmp_path / 'seal.key'}") as engine:

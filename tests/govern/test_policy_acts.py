@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+import tenure
 from tenure.errors import TenureError
 from tenure.govern.policy import Compiled, load
 from tenure.govern.policy.explaining import decisions_of
-from tenure.govern.policy.shadow import Shadowing
+from tenure.govern.policy.shadow import Shadow, Shadowing
 from tenure.ids import run_int
+from tenure.limits import PAYLOAD_BYTES_MAX
+from tenure.sdk import Workflow
 from tenure.store.policies import Governing
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ALLOW, ASK, DENY, keyed, lab_of, order, receipts, verdicts
+from tests.govern.acting import ALLOW, ASK, DENY, keyed, lab_of, order, posted, receipts, verdicts
 
 BROKEN = ALLOW.replace("operation: post, allow", "operation: post, when: run.budget > 3, allow")
 
@@ -27,6 +31,18 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 def office(lab: Lab) -> Governing:
     return Governing(lab.engine.store, "default")
+
+
+async def _large() -> None:
+    await posted("n" * (PAYLOAD_BYTES_MAX + 1))
+
+
+async def _unknown() -> None:
+    await tenure.act("http.shout", fields={"token": "hunter2"})
+
+
+large = Workflow(_large, name="large")
+unknown = Workflow(_unknown, name="unknown")
 
 
 async def ended(lab: Lab, key: str) -> str:
@@ -98,26 +114,101 @@ async def test_a_freeze_also_holds_for_what_was_approved_before_it() -> None:
             assert service.effects == []
 
 
-async def test_another_policy_is_tried_on_what_was_decided() -> None:
+async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> None:
     looks = f"{ALLOW}  - {{name: big, connector: http, operation: post, when: action.fields.json.n > 5, deny: too many}}\n"
     with ServiceDouble() as service:
-        async with lab_of(service, order, keyed) as lab:
+        async with lab_of(service, order, keyed, url=url) as lab:
             run = await lab.start(order, 7)
             await run.result()
             assert await ended(lab, "small") == "done"
             await office(lab).install(DENY)
             assert await ended(lab, "denied") == "POLICY_DENIED"
+            denied = await lab.start(order, 8)
+            with pytest.raises(TenureError):
+                await denied.result()
             shadowing = Shadowing(lab.engine.store, lab.engine.artifacts.get)
             found = await shadowing.judged("default", Compiled(load(looks)), 0, 100)
-            assert (found.looked_at, found.same, found.not_judged) == (
-                3,
-                1,
-                {"its target and fields were not kept": 1},
-            )
-            assert [(one.was, one.would, one.why) for one in found.differs] == [
-                ("allow", "deny", "big: too many")
-            ]
-            assert found.differs[0].run == run.id
+            assert (found.looked_at, found.same, found.not_judged) == (4, 2, {})
+            differs = {(one.was, one.would, one.why): one.run for one in found.differs}
+            assert sorted(differs) == [("allow", "deny", "big: too many"), ("deny", "allow", "posts")]
+            assert differs["allow", "deny", "big: too many"] == run.id
+            (told,) = await decisions_of(lab.engine.store, run_int(denied.id))
+            assert told.request == {"target": {"url": "/effects"}, "fields": {"json": {"n": 80}}}
             assert (await shadowing.judged("default", Compiled(load(ALLOW)), 0, 100)).same == 2
             assert (await shadowing.judged("default", Compiled(load(ALLOW)), 0, 1)).looked_at == 1
             assert (await shadowing.judged("other", Compiled(load(ALLOW)), 0, 100)).looked_at == 0
+
+
+async def _judge(lab: Lab, condition: str) -> Shadow:
+    """What a policy with a condition on posts says of all that was decided."""
+    rule = {"name": "posts", "connector": "http", "operation": "post", "when": condition, "allow": True}
+    policy = json.dumps({"version": 1, "rules": [rule]})
+    shadowing = Shadowing(lab.engine.store, lab.engine.artifacts.get)
+    return await shadowing.judged("default", Compiled(load(policy)), 0, 100)
+
+
+async def test_key_and_tier_of_what_was_denied_are_judged_too(url: str | None) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, keyed, url=url, policy=DENY) as lab:
+            assert await ended(lab, "mine") == "POLICY_DENIED"
+            found = await _judge(lab, 'action.key == "mine" && action.tier == "med" && !action.reverses')
+            assert [one.would for one in found.differs] == ["allow"]
+            assert (await _judge(lab, 'action.key == "other"')).same == 1
+
+
+async def test_what_was_asked_about_or_frozen_is_judged_like_what_was_done(
+    url: str | None,
+) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, order, url=url, policy=ASK) as lab:
+            asked = await lab.start(order, 7)
+            assert await asked.reaches("waiting_approval") == "waiting_approval"
+            await office(lab).install(ALLOW)
+            await office(lab).freeze("*", "person:ada")
+            frozen = await lab.start(order, 8)
+            with pytest.raises(TenureError):
+                await frozen.result()
+            found = await _judge(lab, "action.fields.json.n > 70")
+            assert {one.run: (one.was, one.would) for one in found.differs} == {
+                asked.id: ("needs_approval (high, 1 of any group)", "deny"),
+                frozen.id: ("deny", "allow"),
+            }
+            found = await _judge(lab, 'action.tier == "med" && action.key.startsWith(run.id)')
+            assert [one.would for one in found.differs] == ["allow", "allow"]
+
+
+async def test_a_large_denied_action_is_kept_among_the_artifacts(url: str | None, tmp_path: Path) -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, large, url=url, policy=DENY) as lab:
+            lab.engine.artifacts._place = str(tmp_path / "artifacts")
+            run = await lab.start(large)
+            with pytest.raises(TenureError) as fault:
+                await run.result()
+            assert fault.value.code == "POLICY_DENIED"
+            found = await _judge(lab, "size(action.fields.json.n) > 1000")
+            assert [one.would for one in found.differs] == ["allow"]
+            (told,) = await decisions_of(lab.engine.store, run_int(run.id))
+            assert told.request["size"] > PAYLOAD_BYTES_MAX
+
+
+async def test_what_cannot_be_kept_is_denied_all_the_same() -> None:
+    with ServiceDouble() as service:
+        async with lab_of(service, large, policy=DENY) as lab:
+            lab.engine.artifacts._place = "no-such-kind-of-place://"
+            run = await lab.start(large)
+            with pytest.raises(TenureError) as fault:
+                await run.result()
+            assert fault.value.code == "POLICY_DENIED"
+            found = await _judge(lab, "size(action.fields.json.n) > 1000")
+            assert found.not_judged == {"its target and fields were not kept": 1}
+
+
+async def test_of_an_operation_that_nobody_knows_nothing_is_kept() -> None:
+    """It was held against no schema, so there may be a secret where a reference belongs."""
+    with ServiceDouble() as service:
+        async with lab_of(service, unknown) as lab:
+            run = await lab.start(unknown)
+            with pytest.raises(TenureError):
+                await run.result()
+            (verdict,) = await verdicts(lab, run)
+            assert (verdict.error, verdict.request_ref) == ("UNKNOWN_OPERATION", None)

@@ -10,6 +10,7 @@ import pytest
 from tenure.kernel.commands import BODY, ApprovalSpec, StartChild, WaitSpec
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Cap
+from tenure.limits import PAYLOAD_BYTES_MAX
 from tests.kernel.acting import ALLOW, ASK, DENY, ActStory, governance, person
 
 OTHER_RUN = 12345
@@ -75,7 +76,7 @@ def test_what_a_policy_denies_ends_the_step_and_the_run() -> None:
         "POLICY_DENIED",
     )
     (verdict,) = story.verdicts
-    assert (verdict.outcome, verdict.error) == ("deny", None)
+    assert (verdict.outcome, verdict.error, verdict.request_ref) == ("deny", None, None)
     assert story.body(story.run.error_ref) == b"a rule says no"
     with story.refuses("LEASE_STALE"):
         story.intend()
@@ -89,6 +90,38 @@ def test_a_ruling_that_is_broken_is_a_recorded_denial(error: str) -> None:
     story.propose(ruling=msgspec.structs.replace(DENY, version=0, error=error))
     (verdict,) = story.verdicts
     assert (verdict.outcome, verdict.error, story.run.reason) == ("deny", error, "POLICY_DENIED")
+
+
+REQUEST = b'{"fields":{"label":"bug"},"target":{}}'
+
+
+def test_what_is_denied_keeps_what_was_proposed_and_the_history_only_its_digest() -> None:
+    story = begun()
+    events = len(story.events)
+    story.propose(ruling=DENY, request=REQUEST)
+    (verdict,) = story.verdicts
+    assert story.body(verdict.request_ref) == REQUEST
+    assert (verdict.name, verdict.act_tier) == (story.act().name, "low")
+    assert len(story.events) == events + 1, "it costs one commit, as ever"
+    assert all(b'"label":"bug"' not in event.body for event in story.events)
+    assert f'"{verdict.request_ref}":"'.encode() in story.events[-1].body
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_is_frozen_keeps_what_was_asked_or_intended(asked: bool) -> None:
+    story = begun()
+    story.governance = governance(frozen=("*",))
+    reply = story.propose(question=REQUEST) if asked else story.intend(request=REQUEST)
+    assert reply.error == "FROZEN"
+    (verdict,) = story.verdicts
+    assert story.body(verdict.request_ref) == REQUEST
+
+
+def test_what_is_too_large_to_be_kept_is_denied_all_the_same() -> None:
+    story = begun()
+    story.governance = governance(frozen=("*",))
+    assert story.propose(question=b" " * (PAYLOAD_BYTES_MAX + 1)).error == "FROZEN"
+    assert [v.request_ref for v in story.verdicts] == [None]
 
 
 @pytest.mark.clause("GOV-17")
@@ -257,7 +290,11 @@ def test_what_needs_approval_waits_for_it_and_uses_it_up() -> None:
     assert reply.no is not None
     assert (story.snap.approvals[no].used_no, story.receipt(reply.no).approval_no) == (reply.no, no)
     story.settle(reply.no, "succeeded")
-    assert [v.outcome for v in story.verdicts] == ["needs_approval", "needs_approval"]
+    first, second = story.verdicts
+    assert [first.outcome, second.outcome] == ["needs_approval", "needs_approval"]
+    # The question is kept once; of what was intended the receipt has it.
+    assert (first.request_ref, second.request_ref) == (approval.question_ref, None)
+    assert (first.name, second.name) == (story.act().name, "")
 
 
 def test_asking_again_for_the_same_is_the_same_question() -> None:

@@ -3,12 +3,18 @@
 import asyncio
 import re
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
+from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.govern.signing import make_key
 from tenure.kernel.commands import Complete, Fail
 from tenure.server.observe.metrics import OTHER, TENANTS_MAX, Bounded
+from tenure.server.serving import serving
+from tenure.server.settings import Settings
 from tests.embedded.stage import head
 from tests.server.playing import claim, done, failed
 from tests.server.stage import Site, site
@@ -185,3 +191,25 @@ async def test_a_tenant_sees_nothing_of_others_in_the_metrics(url: str) -> None:
         assert 'tenant_id="acme"' in whole
         assert 'tenant_id="globex"' in whole
         assert (await (await s.caller()).get("/metrics")).status_code == 401
+
+
+async def test_whoever_seals_counts_it_and_says_whether_its_key_is_lost(tmp_path: Path) -> None:
+    key = tmp_path / "seal.key"
+    make_key(key)
+    engine = Engine(f"sqlite:{tmp_path / 'site.db'}", signing_key=f"file:{key}")
+    async with engine, serving(engine, Settings(port=0)) as (service, address), AsyncExitStack() as callers:
+        s = Site(engine, service, address, callers)
+        await s.tenant("acme")
+        found = await scraped(s)
+        assert (at(found, "tenure_signing_key_lost"), at(found, "tenure_seal_failures_total")) == (0.0, 0.0)
+        key.unlink()
+        await engine.cancel(await engine.create("build", PLAN))
+        while at(found := await scraped(s), "tenure_signing_key_lost") == 0.0:  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0.05)
+        assert at(found, "tenure_seal_failures_total") == 1.0
+        assert at(found, "tenure_seals_total") == 0.0
+
+
+async def test_who_does_not_seal_says_nothing_of_it(url: str) -> None:
+    async with site(url) as s:
+        assert at(await scraped(s), "tenure_signing_key_lost") is None

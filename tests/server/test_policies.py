@@ -136,7 +136,7 @@ async def test_one_freezes_and_two_people_thaw(url: str) -> None:
         ]  # fmt: skip
 
 
-async def denied(s: Site) -> str:
+async def denied(s: Site, request: bytes | None = None) -> str:
     """A run whose action was denied for want of a rule."""
     runner = await s.as_("runner")
     run = await s.engine.scoped(tenant=ACME, actor="person:rita").create(
@@ -155,7 +155,7 @@ async def denied(s: Site) -> str:
     )
     ruling = Ruling(version=3, outcome="deny", rules='[["posts","not"]]', error="POLICY_NO_RULE")
     await s.engine.orchestrator.send(
-        ProposeAct(run_id=ids.run_int(run), tenant=ACME, idx=0, n=1, act=act, ruling=ruling)
+        ProposeAct(run_id=ids.run_int(run), tenant=ACME, idx=0, n=1, act=act, ruling=ruling, request=request)
     )
     return run
 
@@ -190,7 +190,20 @@ async def test_decisions_of_a_run_are_shown_and_another_policy_is_tried_on_them(
         shadow = (await admin.post("/policies/shadow", json={"text": looks})).json()
         assert shadow["not_judged"] == {"its target and fields were not kept": 1}
         assert shadow["not_as_then"]
+        assert one["request"] is None
         other = (
             await (await s.as_("admin", tenant="globex")).post("/policies/shadow", json={"text": TEXT})
         ).json()
         assert other["looked_at"] == 0
+
+
+async def test_target_and_fields_of_what_was_denied_are_shown_and_judged(url: str) -> None:
+    async with site(url) as s:
+        run = await denied(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
+        [one] = (await (await s.as_("viewer")).get(f"/runs/{run}/decisions")).json()["items"]
+        assert one["request"] == {"fields": {"json": 1}, "target": {"url": "/a"}}
+        admin = await s.as_("admin")
+        for value, would in ((1, 1), (2, 0)):
+            looks = TEXT.replace("allow: true", f"when: action.fields.json == {value}, allow: true")
+            shadow = (await admin.post("/policies/shadow", json={"text": looks})).json()
+            assert (len(shadow["differs"]), shadow["not_judged"]) == (would, {})

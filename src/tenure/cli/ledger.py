@@ -1,6 +1,8 @@
 """`tenure ledger`: what was sealed and signed for, taken out of the database and checked against it.
 
-Law: `check` ends with 0 where nothing is wrong, with 1 where something is; what could not be checked is said.
+Laws:
+1. `check` ends with 0 where nothing is wrong, with 1 where something is; what could not be checked is said.
+2. Over a server `show`, `export` and `check` look at what is signed for and prove it; `sign` is for whoever has the database and the key.
 """
 
 from __future__ import annotations
@@ -8,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
-from urllib.parse import unquote
 
 import typer
 
 from tenure.cli.console import counted, err, out, print_json, shown
+from tenure.cli.identity import asked
 from tenure.cli.options import AsJson, Db, SigningKey
 from tenure.cli.runs_show import table
+from tenure.cli.servers import refuse_server
 from tenure.cli.session import By, on_engine, wait_for, who
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.client.transport import Transport
     from tenure.govern.ledger.checking import Checked
     from tenure.govern.ledger.notes import Checkpoint
+    from tenure.kernel.governance import Signed
     from tenure.store.ledger import LedgerSize
     from tenure.store.port import Store
 
@@ -35,6 +40,8 @@ _app = typer.Typer(
     tenure ledger export --tenant acme --to /safe/acme.checkpoint
 
     tenure ledger check --checkpoint /safe/acme.checkpoint --trust trust.json
+
+    With --server they ask a server instead, for the tenant whose key it is; `sign` needs the database and the signing key.
 
     A dropped run, a history or ledger that was cut off, a change, an old backup that was put back: each is named.
     docs/ledger.md explains the whole, and the formats.
@@ -61,8 +68,16 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_app)
 
 
-def _on_store(db: str | None, call: Callable[[Store], Awaitable[T]]) -> T:
-    return wait_for(on_engine(db, "default", lambda engine: call(engine.store)))
+def _on_either(
+    db: str | None, here: Callable[[Store], Awaitable[T]], there: Callable[[Transport], Awaitable[T]]
+) -> T:
+    """One look at the ledgers of a database, or at a server's."""
+    return asked(db, lambda engine: here(engine.store), there)
+
+
+def _no_installation(installation: bool) -> None:
+    if installation:
+        raise TenureError("INVALID_INPUT", "the installation's own ledger is in its database: use --db")
 
 
 def _whose(tenant: str | None, installation: bool) -> str:
@@ -99,7 +114,23 @@ def show(
             ],
         }
 
-    _show(_on_store(db, look), as_json)
+    async def look_there(to: Transport) -> dict[str, object]:
+        from tenure.client.ledger import RemoteLedger
+
+        _no_installation(installation)
+        ledger = RemoteLedger(to, tenant)
+        newest = await ledger.newest()
+        if newest is None:
+            return {"origin": None, "size": 0, "root": "", "checkpoint": None, "leaves": []}
+        return {
+            "origin": newest.origin,
+            "size": newest.size,
+            "root": newest.root.hex(),
+            "checkpoint": {"size": newest.size, "note": newest.note},
+            "leaves": await ledger.leaves(newest, LEAVES_SHOWN),
+        }
+
+    _show(_on_either(db, look, look_there), as_json)
 
 
 def _show(seen: dict[str, object], as_json: bool) -> None:
@@ -138,7 +169,7 @@ def sign(
     signing_key: SigningKey = None,
     db: Db = None,
 ) -> None:
-    """Enter new runs and admin lines and sign for all ledgers now, as a server does by itself every minute."""
+    """Enter new runs and admin lines and sign for all ledgers now, as a server does by itself every minute. Needs the database."""
 
     async def work(store: Store) -> int:
         from tenure.govern.ledger.keeper import RUNS_AT_ONCE, Keeper
@@ -159,7 +190,9 @@ def sign(
         await keeper.copy_owed()
         return count
 
-    out().print(f"signed {counted(_on_store(db, work), 'checkpoint')}")
+    refuse_server("signing for ledgers takes the database and the signing key: use --db instead of --server")
+    count = wait_for(on_engine(db, "default", lambda engine: work(engine.store)))
+    out().print(f"signed {counted(count, 'checkpoint')}")
 
 
 @_app.command()
@@ -175,10 +208,17 @@ def export(
     from tenure.govern.ledger.exporting import export as written
 
     whose = _whose(tenant, installation)
-    made = _on_store(db, lambda store: written(store, whose, to, who(by)))
+
+    async def from_there(transport: Transport) -> Signed:
+        from tenure.client.ledger import RemoteLedger
+
+        _no_installation(installation)
+        return await RemoteLedger(transport, tenant).export(to)
+
+    made = _on_either(db, lambda store: written(store, whose, to, who(by)), from_there)
     if as_json:
         print_json(
-            {"tenant": whose, "size": made.size, "root": made.root.hex(), "key": made.key_id, "to": to}
+            {"tenant": made.tenant, "size": made.size, "root": made.root.hex(), "key": made.key_id, "to": to}
         )
     else:
         err().print(shown(f"the checkpoint of {made.size} leaves is in {to}"), soft_wrap=True)
@@ -210,10 +250,11 @@ def check(
     trusted = Trust.given(key, trust)
 
     async def look(store: Store) -> list[Checked]:
+        from tenure.client.ledger import tenant_of
         from tenure.govern.ledger.checking import check as checked
 
         if kept is not None and tenant is None and not installation:
-            whose = [_tenant_of(kept)]
+            whose = [tenant_of(kept)]
         elif tenant is None and not installation:
             sizes: list[LedgerSize] = await store.read("ledger_sizes")
             whose = [each.tenant for each in sizes]
@@ -221,7 +262,13 @@ def check(
             whose = [_whose(tenant, installation)]
         return [await checked(store, each, kept, trusted) for each in whose]
 
-    found = _on_store(db, look)
+    async def look_there(to: Transport) -> list[Checked]:
+        from tenure.client.ledger import RemoteLedger
+
+        _no_installation(installation)
+        return [await RemoteLedger(to, tenant).check(kept, trusted)]
+
+    found = _on_either(db, look, look_there)
     wrong = any(each.flaws for each in found)
     if as_json:
         print_json({"clean": not wrong, "ledgers": found})
@@ -237,13 +284,13 @@ def check(
 def _tell(checked: Checked) -> None:
     console = out()
     name = f"tenant {checked.tenant}" if checked.tenant else "the installation"
-    console.print(
-        shown(
-            f"{name}: {checked.size} leaves, {counted(checked.runs, 'run')}, {checked.deleted} of them deleted,"
+    what = f"signed for up to {checked.size} leaves"
+    if checked.runs is not None:
+        what = (
+            f"{checked.size} leaves, {counted(checked.runs, 'run')}, {checked.deleted} of them deleted,"
             f" {counted(checked.checkpoints, 'checkpoint')}"
-        ),
-        soft_wrap=True,
-    )
+        )
+    console.print(shown(f"{name}: {what}"), soft_wrap=True)
     for line in checked.unchecked:
         console.print(shown(f"  not checked  {line}", "yellow"), soft_wrap=True)
     for flaw in checked.flaws:
@@ -262,9 +309,3 @@ def _note(file: Path) -> Checkpoint:
             return notes.parse(opened.read(notes.NOTE_BYTES_MAX + 1))
     except OSError as fault:
         raise TenureError("INVALID_INPUT", f"{file} cannot be read: {fault.strerror}") from fault
-
-
-def _tenant_of(checkpoint: Checkpoint) -> str:
-    """Whose ledger a checkpoint is of, as its origin says; whether that is so the check tells."""
-    parts = checkpoint.origin.split("/")
-    return unquote(parts[2]) if len(parts) == 3 else ""

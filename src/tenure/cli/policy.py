@@ -10,7 +10,7 @@ import typer
 from tenure.cli.console import counted, error_fields, out, print_json, show_error, shown
 from tenure.cli.identity import Of
 from tenure.cli.options import AsJson, ConnectorsFile, Db
-from tenure.cli.runs_show import table, when
+from tenure.cli.runs_show import table, value_text, when
 from tenure.cli.session import By, seconds
 from tenure.errors import TenureError
 
@@ -244,6 +244,8 @@ def _decision(one: DecisionView) -> list[str]:
     if one.outcome == "needs_approval":
         within = "" if one.within_seconds is None else f" within {one.within_seconds:g} s"
         lines.append(f"  asked: {one.people} of {one.group or 'any group'}, tier {one.tier}{within}")
+    if isinstance(one.request, dict):
+        lines += [f"  {part}: {value_text(value)}" for part, value in one.request.items()]
     for name, what in one.rules:
         reason = f" ({one.reasons[name]})" if name in one.reasons else ""
         lines.append(f"  rule {name}: {said.get(what, what)}{reason}")

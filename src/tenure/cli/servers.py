@@ -118,7 +118,7 @@ def chosen_server(db: str | None) -> Client | None:
     return Client(server, server_key())
 
 
-def refuse_server() -> None:
+def refuse_server(why: str = "this command works on a database: use --db instead of --server") -> None:
     """For what needs the database itself."""
     if "server" in _given:
-        raise TenureError("INVALID_INPUT", "this command works on a database: use --db instead of --server")
+        raise TenureError("INVALID_INPUT", why)

@@ -14,6 +14,7 @@ import typer
 from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import keep_ids, table
+from tenure.cli.servers import refuse_server
 from tenure.cli.session import By, moment_of, on_engine, wait_for, who
 from tenure.clock import us
 
@@ -42,7 +43,8 @@ _app = typer.Typer(
 
     tenure signing-keys revoke KEY --from 2026-02-14T08:00Z -- what it signed since counts for nothing
 
-    docs/ledger.md explains the whole.
+    They stay with the operator's database: no server adds, rotates or revokes them for anybody. Which keys sign is at a server's
+    GET /ledger/trust. docs/ledger.md explains the whole.
     """,
     no_args_is_help=True,
 )
@@ -63,6 +65,9 @@ def on_keys(db: str | None, call: Callable[[Keys], Awaitable[T]], *, make: bool 
     """One call about the keys of a database."""
     from tenure.govern.ledger.keys import Keys
 
+    refuse_server(
+        "signing keys stay with the operator's database: use --db instead of --server (GET /ledger/trust says which keys sign)"
+    )
     return wait_for(on_engine(db, "default", lambda engine: call(Keys(engine.store)), make=make))
 
 

@@ -114,6 +114,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         self.artifacts = Artifacts(place_for(self.url))
         self.sealing: Sealing
         """How evidence is made, of any run that has ended."""
+        self.sealer: Sealer | None = None
         self.ends = Ends()
         self._station: LocalStation | None = None
 
@@ -140,7 +141,8 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
                     if self.seals:
                         if not self.artifacts.is_somewhere:
                             raise TenureError("INVALID_INPUT", NOWHERE)
-                        await stack.enter_async_context(Sealer(self._orchestrator, self.sealing))
+                        sealer = Sealer(self._orchestrator, self.sealing)
+                        self.sealer = await stack.enter_async_context(sealer)
                         await stack.enter_async_context(Keeper(store, signer=lambda: signer))
             if self._policy is not None:
                 await installed(store, self.tenant, self._policy, self.connectors)

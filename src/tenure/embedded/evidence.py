@@ -141,6 +141,7 @@ class Proving:
 
 async def sealed(engine: Engine, sealing: Sealing, run_id: int) -> list[Evidence]:
     """Seal a run, again where its history went on meanwhile."""
+    await sealing.check_key()
     for _ in range(TRIES_MAX - 1):
         try:
             return await sealing.seal(engine.orchestrator, run_id)

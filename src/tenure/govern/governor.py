@@ -264,8 +264,29 @@ class Governor:
         if ruling.outcome == "needs_approval":
             rationale = [f"policy version {ruling.version}", *ruling.why.splitlines()]
             question = self._settling.question(action, rationale)
-        message = ProposeAct(**action.head(), act=action.proposed, ruling=ruling, question=question)
+        message = ProposeAct(
+            **action.head(),
+            act=action.proposed,
+            ruling=ruling,
+            question=question,
+            request=await self._denied(action) if question is None else None,
+        )
         return await self._office.send(message)
+
+    async def _request(self, action: Action) -> bytes:
+        """What an action is about, as it is kept."""
+        return await self._settling.aside(action, {"target": action.ask.target, "fields": action.ask.fields})
+
+    async def _denied(self, action: Action) -> bytes | None:
+        """What is kept of a denied action. What nobody knows was held against no schema: there may be a secret in it, so it is not
+        kept. What cannot be kept is denied all the same."""
+        if action.connector is None:
+            return None
+        try:
+            return await self._request(action)
+        except Exception as fault:
+            log.warning("denial_not_kept", run=ids.run_text(action.fence.run_id), error=repr(fault))
+            return None
 
     def _refused(self, reply: ActReply) -> Told:
         """A proposal that was not let through."""
@@ -282,9 +303,7 @@ class Governor:
             act=action.proposed,
             ruling=ruling,
             approval_no=approval_no,
-            request=await self._settling.aside(
-                action, {"target": action.ask.target, "fields": action.ask.fields}
-            ),
+            request=await self._request(action),
             before=before,
             call_seconds=self._settling.call_seconds,
         )

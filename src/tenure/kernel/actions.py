@@ -106,6 +106,8 @@ class ProposeAct(ActMessage, frozen=True, gc=False, kw_only=True):
     ruling: Ruling
     question: bytes | None = None
     """What people are shown, as a JSON object."""
+    request: bytes | None = None
+    """Of a denial: target and fields, as a JSON object, so that another policy can judge it too."""
 
 
 class IntendAct(ActMessage, frozen=True, gc=False, kw_only=True):

@@ -47,6 +47,13 @@ class Verdict(Row, gc=False):
     within_us: int | None = None
     error: str | None = None
     """Why it was denied where no rule said so: a code."""
+    request_ref: int | None = None
+    """Target and fields, or the question to people in which they are. This and what follows is kept of actions that did not come to
+    a receipt (denied, or asked about), so that another policy can judge them too; else the receipt has it."""
+    name: str = ""
+    """The idempotency key."""
+    act_tier: str = ""
+    """The operation's own; `tier` is what the policy asked for."""
 
 
 class Receipt(Row, gc=False):

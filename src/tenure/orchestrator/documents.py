@@ -20,7 +20,7 @@ from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import Attempt, Checkpoint, Event, Idempotency, Payload, Run, RunSpec, Step, Wait
-from tenure.orchestrator.step_views import decoded, maybe, meta_of, moment
+from tenure.orchestrator.step_views import decoded, label_of, maybe, meta_of, moment
 from tenure.orchestrator.views import Views, run_word, step_word
 from tenure.store.port import Store
 
@@ -252,7 +252,9 @@ def _current(rows: _Rows) -> str | None:
     if rows.run.finished_at is not None:
         return None
     live = {a.idx for a in rows.attempts if a.lease in LIVE_LEASE}
-    waiting = next((w.label for w in rows.waits if w.state == "open" and w.kind != "proposal"), None)
+    waiting = next(
+        (label_of(w.label) for w in rows.waits if w.state == "open" and w.kind != "proposal"), None
+    )
     at_work = next((s for s in rows.steps if s.idx in live), None)
     if at_work is None:
         return waiting or next((s.name for s in rows.steps if s.finished_at is None), None)

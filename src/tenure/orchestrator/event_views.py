@@ -13,7 +13,7 @@ import msgspec
 
 from tenure.kernel import history
 from tenure.kernel.model import Event
-from tenure.orchestrator.step_views import moment
+from tenure.orchestrator.step_views import label_of, moment
 
 
 class EdgeView(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def _notes(changed: dict[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
         error = f" ({row['error']})" if row.get("error") else ""
         yield f"{name}: {row.get('state', 'recorded')}{error}{tries}"
     for key, row in changed.get("wait", {}).items():
-        name = row.get("label") or labels.get(key, key)
+        name = label_of(row.get("label") or labels.get(key, key))
         yield f"{name}: {row.get('outcome') or row.get('state', 'waits')}"
     for key, row in changed.get("receipt", {}).items():
         if "state" in row:

@@ -13,7 +13,7 @@ import msgspec
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel.model import Attempt, Checkpoint, Event, Payload, Step, Wait
-from tenure.orchestrator.step_views import CostView, costs_of, decoded, maybe, meta_of, moment
+from tenure.orchestrator.step_views import CostView, costs_of, decoded, label_of, maybe, meta_of, moment
 from tenure.orchestrator.tries import tries_of
 from tenure.store.port import Store
 
@@ -75,16 +75,18 @@ async def attempts_of(store: Store, run_id: int, key: str) -> list[AttemptView]:
     if recorded:
         return await _recorded_tries(store, run_id, steps, recorded[-1])
     waits: list[Wait] = await store.read("waits_of", run_id)
-    if not any(wait.label == key for wait in waits):
+    if not any(label_of(wait.label) == key for wait in waits):
         raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
     return []  # nobody tries a wait
 
 
 async def known_step(store: Store, run_id: int, key: str) -> None:
     """STEP_NOT_FOUND for a key that is no step's."""
-    for query, name in (("steps_of", "name"), ("checkpoints_of", "name"), ("waits_of", "label")):
-        if any(getattr(row, name) == key for row in await store.read(query, run_id)):
+    for query in ("steps_of", "checkpoints_of"):
+        if any(row.name == key for row in await store.read(query, run_id)):
             return
+    if any(label_of(wait.label) == key for wait in await store.read("waits_of", run_id)):
+        return
     raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
 
 

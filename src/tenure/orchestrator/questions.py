@@ -13,7 +13,7 @@ import msgspec
 
 from tenure import ids
 from tenure.kernel.decide.checks import ACT_LABEL
-from tenure.orchestrator.step_views import decoded, maybe, moment, title_of
+from tenure.orchestrator.step_views import decoded, label_of, maybe, moment, title_of
 from tenure.store.listing import Question
 from tenure.store.port import Store
 
@@ -75,7 +75,7 @@ def _view(row: Question, bodies: dict[tuple[int, int], Any]) -> ApprovalView:
         run_id=ids.run_text(row.run_id),
         workflow=row.workflow,
         no=row.no,
-        step=row.label,
+        step=label_of(row.label),
         action=row.action,
         title=title_of(question) or row.action,
         status=row.status,

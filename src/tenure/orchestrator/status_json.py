@@ -16,7 +16,7 @@ import msgspec
 from tenure import ids
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import Attempt, Checkpoint, Payload, RunSpec, Step
-from tenure.orchestrator.step_views import decoded, moment
+from tenure.orchestrator.step_views import decoded, label_of, moment
 from tenure.store.listing import Glance, Question
 from tenure.store.port import Store
 
@@ -108,7 +108,9 @@ def _current(
         return failed or (line if ended is None else ended.name)
     live = {attempt.idx for attempt in attempts if attempt.lease in LIVE_LEASE}
     at_work = next((step.name for step in known if step.idx in live), None)
-    waiting = next((q.label for q in asked if q.status == "requested" and q.kind == "approval"), None)
+    waiting = next(
+        (label_of(q.label) for q in asked if q.status == "requested" and q.kind == "approval"), None
+    )
     begun = next((step.name for step in known if step.finished_at is None), None)
     return at_work or waiting or (line if run.started_at is not None else None) or begun
 

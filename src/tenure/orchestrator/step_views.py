@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
+from tenure.kernel.decide.checks import ACT_LABEL
 from tenure.kernel.model import Approval, Attempt, Checkpoint, Child, Step, Wait
 
 _VALUES = ("now", "uuid", "random", "patched")
@@ -130,6 +131,12 @@ def title_of(question: Any) -> str | None:
     """The title of what people are asked, where it has one."""
     title = question.get("title") if isinstance(question, dict) else None
     return str(title) if title else None
+
+
+def label_of(wait: str) -> str:
+    """The label of a wait as people know it: one for an act's approval has the act's own, as its receipt does (with a number behind
+    it where people were asked again). Pauses have a `!` in it, and are nobody's approval."""
+    return wait if "!" in wait else wait.removeprefix(ACT_LABEL)
 
 
 def _between(begun: int | None, ended: int | None) -> float | None:
@@ -336,7 +343,7 @@ def _wait(rows: Rows, row: Wait, within: str | None) -> tuple[int, int, StepView
     asked = _asked(rows, row)
     note = None if asked is None else decoded(rows.bodies.get(asked.reason_ref or 0))
     view = StepView(
-        name=row.label,
+        name=label_of(row.label),
         kind=kind,
         tool="" if row.kind == "child" else row.name,
         state=state,

@@ -30,7 +30,7 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.limits import WORKER_SILENT_SECONDS
-from tenure.orchestrator.step_views import decoded, maybe, moment, title_of
+from tenure.orchestrator.step_views import decoded, label_of, maybe, moment, title_of
 from tenure.store.port import LiveKey, Store, Usage
 
 
@@ -195,7 +195,7 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
     wait = next((w for w in is_open if w.kind in ASKS_PEOPLE), is_open[0])
     # Of a code-first run people know the line it waits at, not the body around it.
     what = _called(steps, wait.idx)
-    name = act_of(wait.label) if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
+    name = label_of(wait.label) if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
     until = maybe(wait.expires_at)
     if wait.kind == "approval":
         approvals: list[Approval] = await store.read("approvals_of", run.id)
@@ -211,9 +211,7 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
             f"{what} waits for a person who says how {wait.name} ended: its answer was lost, and nobody knows whether it happened."
             f" Look, then: tenure receipts settle {ids.receipt_text(run.id, receipt.no)} done (or not_done, or retry)"
         )
-        return Why(
-            reason="receipt", text=text, step=act_of(receipt.label) if what == "It" else name, until=until
-        )
+        return Why(reason="receipt", text=text, step=receipt.label if what == "It" else name, until=until)
     if wait.kind == "event":
         return Why(reason="event", text=f"{what} waits for the event {wait.name!r}.", step=name, until=until)
     if wait.kind == "child":
@@ -224,11 +222,6 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
         return Why(reason="backoff", text=text, step=step, until=until)
     return Why(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)
-
-
-def act_of(label: str) -> str:
-    """The act that a wait's label is about, where it is one for an act's approval."""
-    return label.removeprefix("act:").partition("~")[0] if label.startswith("act:") else label
 
 
 async def _title(store: Store, asked: Approval) -> str | None:

@@ -45,6 +45,8 @@ class Service:
         self.observer = Observer(
             engine.orchestrator, self.metrics, Chronicle() if settings.log_runs else None
         )
+        if engine.sealer is not None:
+            self.observer.seals(engine.sealer)
         self.identity = Identity(engine.store)
         self.gate = Gate(self.identity, settings)
         self.intake = Intake(engine, settings, self.identity)

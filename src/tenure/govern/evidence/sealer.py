@@ -7,6 +7,8 @@ Laws:
    meanwhile is left for the next look.
 3. It is polite: one run at a time, never more than a share of the time, and not while commands wait.
 4. A history that does not recompute is not sealed: it is told in the log, and by the doctor.
+5. Without its key nothing is sealed. One that cannot be read, is another by now, or is revoked is told in the log as such and not of
+   every run; no evidence is built in vain, and when it is back sealing goes on by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.evidence.bundle import EVENTS, Built, Line, build, supplement
 from tenure.govern.evidence.statement import ENVELOPE_SUFFIX, enveloped, statement_of
+from tenure.govern.ledger.keys import Keys
 from tenure.govern.signing import Signer
 from tenure.kernel import leaves
 from tenure.kernel.commands import Context, Seal, SealedPart
@@ -59,6 +62,8 @@ RETRY_SECONDS = 10.0
 REFUSED_SECONDS = 600.0
 """And one that cannot be sealed as it is: it is told again, not every second."""
 REFUSED_MAX = 10_000
+KEY_TROUBLE = frozenset({"SIGNING_KEY_UNAVAILABLE", "SIGNING_KEY_UNKNOWN"})
+"""What is wrong with the key, and so with no run."""
 SEALER = Context("system:sealer", "system", "evidence")
 
 
@@ -88,6 +93,11 @@ class Sealing:
         self.store = store
         self.artifacts = artifacts
         self.signer = signer
+
+    async def check_key(self) -> None:
+        """SIGNING_KEY_UNKNOWN where the key may not sign any more. (Whether it is there, each signature tells.)"""
+        if self.signer is not None:
+            await Keys(self.store).ready(self.signer)
 
     async def missing(self, run_id: int) -> list[Part]:
         """The parts that are not there yet, up to the run's last event; signed where there is a key. Nothing is kept."""
@@ -211,23 +221,51 @@ class Sealer(Rounds):
         """Runs that could not be sealed, and when they are tried again."""
         self._after = (0, 0)
         """Up to where this round has looked, so that runs which cannot be sealed hold up no others."""
+        self.sealed = 0
+        """How often a run was sealed here."""
+        self.failed = 0
+        """And how often that has failed."""
+        self.key_trouble: TenureError | None = None
+        """What is wrong with the key, as far as is known (law 5)."""
+        self._key_again = self._key_told = 0.0
+        """When it is tried again, and when it is told again."""
 
     async def once(self) -> int:
         """Seal some of what has ended; how many runs were looked at."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._key_again:
+            return 0
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
         quiet, later = now - self._quiet_us, now - us(LATER_QUIET_SECONDS)
         found: list[Unsealed] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
-        clock = asyncio.get_running_loop().time
-        for run in found:
-            if self._later.get(run.run_id, 0.0) > clock():
-                continue
-            await self._let_others()
-            began = clock()
-            await self._seal(run)
-            await asyncio.sleep((clock() - began) * (1 / SHARE - 1))
+        try:
+            if found:
+                await self._sealing.check_key()
+            for run in found:
+                if self._later.get(run.run_id, 0.0) > clock():
+                    continue
+                await self._let_others()
+                began = clock()
+                await self._seal(run)
+                await asyncio.sleep((clock() - began) * (1 / SHARE - 1))
+        except TenureError as refused:
+            if refused.code not in KEY_TROUBLE:
+                raise
+            self._key_is_lost(refused)
+            return 0
         self._after = (found[-1].finished_at, found[-1].run_id) if len(found) == RUNS_AT_ONCE else (0, 0)
         return len(found)
+
+    def _key_is_lost(self, refused: TenureError) -> None:
+        """Law 5. It is told when it begins, when it is something else, and now and then."""
+        now = asyncio.get_running_loop().time()
+        self.failed += 1
+        known, self.key_trouble = self.key_trouble, refused
+        self._key_again = now + RETRY_SECONDS
+        if known is None or known.message != refused.message or now >= self._key_told:
+            self._key_told = now + REFUSED_SECONDS
+            log.error("signing_key_lost", error=refused.code, message=refused.message)
 
     async def _let_others(self) -> None:
         for _ in range(YIELDS_MAX):
@@ -236,13 +274,15 @@ class Sealer(Rounds):
             await asyncio.sleep(YIELD_SECONDS)
 
     async def _seal(self, run: Unsealed) -> None:
-        """Seal one; what goes wrong with it holds up no other, and is tried again after a while."""
+        """Seal one; what goes wrong with it holds up no other, and is tried again after a while. Trouble with the key is raised."""
         pause = REFUSED_SECONDS
         try:
-            await self._sealing.seal(self._orchestrator, run.run_id)
+            made = await self._sealing.seal(self._orchestrator, run.run_id)
         except TenureError as refused:
             if refused.code == "RUN_MOVED_ON":
                 return  # the next look finds it again
+            if refused.code in KEY_TROUBLE:
+                raise
             name = ids.run_text(run.run_id)
             log.warning("seal_failed", run=name, error=refused.code, message=refused.message)
             pause = RETRY_SECONDS if refused.retryable else REFUSED_SECONDS
@@ -250,7 +290,12 @@ class Sealer(Rounds):
             log.error("seal_failed", run=ids.run_text(run.run_id), traceback=traceback.format_exc())
         else:
             self._later.pop(run.run_id, None)
+            self.sealed += bool(made)
+            if made and self.key_trouble is not None:
+                self.key_trouble = None
+                log.info("signing_key_back")
             return
+        self.failed += 1
         if len(self._later) >= REFUSED_MAX:
             self._later.clear()
         self._later[run.run_id] = asyncio.get_running_loop().time() + pause

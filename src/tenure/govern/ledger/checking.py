@@ -33,8 +33,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     size: int
     root: str
-    runs: int
-    deleted: int
+    runs: int | None
+    """None: they were not looked at, nor what follows."""
+    deleted: int | None
     """Runs that retention has deleted after they were sealed: their leaves stay."""
     checkpoints: int
     """How many of its own it has."""

@@ -14,7 +14,7 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 import obstore
@@ -33,6 +33,15 @@ from tenure.store.port import Query, Store, Transaction
 PLACE_VARIABLE = "TENURE_CHECKPOINTS"
 """A folder or `s3://bucket/prefix` where checkpoints are copied to by themselves."""
 NEWEST_NAME = "newest.checkpoint"
+NOTHING_SIGNED = "no checkpoint was signed yet: set TENURE_SIGNING_KEY, then `tenure ledger sign`; docs/ledger.md explains it"
+
+
+class Grows(Protocol):
+    """A ledger that can show that it has only grown: `Book`, or a server's."""
+
+    async def check_prefix(self, size: int, root: bytes, here: int) -> None:
+        """LEDGER_BROKEN unless it begins with what a checkpoint of this size and root was signed over."""
+        ...
 
 
 class Shelf:
@@ -84,12 +93,8 @@ async def export(store: Store, tenant: str, to: str, actor: str) -> Signed:
     book = Book(store, tenant)
     newest = await book.newest()
     if newest is None:
-        raise TenureError(
-            "NOT_READY",
-            "no checkpoint was signed yet: set TENURE_SIGNING_KEY, then `tenure ledger sign`; docs/ledger.md explains it",
-        )
-    shelf, name = _divided(to)
-    await _put_newest(book, shelf, name, newest)
+        raise TenureError("NOT_READY", NOTHING_SIGNED)
+    await put(book, to, newest)
 
     def work() -> Transaction[None]:
         now = (yield Query("now"))[0].now_us
@@ -98,6 +103,12 @@ async def export(store: Store, tenant: str, to: str, actor: str) -> Signed:
 
     await settled(store, work)
     return newest
+
+
+async def put(book: Grows, to: str, newest: Signed) -> None:
+    """Write a checkpoint to a file or to `s3://bucket/object` (law 1)."""
+    shelf, name = _divided(to)
+    await _put_newest(book, shelf, name, newest)
 
 
 async def copy(book: Book, shelf: Shelf, signed: Signed) -> None:
@@ -113,7 +124,7 @@ def folder_of(checkpoint: Checkpoint) -> str:
     return "/".join(quote(part, safe="") for part in checkpoint.origin.split("/"))
 
 
-async def _put_newest(book: Book, shelf: Shelf, name: str, signed: Signed) -> None:
+async def _put_newest(book: Grows, shelf: Shelf, name: str, signed: Signed) -> None:
     there = await shelf.read(name)
     if there == signed.note.encode():
         return
@@ -122,7 +133,7 @@ async def _put_newest(book: Book, shelf: Shelf, name: str, signed: Signed) -> No
     await shelf.write(name, signed.note.encode(), replace=True)
 
 
-async def _goes_on(book: Book, there: Checkpoint, signed: Signed) -> None:
+async def _goes_on(book: Grows, there: Checkpoint, signed: Signed) -> None:
     """LEDGER_BROKEN unless a checkpoint goes on from the one that is kept (law 1)."""
     if there.origin != notes.parse(signed.note).origin:
         raise TenureError(

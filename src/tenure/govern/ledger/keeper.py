@@ -87,6 +87,8 @@ class Keeper(Rounds):
             await self.sign_due()
         except TenureError as refused:
             self._say("ledgers_not_signed", None, refused)
+        else:
+            self._said.pop(("ledgers_not_signed", None), None)
 
     async def enter_runs(self) -> int:
         """Give the next runs their `created` leaf; how many were looked at."""
@@ -118,13 +120,17 @@ class Keeper(Rounds):
         done = 0
         for tenant in await self._unsigned():  # anew: the first key has just been entered
             try:
-                done += await self._sign(Book(self._store, tenant), signer, now)
+                signed = await self._sign(Book(self._store, tenant), signer, now)
             except TenureError as refused:
                 self._say("ledger_not_signed", tenant, refused)
+                continue
+            if signed:
+                done += 1
+                self._said.pop(("ledger_not_signed", tenant), None)
         return done
 
     def _say(self, event: str, tenant: str | None, refused: TenureError) -> None:
-        """Into the log, once and not every round."""
+        """Into the log, once and not every round; again when it was good meanwhile."""
         if self._said.get((event, tenant)) != refused.message:
             self._said[event, tenant] = refused.message
             log.error(event, tenant=tenant, error=refused.code, message=refused.message)
@@ -162,6 +168,7 @@ class Keeper(Rounds):
                 self._say("checkpoint_not_copied", tenant, refused)
             else:
                 del self._owed[tenant]
+                self._said.pop(("checkpoint_not_copied", tenant), None)
 
     async def _append(self, tenant: str, entries: list[Entry]) -> None:
         for first in range(0, len(entries), LEAVES_AT_ONCE):

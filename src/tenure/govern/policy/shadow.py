@@ -3,8 +3,8 @@
 Laws:
 1. Nothing is changed and nothing is called: it reads verdicts, and what was kept of their actions.
 2. What cannot be had again is said. Of every action: the roles and groups of its requester are those of now, and what its run had
-   spent is what it has spent by now. Of an action that never came to a question or a call target and fields were not kept: where
-   the policy looks at them, it is not judged.
+   spent is what it has spent by now. Of an operation that nobody knew target and fields were not kept, and others may have been
+   erased: where the policy looks at them, such an action is not judged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.govern.policy.policies import Reader
 from tenure.govern.policy.views import moment
 from tenure.kernel.actions import Ruling
 from tenure.kernel.governed import Purse, Receipt, Verdict
-from tenure.kernel.model import Approval, Payload, Run, RunSpec
+from tenure.kernel.model import Payload, Run, RunSpec
 
 AT_ONCE = 500
 NOT_AS_THEN = (
@@ -84,7 +84,7 @@ class Shadowing:
                 if said is None or (said.error == "POLICY_ERROR" and not known):
                     why = "its run is gone" if said is None else _UNKNOWN
                     left[why] = left.get(why, 0) + 1
-                elif _shown(said) == (row.outcome, row.tier, row.people, row.people_in):
+                elif _words(*_shown(said)) == _was(row):
                     same += 1
                 else:
                     differs.append(_differs(row, said))
@@ -115,9 +115,9 @@ class Shadowing:
         action: dict[str, Any] = {
             "connector": row.connector,
             "operation": row.operation,
-            "tier": of.tier if of is not None else row.tier or "low",
-            "key": of.name if of is not None else "",
-            "reverses": of is not None and of.reverses_run is not None,
+            "tier": of.tier if of is not None else row.act_tier,
+            "key": of.name if of is not None else row.name,
+            "reverses": specs[0].undo_of is not None,  # a run that undoes another does nothing else
         }
         if request is not None:
             action |= {"target": request.get("target", {}), "fields": request.get("fields", {})}
@@ -132,11 +132,10 @@ class Shadowing:
         return policy.ruling(facts), request is not None
 
     async def _request(self, row: Verdict, of: Receipt | None) -> dict[str, Any] | None:
-        """Target and fields of an action: from its receipt, or from what people were asked."""
-        ref = of.request_ref if of is not None else None
-        if ref is None:
-            asked: list[Approval] = await self._store.read("approvals_of", row.run_id)
-            ref = next((one.question_ref for one in asked if one.digest == row.digest), None)
+        """What was kept of an action: with its verdict, else with its receipt."""
+        ref = row.request_ref
+        if ref is None and of is not None:
+            ref = of.request_ref
         kept: list[Payload] = [] if ref is None else await self._store.read("payload", row.run_id, ref)
         if not kept or not kept[0].body:
             return None
@@ -158,11 +157,15 @@ def _differs(row: Verdict, said: Ruling) -> Differs:
         label=row.label,
         action=f"{row.connector}.{row.operation}",
         at=moment(row.at),
-        was=_words(row.outcome, row.tier, row.people, row.people_in),
+        was=_was(row),
         was_version=row.version,
         would=_words(*_shown(said)),
         why=said.why,
     )
+
+
+def _was(row: Verdict) -> str:
+    return _words(row.outcome, row.tier, row.people, row.people_in)
 
 
 def _words(outcome: str, tier: str, people: int, group: str) -> str:

@@ -68,6 +68,8 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     within_seconds: float | None
     error: str | None
     """Why it was denied, where no rule said so."""
+    request: Any = None
+    """Target and fields of what was denied or asked about, while they are kept. Those of an allowed action are in its receipt."""
 
 
 def version_view(row: Policy | PolicyLine, now: Governance) -> VersionView:
@@ -104,8 +106,8 @@ def freeze_views(now: Governance) -> list[FreezeView]:
     ]
 
 
-def decision_view(row: Verdict, step: str, reasons: Mapping[str, str]) -> DecisionView:
-    """A verdict; `reasons` are those of its policy's rules."""
+def decision_view(row: Verdict, step: str, reasons: Mapping[str, str], request: Any) -> DecisionView:
+    """A verdict; `reasons` are those of its policy's rules, `request` is what was kept of its action."""
     rules = msgspec.json.decode(row.rules, type=list[tuple[str, str]])
     return DecisionView(
         no=row.no,
@@ -123,6 +125,7 @@ def decision_view(row: Verdict, step: str, reasons: Mapping[str, str]) -> Decisi
         group=row.people_in,
         within_seconds=None if row.within_us is None else row.within_us / SECOND_US,
         error=row.error,
+        request=request,
     )
 
 

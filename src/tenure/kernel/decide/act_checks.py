@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel.actions import Outcome, Proposed, Repeats, Ruling
+from tenure.kernel.actions import IntendAct, Outcome, ProposeAct, Proposed, Repeats, Ruling
 from tenure.kernel.commands import TIERS
 from tenure.kernel.decide.checks import is_name, text_problem
 from tenure.limits import (
@@ -19,6 +19,7 @@ from tenure.limits import (
     LABEL_CHARS_MAX,
     META_BYTES_MAX,
     NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
 )
 
@@ -73,6 +74,13 @@ def _ruling_problems(ruling: Ruling) -> Iterator[Detail]:
         msgspec.json.decode(ruling.rules, type=list[tuple[str, str]])
     except (msgspec.DecodeError, UnicodeEncodeError):
         yield Detail("ruling.rules", "rules are a JSON list of [name, what it said]")
+
+
+def request_to_keep(c: ProposeAct | IntendAct) -> bytes | None:
+    """Target and fields of what is denied; where people were to be asked, their question has them. What is too large to be kept is
+    denied all the same."""
+    body = c.question if isinstance(c, ProposeAct) and c.request is None else c.request
+    return None if body is None or len(body) > PAYLOAD_BYTES_MAX else body
 
 
 def is_span(seconds: float | None) -> bool:

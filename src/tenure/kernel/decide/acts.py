@@ -7,7 +7,7 @@ Laws:
    version, freezes, caps, budget, the approval and the people who gave it, and who holds the key.
 3. An approval is good for one action: its digest. The tries of that action share it; for anything else people are asked anew,
    in another round. A refusal or an expiry ends the step, and cannot be caught.
-4. What is denied ends the step; the verdict says why. Nothing is called that has no receipt.
+4. What is denied ends the step; the verdict says why, and keeps what was proposed. Nothing is called that has no receipt.
 5. A call whose answer was lost is intended again only where it is safe to repeat, or a person said so.
 """
 
@@ -29,7 +29,7 @@ from tenure.kernel.actions import (
 )
 from tenure.kernel.behind import counts, people_behind, person_of
 from tenure.kernel.commands import TIERS, ApprovalSpec
-from tenure.kernel.decide.act_checks import check_act, check_seconds
+from tenure.kernel.decide.act_checks import check_act, check_seconds, request_to_keep
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
 from tenure.kernel.decide.leases import StaleMessage
 from tenure.kernel.decide.opening import add_approval, fresh_until
@@ -73,20 +73,21 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
     if step.state == "canceling":
         return Decision(ActReply("cancel"))
     if c.ruling.outcome == "deny":
-        return _deny(d, c, step, c.act, c.ruling, c.ruling.error, "propose_act")
+        return _deny(d, c, step, c.ruling, c.ruling.error, "propose_act")
     if c.ruling.outcome != "needs_approval":
         raise TenureError("INVALID_INPUT", "what is allowed is intended, not proposed")
     frozen = frozen_why(_outside(d, None, ()), d.run.workflow, c.act.connector)
     if frozen is not None:  # nobody is asked about what would not be done
-        return _deny(d, c, step, c.act, _because(c.ruling, frozen), "FROZEN", "propose_act")
+        return _deny(d, c, step, _because(c.ruling, frozen), "FROZEN", "propose_act")
     wait, rounds = _newest_round(d, c.idx, c.act.label)
     if wait is not None and wait.state == "settled" and wait.outcome not in GOOD:
         return _refused_by_people(d, step, wait)
     if wait is not None and wait.state == "open":
         approval = approval_of(d, wait.no)
         if approval.digest != c.act.digest or not _as_strict(approval, c.ruling, c.act):
-            _add_verdict(d, c.idx, c.act, c.ruling)
-            _revise(d, c, wait, approval)
+            question_ref = d.payload(c.question)
+            _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
+            _revise(d, c, wait, approval, question_ref)
             return finish(d, ActReply("wait", no=wait.no), "propose_act")
         return Decision(ActReply("wait", no=wait.no))
     if wait is not None and wait.state == "settled":
@@ -95,7 +96,8 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
             return Decision(ActReply("go_on", approval_no=wait.no))
     if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
         raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
-    _add_verdict(d, c.idx, c.act, c.ruling)
+    question_ref = d.payload(c.question)
+    _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
     asked = add_approval(
         d,
         c.idx,
@@ -103,7 +105,7 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
         label=_round_label(c.act.label, rounds + 1),
         gate=False,
         fatal=True,
-        question_ref=d.payload(c.question),
+        question_ref=question_ref,
     )
     return finish(d, ActReply("wait", no=asked.no), "propose_act")
 
@@ -132,7 +134,7 @@ def _question(act: Proposed, ruling: Ruling) -> ApprovalSpec:
     )
 
 
-def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval) -> None:
+def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval, question_ref: int | None) -> None:
     """What is proposed, or what it takes, has changed while people were asked: votes so far do not count for it."""
     asked = _question(c.act, c.ruling)
     approval, wait = d.edit(approval), d.edit(wait)
@@ -145,7 +147,6 @@ def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval) -> None:
     approval.expires_at, wait.wake_at = fresh_until(d, asked)
     wait.expires_at = approval.expires_at
     wait.name = asked.action
-    question_ref = d.payload(c.question)
     if question_ref is not None:
         approval.question_ref = question_ref
 
@@ -219,19 +220,23 @@ def _add_verdict(d: Draft, idx: int, act: Proposed, ruling: Ruling, error: str |
     )
 
 
+def _keep(verdict: Verdict, act: Proposed, request_ref: int | None) -> None:
+    """Of an action that does not come to a receipt its verdict has what another policy would look at."""
+    verdict.request_ref, verdict.name, verdict.act_tier = request_ref, act.name, act.tier
+
+
 def _deny(
     d: Draft,
     c: ProposeAct | IntendAct,
     step: Step,
-    act: Proposed,
     ruling: Ruling,
     error: str | None,
     kind: str,
 ) -> Decision:
     """Law 4."""
-    _add_verdict(d, c.idx, act, ruling, error)
+    _keep(_add_verdict(d, c.idx, c.act, ruling, error), c.act, d.payload(request_to_keep(c)))
     code = error if error in _OWN_CODES else DENIED
-    why = ruling.why or f"{act.connector}.{act.operation} is denied"
+    why = ruling.why or f"{c.act.connector}.{c.act.operation} is denied"
     return end_by_governing(d, step, code, why, kind)
 
 
@@ -274,7 +279,7 @@ def intend(d: Draft, c: IntendAct) -> Decision:
     denied = _denied(d, c, outside)
     if denied is not None:
         error, why = denied
-        return _deny(d, c, step, c.act, _because(c.ruling, why), error, "intend_act")
+        return _deny(d, c, step, _because(c.ruling, why), error, "intend_act")
     approval = None
     if c.ruling.outcome == "needs_approval":
         approval = None if c.approval_no is None else d.snap.find_approval(c.approval_no)

@@ -16,6 +16,7 @@ from tenure.kernel import profiles
 from tenure.store.deliveries import SOURCES
 
 if TYPE_CHECKING:
+    from tenure.govern.evidence.sealer import Sealer
     from tenure.kernel.feed import Seen
     from tenure.kernel.service import Hook
     from tenure.orchestrator import Orchestrator
@@ -54,6 +55,18 @@ class Observer:
         counters["tenure_stale_messages"] = (
             "Messages of leases that had ended",
             lambda: float(orchestrator.stale),
+        )
+
+    def seals(self, sealer: Sealer) -> None:
+        """Count what is sealed here, too."""
+        self.metrics.counters["tenure_seals"] = ("Runs sealed with evidence", lambda: float(sealer.sealed))
+        self.metrics.counters["tenure_seal_failures"] = (
+            "How often a run could not be sealed",
+            lambda: float(sealer.failed),
+        )
+        self.metrics.gauges["tenure_signing_key_lost"] = (
+            "Whether the key that seals cannot be used, so that nothing is sealed",
+            lambda: float(sealer.key_trouble is not None),
         )
 
     def stop(self) -> None:

@@ -24,6 +24,7 @@ from tenure.kernel.behind import people_behind
 from tenure.kernel.model import CLOSED_RUN
 from tenure.kernel.service import Client
 from tenure.orchestrator.questions import ApprovalView, views_of
+from tenure.orchestrator.step_views import label_of
 from tenure.store.listing import Question
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ async def decide_only_gate(call: Call, run_id: str, answer: Decision) -> Decided
     if not gates:
         return Decided(advanced=False)
     if len(gates) > 1:
-        named = [(ids.question_text(row.kind, row.run_id, row.no), row.label) for row in gates]
+        named = [(ids.question_text(row.kind, row.run_id, row.no), label_of(row.label)) for row in gates]
         raise TenureError(
             "INVALID_INPUT",
             "the run waits for several approvals; decide one of them at POST /approvals/{id}/decision",

@@ -788,6 +788,9 @@ create table verdict (
     people_in text collate "C" not null,
     within_us bigint,
     error text collate "C",
+    request_ref integer,
+    name text collate "C" not null,
+    act_tier text collate "C" not null,
     constraint verdict_outcome_known CHECK (outcome = ANY (ARRAY['allow'::text, 'deny'::text, 'needs_approval'::text])),
     constraint verdict_pkey PRIMARY KEY (run_id, no)
 );
@@ -1279,7 +1282,10 @@ create type verdict_in as (
     people integer,
     people_in text,
     within_us bigint,
-    error text
+    error text,
+    request_ref integer,
+    name text,
+    act_tier text
 );
 
 create type wait_in as (

@@ -820,6 +820,9 @@ CREATE TABLE verdict (
     people_in text not null,
     within_us integer,
     error text,
+    request_ref integer,
+    name text not null,
+    act_tier text not null,
     primary key (run_id, no),
     constraint verdict_outcome_known check (outcome in ('allow', 'deny', 'needs_approval'))
 ) strict, without rowid;

@@ -19,6 +19,9 @@ create table verdict (
     people_in text collate "C" not null,
     within_us bigint,
     error text collate "C",
+    request_ref integer,
+    name text collate "C" not null,
+    act_tier text collate "C" not null,
     primary key (run_id, no),
     constraint verdict_outcome_known check (outcome in ('allow', 'deny', 'needs_approval'))
 );
@@ -203,7 +206,7 @@ create index run_unsealed on run (finished_at, id) where finished_at is not null
 create type verdict_in as (
     run_id bigint, no integer, tenant text, idx integer, label text, connector text, operation text, digest
     bytea, version integer, outcome text, rules text, at bigint, tier text, people integer, people_in text,
-    within_us bigint, error text);
+    within_us bigint, error text, request_ref integer, name text, act_tier text);
 create type receipt_in as (
     run_id bigint, no integer, tenant text, idx integer, label text, try_no integer, connector text, operation
     text, tier text, name text, digest bytea, repeats text, reversible boolean, verdict_no integer,

@@ -1,0 +1,163 @@
+"""A server's ledger over HTTP: its signed checkpoints, and what they prove without its database.
+
+Laws:
+1. The server is not believed: a leaf is shown where its proof leads to the checkpoint, and a ledger goes on from another where the
+   proof of that does. What takes the database is said to be not checked.
+2. It is the ledger of the tenant whose key is used, as far as a checkpoint was signed for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.govern.ledger import notes
+from tenure.govern.ledger.checking import NO_CHECKPOINT, Checked
+from tenure.govern.ledger.exporting import NOTHING_SIGNED, put
+from tenure.govern.signing import Trust, unb64
+from tenure.kernel import merkle
+from tenure.kernel.governance import Signed
+from tenure.store.ledger_check import Flaw
+
+if TYPE_CHECKING:
+    from tenure.client.transport import Transport
+    from tenure.govern.ledger.notes import Checkpoint
+
+NO_DATABASE = "whether the runs and the admin chain are what the ledger says of them: that takes the database"
+NO_TRUST = "whether the keys are the right ones: they are what the server says; give --trust"
+
+
+class _Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint as the server shows it."""
+
+    note: str
+    key_id: str
+    signed_at: datetime
+
+
+class RemoteLedger:
+    """See the laws above. `tenant` is the one that was named, if one was."""
+
+    def __init__(self, to: Transport, tenant: str | None = None) -> None:
+        self._to = to
+        self._tenant = tenant
+
+    async def newest(self) -> Checkpoint | None:
+        """The newest checkpoint; None: nothing was signed for."""
+        found = await self._signed()
+        return None if found is None else notes.parse(found.note)
+
+    async def leaves(self, checkpoint: Checkpoint, count: int) -> list[dict[str, Any]]:
+        """The last leaves below a checkpoint: what they say, or that a proof does not lead to it."""
+        first = max(0, checkpoint.size - count)
+        return list(
+            await asyncio.gather(*(self._leaf(checkpoint, pos) for pos in range(first, checkpoint.size)))
+        )
+
+    async def export(self, to: str) -> Signed:
+        """Write the newest checkpoint to a file or an object. An older ledger never takes the place of a newer one."""
+        newest = await self._signed()
+        if newest is None:
+            raise TenureError("NOT_READY", NOTHING_SIGNED)
+        await put(self, to, newest)
+        return newest
+
+    async def check_prefix(self, size: int, root: bytes, here: int) -> None:
+        """LEDGER_BROKEN unless the ledger of the newest checkpoint begins with what one of this size and root was signed over."""
+        newest = await self.newest()
+        if newest is None or newest.size < max(size, here):
+            there = 0 if newest is None else newest.size
+            raise TenureError(
+                "LEDGER_BROKEN",
+                f"the server has signed for {there} leaves, and a checkpoint was signed over {size}: its ledger was cut off, or an"
+                " older backup was put back",
+            )
+        if not await self._goes_on(size, root, newest):
+            raise TenureError(
+                "LEDGER_BROKEN",
+                f"the first {size} leaves of the server's ledger are not those that a checkpoint was signed over",
+            )
+
+    async def check(self, kept: Checkpoint | None, trust: Trust | None) -> Checked:
+        """The newest checkpoint, against the keys to believe and one that was kept elsewhere."""
+        newest = await self.newest()
+        believed = trust
+        if believed is None:
+            believed = Trust.parse((await self._to.ask("GET", "/ledger/trust")).content)
+        flaws = await self._flaws(newest, kept, believed)
+        unchecked = [NO_DATABASE]
+        unchecked += [NO_CHECKPOINT] if kept is None else []
+        unchecked += [NO_TRUST] if trust is None else []
+        return Checked(
+            tenant="" if newest is None else tenant_of(newest),
+            size=0 if newest is None else newest.size,
+            root="" if newest is None else newest.root.hex(),
+            runs=None,
+            deleted=None,
+            checkpoints=0 if newest is None else 1,
+            flaws=flaws,
+            unchecked=unchecked,
+        )
+
+    async def _flaws(self, newest: Checkpoint | None, kept: Checkpoint | None, trust: Trust) -> list[Flaw]:
+        place = "the server's ledger"
+        for one, name in ((newest, "the newest checkpoint"), (kept, "the checkpoint")):
+            try:
+                if one is not None:
+                    notes.signer_of(one, trust)
+            except TenureError as refused:
+                return [Flaw(code="SIGNATURE_WRONG", place=name, text=refused.message)]
+        if kept is None:
+            return []
+        if newest is None or newest.size < kept.size:
+            size = 0 if newest is None else newest.size
+            text = f"it is signed for up to {size} leaves, and the checkpoint over {kept.size}: an older backup was put back"
+            return [Flaw(code="RESTORED", place=place, text=text)]
+        if newest.origin != kept.origin:
+            text = f"the checkpoint is of {kept.origin}, and this is {newest.origin}"
+            return [Flaw(code="OTHER_LEDGER", place=place, text=text)]
+        if not await self._goes_on(kept.size, kept.root, newest):
+            text = f"its first {kept.size} leaves are not those that the checkpoint was signed over"
+            return [Flaw(code="REWRITTEN", place=place, text=text)]
+        return []
+
+    async def _goes_on(self, size: int, root: bytes, newest: Checkpoint) -> bool:
+        """Whether a proof shows that the newest ledger begins with an older one (law 1)."""
+        found = await self._to.get(
+            "/ledger/consistency", dict[str, Any], **{"from": str(size), "to": str(newest.size)}
+        )
+        hashes = [unb64(one) or b"" for one in found["hashes"]]
+        return merkle.is_consistent(size, root, newest.size, newest.root, hashes)
+
+    async def _leaf(self, checkpoint: Checkpoint, pos: int) -> dict[str, Any]:
+        params = {"index": str(pos), "size": str(checkpoint.size)}
+        proof = notes.parse_proof((await self._to.ask("GET", "/ledger/proof", params=params)).text)
+        body = proof.body or b""
+        wrong = notes.inclusion_problem(body, proof, checkpoint)
+        if wrong is None and proof.index != pos:
+            wrong = f"the proof is of leaf {proof.index}"
+        return {"pos": pos, **({"problem": wrong} if wrong else msgspec.json.decode(body))}
+
+    async def _signed(self) -> Signed | None:
+        if self._tenant is not None:
+            mine = (await self._to.get("/session", dict[str, Any]))["tenant"]
+            if mine != self._tenant:
+                raise TenureError("INVALID_INPUT", f"this key is of tenant {mine!r}, not of {self._tenant!r}")
+        found = await self._to.pages("/ledger/checkpoints", _Shown, limit=1)
+        if not found:
+            return None
+        [one], read = found, notes.parse(found[0].note)
+        at = us(one.signed_at.timestamp())
+        return Signed(tenant_of(read), read.size, read.root, read.note, one.key_id, at)
+
+
+def tenant_of(checkpoint: Checkpoint) -> str:
+    """Whose ledger a checkpoint is of, as its origin says; '' of the installation's."""
+    parts = checkpoint.origin.split("/")
+    return unquote(parts[2]) if len(parts) == 3 else ""
