@@ -327,6 +327,7 @@ async def test_a_filter_has_all_its_conditions(url: str) -> None:
             {"colour": "red"},
             {"created_after": "2026-02-14T08:00:00"},
             {"status": 1},
+            {"status": "bogus"},
         ):
             answer = await operator.post("/runs/cancel", json={"filter": bad})
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), bad

@@ -29,7 +29,16 @@ from tenure.kernel.model import (
 )
 from tenure.kernel.profile import Profile
 from tenure.orchestrator.event_views import EdgeView, EventView, event_view
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, RunLine, Wanted, page, specs_of
+from tenure.orchestrator.listing import (
+    FOREVER_US,
+    NEWEST,
+    Place,
+    RunLine,
+    Wanted,
+    check_status,
+    page,
+    specs_of,
+)
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.orchestrator.step_views import (
     CostView,
@@ -271,6 +280,7 @@ class Views:
         """The newest runs; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
+        check_status(status)
         wanted = Wanted(status=status, repo=repo, workflow=workflow, labels=labels or {}, parked=parked)
         found: list[Run] = []
         place: Place | None = NEWEST

@@ -28,7 +28,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.decide.keyed import expired
 from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, page
+from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, check_status, page
 from tenure.server.call import Call
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
@@ -317,6 +317,7 @@ async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Can
 
 async def _fitting(engine: Engine, asked: Filter) -> list[int]:
     """The runs that fit, newest first."""
+    check_status(asked.status, "filter.status")
     wanted = Wanted(
         status=asked.status,
         repo=asked.repo,
