@@ -108,7 +108,12 @@ async def test_a_resumed_body_gets_its_resumable_checkpoints_with_their_outputs(
         await engine.checkpoint(lease, "clock", 2, output=b"2")
         await engine.complete(lease, b'"done"')
         assert await engine.result(next_run) == "done"
-        assert (await engine.get(next_run)).steps_done == 3
+        done = await engine.get(next_run)
+        assert (done.steps_done, done.steps_total) == (3, 3), (
+            "what is known so far is never less than what is done"
+        )
+        (line, _) = await engine.runs()
+        assert (line.id, line.steps_done, line.steps_total) == (next_run, 3, 3)
 
 
 async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval(url: str) -> None:

@@ -38,6 +38,7 @@ from tenure.orchestrator.listing import (
     check_status,
     page,
     specs_of,
+    steps_known,
 )
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.orchestrator.step_views import (
@@ -109,6 +110,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     rerun_of: str | None
     attempt_no: int
     steps_total: int
+    """How many are known so far."""
     steps_done: int
     events: int
     created_at: datetime
@@ -251,7 +253,7 @@ class Views:
             resume_count=spec.resume_count,
             rerun_of=_text(spec.rerun_of),
             attempt_no=spec.attempt_no,
-            steps_total=run.steps_total,
+            steps_total=steps_known(run),
             steps_done=run.steps_done,
             events=run.version,
             created_at=moment(run.created_at),
@@ -304,7 +306,7 @@ class Views:
                 paused=run.paused,
                 parked=run.parked,
                 steps_done=run.steps_done,
-                steps_total=run.steps_total,
+                steps_total=steps_known(run),
                 labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
                 repo=run.repo,
                 created_at=moment(run.created_at),
