@@ -23,6 +23,7 @@ from tenure import ids
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
+from tenure.embedded.by_hand import ByHand
 from tenure.embedded.costs import Costs
 from tenure.embedded.evidence import Proving, sealed
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 RETENTION_PAGE = 200
 
 
-class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
+class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
