@@ -1,5 +1,6 @@
 """`tenure runs revoke`, `label` and `reported`."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,31 @@ def test_an_end_is_reported(tenure: Tenure) -> None:
     tenure("runs", "cancel", run)
     assert tenure("runs", "reported", run).out == f"{run} is reported\n"
     assert "canceled (REPORTED" in tenure("runs", "show", run).out
+
+
+@pytest.mark.parametrize("verb", ["resume", "rerun", "label"])
+def test_what_the_program_asked_for_can_still_be_answered_by_whoever_goes_on_with_it(
+    tenure: Tenure, verb: str
+) -> None:
+    """`tenure run` asks as `cli` in a file of one's own."""
+    run = tenure(*CREATE[:-1], "cli").out.strip()
+    if verb == "label":
+        assert tenure("runs", "label", run, "team=a").code == 0
+    else:
+        tenure("runs", "cancel", run)
+        run = tenure("runs", verb, run).out.strip()
+    assert tenure("runs", "show", run, "--json").json()["run"]["requester"] == "cli"
+    assert work() == ["build"]
+    assert tenure("approvals", "approve", run).out == "approved\n"
+
+
+def test_what_a_person_goes_on_with_is_asked_for_by_that_person(tenure: Tenure) -> None:
+    by_ci = tenure(*CREATE).out.strip()
+    tenure("runs", "cancel", by_ci)
+    for verb in ("resume", "rerun"):
+        run = tenure("runs", verb, by_ci).out.strip()
+        assert tenure("runs", "show", run, "--json").json()["run"]["requester"] == f"uid:{os.getuid()}"
+    by_program = tenure(*CREATE[:-1], "cli").out.strip()
+    tenure("runs", "cancel", by_program)
+    named = tenure("runs", "rerun", by_program, "--by", "ada").out.strip()
+    assert tenure("runs", "show", named, "--json").json()["run"]["requester"] == "ada"

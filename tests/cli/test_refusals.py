@@ -249,3 +249,15 @@ def test_a_command_for_programs_ends_as_it_does_for_people(tenure: Tenure) -> No
     assert tenure("runs", "watch", run, "--json").code == 1, "the run did not succeed"
     again = tenure("runs", "cancel", run, "--json")
     assert (again.code, json.loads(again.err)["error"]["code"]) == (1, "RUN_TERMINAL_STATE")
+
+
+@pytest.mark.parametrize("more", [("--start", "3"), ("--seeds", "2"), ("--jobs", "1")])
+def test_one_seed_goes_with_no_range_of_them(tenure: Tenure, more: tuple[str, ...]) -> None:
+    assert "it is one seed" in misused(tenure, "simulate", "--seed", "7", *more)
+
+
+def test_a_resume_does_not_end_an_approval_and_says_who_does(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "ask.json").write_text('[{"name": "ok", "kind": "approval"}]')
+    run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
+    told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
+    assert "only their decision ends that" in told

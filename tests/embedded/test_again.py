@@ -25,10 +25,11 @@ PLAN = [
 ]
 
 
-async def refused(code: str, call: Any) -> None:
+async def refused(code: str, call: Any) -> TenureError:
     with pytest.raises(TenureError) as caught:
         await call
     assert caught.value.code == code
+    return caught.value
 
 
 async def rows(engine: Stage, run_id: str) -> again.Finished:
@@ -123,9 +124,11 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
             assert await engine.resume(run) == run
             assert (await engine.get(run)).status == "succeeded"
         asked = await engine.create("w", [StepSpec(name="ok", kind="approval")])
-        await refused("RUN_INVALID_TRANSITION", engine.resume(asked))
+        told = await refused("RUN_INVALID_TRANSITION", engine.resume(asked))
+        assert "only their decision ends that" in told.message
         working = await engine.create("w", [StepSpec(name="build")])
-        await refused("RUN_INVALID_TRANSITION", engine.resume(working))
+        told = await refused("RUN_INVALID_TRANSITION", engine.resume(working))
+        assert "waits for no event and no time" in told.message
         assert (await engine.get(asked)).status == "waiting_approval"
 
 

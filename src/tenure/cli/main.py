@@ -90,7 +90,8 @@ app = typer.Typer(
     tenure worker app -- serve it from now on; start as many as you like
 
     The database is tenure.db in this folder unless --db or TENURE_DB names another. Commands have --json.
-    `tenure COMMAND --help` explains a command; docs/ARCHITECTURE.md explains the whole.
+    `tenure COMMAND --help` explains a command, `tenure explain CODE` an error, and `tenure lifecycle show tenure` the
+    states that a run goes through.
     """,
     add_completion=False,
     rich_markup_mode="rich",

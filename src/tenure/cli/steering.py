@@ -10,7 +10,7 @@ import typer
 
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
-from tenure.cli.session import By, RunArg, Tenant, ask, code_of, json_value, pairs, who
+from tenure.cli.session import By, RunArg, Tenant, ask, asking, code_of, json_value, pairs, who
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ def unpause(
     _said(as_json, run, {"paused": False}, f"{run} goes on")
 
 
-def _again(db: str | None, tenant: str, call: Callable[[Desk], Awaitable[str]]) -> RunView:
+def _again(
+    db: str | None, tenant: str, run: str, by: str | None, call: Callable[[Desk, str], Awaitable[str]]
+) -> RunView:
     """The run that a call answered the id of."""
 
     async def both(desk: Desk) -> RunView:
-        return await desk.get(await call(desk))
+        return await desk.get(await call(desk, await asking(desk, db, run, by)))
 
     return ask(db, tenant, both, changes=True)
 
@@ -109,8 +111,9 @@ def resume(
     """
     split = [text.partition("=") for text in happened or ()]
     known = {name: json_value(said, f"--happened {name}") if eq else None for name, eq, said in split}
+    again = tuple(repeat or ())
     view = _again(
-        db, tenant, lambda e: e.resume(run, actor=who(by), happened=known, repeat=tuple(repeat or ()))
+        db, tenant, run, by, lambda e, actor: e.resume(run, actor=actor, happened=known, repeat=again)
     )
     if as_json:
         print_json(view)
@@ -124,7 +127,7 @@ def rerun(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Start a finished run afresh, as a new run linked to it; prints its id. A worker has to serve it."""
-    view = _again(db, tenant, lambda e: e.rerun(run, actor=who(by)))
+    view = _again(db, tenant, run, by, lambda e, actor: e.rerun(run, actor=actor))
     if as_json:
         print_json(view)
     else:
@@ -182,7 +185,8 @@ def label(
 
     async def call(desk: Desk) -> RunView:
         if labels or about:
-            await desk.update(run, labels=labels or None, metadata=about, actor=who(by))
+            actor = await asking(desk, db, run, by)
+            await desk.update(run, labels=labels or None, metadata=about, actor=actor)
         return await desk.get(run)
 
     view = ask(db, tenant, call, changes=bool(labels or about))
