@@ -342,8 +342,9 @@ class SqliteStore(Beside):
                 return call()
             except apsw.BusyError as busy:
                 if time.monotonic() >= deadline:
-                    message = f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
-                    raise TenureError("STORE_BUSY", message) from busy
+                    raise TenureError(
+                        "STORE_BUSY", f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
+                    ) from busy
             except Exception as fault:
                 raise translated(fault, self.path) from fault
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
