@@ -328,9 +328,8 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
                 if left <= 0:
                     run = run or await self._status(number, owed)
                     status = "owed" if run is None else run.status
-                    raise TenureError(
-                        "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
-                    )
+                    told = f"{ids.run_text(number)} is still {status}"
+                    raise TenureError("COMMAND_DEADLINE", told, status=status)
                 await ending.news(left)
                 pause = min(pause * 1.5, POLL_SECONDS_MAX)
             if ending.succeeded:
