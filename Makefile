@@ -45,13 +45,15 @@ clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
 	$(BIN)/python tools/clauses.py
 
 # Every generator of documentation is listed here; the tests check that their output is fresh.
-docs: $(STAMP) ## Regenerate the generated documentation
+docs: $(STAMP) ## Regenerate the generated documentation, and schema.sql of both stores
 	$(BIN)/tenure lifecycle docs
 	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
 	$(BIN)/python tools/workflow_schema.py
 	$(BIN)/python tools/policy_schema.py
 	$(BIN)/python tools/roles_page.py
 	$(BIN)/python tools/connectors_page.py
+	$(BIN)/python tools/sqlite_schema.py
+	$(BIN)/python tools/postgres_schema.py
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

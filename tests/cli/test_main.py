@@ -62,6 +62,8 @@ def test_every_command_is_told_in_the_help_and_explains_itself(tenure: Tenure) -
         assert own.code == 0, name
         assert "Usage: tenure " + name in own.out
     assert tenure().out == told
+    assert "docs/" not in told, "who has installed it may not have them"
+    assert tenure("lifecycle", "show", "tenure").code == 0, "what the help points to is there"
     assert tenure("--version").out.startswith("tenure 0.")
 
 

@@ -222,3 +222,42 @@ def test_profiles_and_seeds_are_there_for_programs(tenure: Tenure, tmp_path: Pat
     (tmp_path / "bad.toml").write_text("name = 1")
     ended = tenure("lifecycle", "check", "bad.toml", "--json")
     assert json.loads(ended.err)["error"]["code"] == "PROFILE_INVALID"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("runs", "list", "--status", "bogus"), "Invalid value for --status: 'bogus' is not one of"),
+        (("runs", "list", "--limit", "many"), "Invalid value for '--limit'"),
+        (("runs", "list", "--no-such-option"), "No such option: --no-such-option"),
+        (("runs", "show"), "Missing argument 'RUN'"),
+        (("rnus", "list"), "Did you mean 'runs'"),
+    ],
+)
+def test_a_wrong_use_is_json_for_programs(tenure: Tenure, words: tuple[str, ...], said: str) -> None:
+    ended = tenure(*words, "--json")
+    assert (ended.code, ended.out) == (2, "")
+    error = json.loads(ended.err)["error"]
+    assert error["code"] == "INVALID_INPUT"
+    assert said in error["message"]
+    assert "Usage: tenure" in tenure(*words).err, "people see how it is used"
+
+
+def test_a_command_for_programs_ends_as_it_does_for_people(tenure: Tenure) -> None:
+    run = tenure(*CREATE).out.strip()
+    assert tenure("runs", "cancel", run, "--json").json() == {"run": run, "status": "canceled"}
+    assert tenure("runs", "watch", run, "--json").code == 1, "the run did not succeed"
+    again = tenure("runs", "cancel", run, "--json")
+    assert (again.code, json.loads(again.err)["error"]["code"]) == (1, "RUN_TERMINAL_STATE")
+
+
+@pytest.mark.parametrize("more", [("--start", "3"), ("--seeds", "2"), ("--jobs", "1")])
+def test_one_seed_goes_with_no_range_of_them(tenure: Tenure, more: tuple[str, ...]) -> None:
+    assert "it is one seed" in misused(tenure, "simulate", "--seed", "7", *more)
+
+
+def test_a_resume_does_not_end_an_approval_and_says_who_does(tenure: Tenure, tmp_path: Path) -> None:
+    (tmp_path / "ask.json").write_text('[{"name": "ok", "kind": "approval"}]')
+    run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
+    told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
+    assert "only their decision ends that" in told

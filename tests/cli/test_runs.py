@@ -43,7 +43,9 @@ def test_a_life_from_the_shell(tenure: Tenure) -> None:
         tenure, "plan.json", "--profile", "delta-ci", "--label", "team=a", "--priority", "2", "--by", "ci"
     )
     assert "ready and waits for a worker" in tenure("runs", "why", run).out
+    assert " 0/5 " in tenure("runs", "list").out
     assert work({"image": 1}) == ["build"]
+    assert " 1/5 " in tenure("runs", "list").out
 
     asked = tenure("approvals", "list").out
     assert run in asked

@@ -34,3 +34,14 @@ def work(
                     return done
 
     return asyncio.run(taken())
+
+
+def hold(db: str = "tenure.db") -> str:
+    """Take the one step that is ready, and keep it; its name."""
+
+    async def taken() -> str:
+        async with Engine(db, sweep=False) as engine:
+            [lease] = await engine.orchestrator.claim("me", queues=await queues(engine), limit=1)
+            return lease.name
+
+    return asyncio.run(taken())

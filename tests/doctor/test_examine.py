@@ -175,11 +175,11 @@ async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) 
     assert {"I29", "I49", "I55"} == set(in_the_end.checked) - set(now_and_then.checked)
 
 
-async def test_the_report_names_what_cannot_be_checked_yet(tmp_path: Path) -> None:
+async def test_the_report_names_what_no_rows_can_show(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         report = await examine(store, settled=True)
-    assert "rows cannot show" in report.not_yet["I34"]
-    assert len(report.checked) + len(report.not_yet) == len(INVARIANTS)
+    assert "rows cannot show" in report.elsewhere["I34"]
+    assert len(report.checked) + len(report.elsewhere) == len(INVARIANTS)
 
 
 async def test_two_runs_that_hold_one_key_are_found(tmp_path: Path) -> None:

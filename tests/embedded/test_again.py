@@ -25,10 +25,11 @@ PLAN = [
 ]
 
 
-async def refused(code: str, call: Any) -> None:
+async def refused(code: str, call: Any) -> TenureError:
     with pytest.raises(TenureError) as caught:
         await call
     assert caught.value.code == code
+    return caught.value
 
 
 async def rows(engine: Stage, run_id: str) -> again.Finished:
@@ -108,7 +109,12 @@ async def test_a_resumed_body_gets_its_resumable_checkpoints_with_their_outputs(
         await engine.checkpoint(lease, "clock", 2, output=b"2")
         await engine.complete(lease, b'"done"')
         assert await engine.result(next_run) == "done"
-        assert (await engine.get(next_run)).steps_done == 3
+        done = await engine.get(next_run)
+        assert (done.steps_done, done.steps_total) == (3, 3), (
+            "what is known so far is never less than what is done"
+        )
+        (line, _) = await engine.runs()
+        assert (line.id, line.steps_done, line.steps_total) == (next_run, 3, 3)
 
 
 async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval(url: str) -> None:
@@ -118,9 +124,11 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
             assert await engine.resume(run) == run
             assert (await engine.get(run)).status == "succeeded"
         asked = await engine.create("w", [StepSpec(name="ok", kind="approval")])
-        await refused("RUN_INVALID_TRANSITION", engine.resume(asked))
+        told = await refused("RUN_INVALID_TRANSITION", engine.resume(asked))
+        assert "only their decision ends that" in told.message
         working = await engine.create("w", [StepSpec(name="build")])
-        await refused("RUN_INVALID_TRANSITION", engine.resume(working))
+        told = await refused("RUN_INVALID_TRANSITION", engine.resume(working))
+        assert "waits for no event and no time" in told.message
         assert (await engine.get(asked)).status == "waiting_approval"
 
 

@@ -431,3 +431,14 @@ def test_a_payload_that_is_not_json_is_shown_as_it_is() -> None:
     assert decoded(None) is None
     assert decoded(b"plain words") == "plain words"
     assert decoded(b"\xff\xfe") == b"\xff\xfe"
+
+
+async def test_a_status_that_no_run_can_have_is_refused(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD])
+        wrong = await refused("INVALID_INPUT", engine.runs(status="bogus"))
+        assert wrong.details[0].path == "status"
+        assert "waiting_approval" in wrong.details[0].problem
+        await refused("INVALID_INPUT", engine.list_runs(status="QUEUED", workflow="w"))
+        assert [line.id for line in await engine.runs(status="queued")] == [run]
+        assert await engine.runs(status="failed") == []

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from tenure import ids
+from tenure.client import Client
+from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Lease
 from tests.server.stage import ACME, Site, problem, site
@@ -222,6 +224,41 @@ async def test_a_signal_is_taken_by_its_wait_or_kept_for_one(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (409, "RUN_TERMINAL_STATE")
 
 
+# --------------------------------------------------------------------------------------- leases and reports
+
+
+async def test_a_step_is_taken_from_its_worker_and_given_out_again(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        run = await begin(operator)
+        answer = await operator.post(f"/runs/{run}/revoke")
+        assert (answer.status_code, problem(answer)) == (409, "RUN_INVALID_TRANSITION"), "no worker has it"
+        lease = await held(s, run)
+        answer = await operator.post(f"/runs/{run}/revoke", json={"step": "nothing"})
+        assert (answer.status_code, problem(answer)) == (404, "STEP_NOT_FOUND")
+        answer = await operator.post(f"/runs/{run}/revoke")
+        assert (answer.status_code, answer.json()) == (200, {"id": run, "state": "ready"})
+        with pytest.raises(TenureError, match="LEASE_STALE"):
+            await s.engine.orchestrator.send(said(lease, c.Complete))
+        await held(s, run)
+        async with Client(s.address, operator.headers["Authorization"].removeprefix("Bearer ")) as client:
+            assert await client.revoke(run, "main") == "ready"
+
+
+async def test_an_end_is_reported(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        run = await begin(operator)
+        answer = await operator.post(f"/runs/{run}/reported")
+        assert (answer.status_code, problem(answer)) == (409, "RUN_INVALID_TRANSITION")
+        await operator.post(f"/runs/{run}/cancel")
+        for _ in range(2):
+            answer = await operator.post(f"/runs/{run}/reported")
+            assert (answer.status_code, answer.json()) == (200, {"id": run, "reported": True})
+
+
 # ------------------------------------------------------------------------------------- labels and metadata
 
 
@@ -327,6 +364,7 @@ async def test_a_filter_has_all_its_conditions(url: str) -> None:
             {"colour": "red"},
             {"created_after": "2026-02-14T08:00:00"},
             {"status": 1},
+            {"status": "bogus"},
         ):
             answer = await operator.post("/runs/cancel", json={"filter": bad})
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), bad

@@ -168,6 +168,25 @@ class Desk(Protocol):
         """What undos of it came to."""
         ...
 
+    async def update(
+        self,
+        run_id: str,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Change its labels and metadata."""
+        ...
+
+    async def revoke(self, run_id: str, step: str | None = None, *, actor: str | None = None) -> str:
+        """Take a step from the worker that has it; its state then."""
+        ...
+
+    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> None:
+        """The world has been told how it ended."""
+        ...
+
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """A fresh run of the same; its id."""
         ...

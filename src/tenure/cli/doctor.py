@@ -107,8 +107,8 @@ def _state(number: str, report: Report) -> Text:
     invariant = INVARIANTS[number]
     if count := report.found.get(number):
         return Text(f"{count} broken", style="bold red")
-    if invariant.scope == "later":
-        return Text(f"not yet: needs {invariant.needs}", style="dim")
+    if invariant.scope == "elsewhere":
+        return Text(f"shown by {invariant.shown_by}", style="dim")
     if invariant.scope == "eventual" and not report.settled:
         return Text("not asked: --settled", style="dim")
     return Text("holds", style="green")
@@ -137,7 +137,7 @@ def _show(database: Database, report: Report) -> None:
         Text(
             f"{database}: {counted(report.runs, 'run')}, {counted(report.events, 'event')},"
             f" {len(report.checked)} invariants checked, "
-            f"{len(report.not_yet)} not yet: {verdict}.",
+            f"{len(report.elsewhere)} shown elsewhere: {verdict}.",
             style="bold red" if count else "bold green",
         ),
         soft_wrap=True,
@@ -152,7 +152,7 @@ def _as_json(database: Database, report: Report) -> dict[str, object]:
         "runs": report.runs,
         "events": report.events,
         "checked": report.checked,
-        "not_yet": report.not_yet,
+        "elsewhere": report.elsewhere,
         "found": report.found,
         "violations": [
             {

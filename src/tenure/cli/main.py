@@ -2,7 +2,7 @@
 
 Laws:
 1. A refusal of Tenure's own is shown with its code, its places, what to do and where to read more, and
-   ends the program with 1 (with --json as JSON, on stderr too); a wrong use of the command line ends it with 2.
+   ends the program with 1; a wrong use of the command line ends it with 2. With --json both are JSON, on stderr too.
 2. Every command lives in a module of its own with a `register(app)`; `COMMANDS` below is all there is.
 3. A module is imported when its command is used: help and completion need none of them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -99,7 +99,8 @@ app = typer.Typer(
     tenure worker app -- serve it from now on; start as many as you like
 
     The database is tenure.db in this folder unless --db or TENURE_DB names another. Commands have --json.
-    `tenure COMMAND --help` explains a command; docs/ARCHITECTURE.md explains the whole.
+    `tenure COMMAND --help` explains a command, `tenure explain CODE` an error, and `tenure lifecycle show tenure` the
+    states that a run goes through.
     """,
     add_completion=False,
     rich_markup_mode="rich",
@@ -142,16 +143,36 @@ def main() -> None:
     from tenure.errors import TenureError
 
     try:
-        app(prog_name="tenure")
+        if "--json" in sys.argv[1:]:
+            _for_programs()
+        else:
+            app(prog_name="tenure")
     except TenureError as error:
         _refused(error)
 
 
-def _refused(error: TenureError) -> None:
+def _for_programs() -> None:
+    """With --json a wrong use of the command line is told like any other refusal; it still ends the program with 2."""
+    from tenure.errors import TenureError
+
+    # Some versions of typer bring a click of their own: what a wrong use is, its own error says.
+    wrong_use: Any = typer.BadParameter.__mro__[2]
+    try:
+        code = app(prog_name="tenure", standalone_mode=False)
+    except wrong_use as wrong:
+        _refused(TenureError("INVALID_INPUT", wrong.format_message()), wrong.exit_code)
+    except typer.Abort:
+        print("Aborted.", file=sys.stderr)
+        sys.exit(1)
+    if code:
+        sys.exit(code)
+
+
+def _refused(error: TenureError, code: int = 1) -> NoReturn:
     from tenure.cli.console import show_error
 
     show_error(error, as_json="--json" in sys.argv[1:])
-    sys.exit(1)
+    sys.exit(code)
 
 
 def log_to_stderr() -> None:

@@ -31,7 +31,7 @@ from tenure.cli.options import (
     Timeout,
 )
 from tenure.cli.servers import chosen_server
-from tenure.cli.session import Starter, Tenant, moment_of, pairs, seconds, wait_for, who
+from tenure.cli.session import PROGRAM, Starter, Tenant, moment_of, pairs, seconds, wait_for, who
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class _Session:
         if self._options["actor"] is None:
             # In a file of one's own nobody but the program asks, so that the person at the terminal may answer;
             # in a database that is shared, whoever starts a run is the one who does not approve it.
-            self._options["actor"] = "cli" if sqlite else self._approver
+            self._options["actor"] = PROGRAM if sqlite else self._approver
         return Engine(address, tenant=self._tenant, migrate=sqlite, sweep=sweep, **self._governed)
 
     async def submit(self, engine: Engine) -> str:

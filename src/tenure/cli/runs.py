@@ -165,7 +165,8 @@ def list_runs(
     from tenure.kernel.machines import RUN
 
     if status is not None and status not in RUN.states:
-        raise typer.BadParameter(f"'{status}' is not one of {', '.join(RUN.states)}")
+        known = ", ".join(RUN.states)
+        raise typer.BadParameter(f"'{status}' is not one of {known}", param_hint="--status")
     labels = pairs(label)
     lines = ask(
         db,

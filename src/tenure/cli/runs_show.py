@@ -106,7 +106,7 @@ def show_list(lines: list[RunLine]) -> None:
             shown(line.workflow),
             status,
             shown("" if line.reason in (None, "done") else line.reason),
-            str(line.steps_done),
+            f"{line.steps_done}/{line.steps_total}",
             lasted(line.seconds),
             when(line.created_at),
             shown(" ".join(f"{k}={v}" for k, v in line.labels.items())),

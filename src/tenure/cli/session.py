@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IDS_OFFERED = 30
+PROGRAM = "cli"
+"""Who asks for what `tenure run` starts in a file of one's own."""
 
 
 def some_runs(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -83,6 +85,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 def who(given: str | None) -> str:
     """The opaque id of whoever asks."""
     return given or f"uid:{os.getuid()}"
+
+
+async def asking(desk: Desk, db: str | None, run: str, given: str | None) -> str:
+    """Who goes on with a run, and comes to stand behind it. Of what `tenure run` has asked for as the program, in a file,
+    it is still the program: whoever might answer it before may do so after."""
+    if given is None and choose_database(db).kind == "sqlite" and (await desk.get(run)).requester == PROGRAM:
+        return PROGRAM
+    return who(given)
 
 
 @asynccontextmanager

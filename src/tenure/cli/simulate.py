@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tenure.cli.console import err, out, print_json
 from tenure.cli.options import AsJson
 
+SEEDS = 1000
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -20,8 +22,10 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 1000,
-    start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds to run.  \\[default: 1000]")
+    ] = None,
+    start: Annotated[int | None, typer.Option(min=0, help="The first seed.  \\[default: 0]")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Run just this seed.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes to use; as many as cores by default.")
@@ -37,12 +41,15 @@ def simulate(
     repeated and late, workers that stand still, clocks that are wrong. The invariants are checked after every
     commit, and once the faults stop everything must heal. A failing seed prints the line that reproduces it.
     """
+    if seed is not None and not (seeds is start is jobs is None):
+        raise typer.BadParameter("it is one seed: leave out --seeds, --start and --jobs", param_hint="--seed")
     if seed is not None:
         _one(seed, trace=trace, as_json=as_json)
     elif trace:
         raise typer.BadParameter("a trace is of one seed: use it with --seed", param_hint="--trace")
     else:
-        _many(range(start, start + seeds), jobs or os.cpu_count() or 1, as_json=as_json)
+        first = start or 0
+        _many(range(first, first + (seeds or SEEDS)), jobs or os.cpu_count() or 1, as_json=as_json)
 
 
 def _one(seed: int, *, trace: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
-from tenure.cli.session import By, RunArg, Tenant, ask, code_of, json_value, who
+from tenure.cli.session import By, RunArg, Tenant, ask, asking, code_of, json_value, pairs, who
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to `tenure runs`."""
-    for command in (cancel, pause, unpause, resume, rerun, signal, delete):
+    for command in (cancel, pause, unpause, resume, rerun, signal, revoke, label, reported, delete):
         app.command()(command)
     app.command("cancel-step")(cancel_step)
 
@@ -76,11 +76,13 @@ def unpause(
     _said(as_json, run, {"paused": False}, f"{run} goes on")
 
 
-def _again(db: str | None, tenant: str, call: Callable[[Desk], Awaitable[str]]) -> RunView:
+def _again(
+    db: str | None, tenant: str, run: str, by: str | None, call: Callable[[Desk, str], Awaitable[str]]
+) -> RunView:
     """The run that a call answered the id of."""
 
     async def both(desk: Desk) -> RunView:
-        return await desk.get(await call(desk))
+        return await desk.get(await call(desk, await asking(desk, db, run, by)))
 
     return ask(db, tenant, both, changes=True)
 
@@ -109,8 +111,9 @@ def resume(
     """
     split = [text.partition("=") for text in happened or ()]
     known = {name: json_value(said, f"--happened {name}") if eq else None for name, eq, said in split}
+    again = tuple(repeat or ())
     view = _again(
-        db, tenant, lambda e: e.resume(run, actor=who(by), happened=known, repeat=tuple(repeat or ()))
+        db, tenant, run, by, lambda e, actor: e.resume(run, actor=actor, happened=known, repeat=again)
     )
     if as_json:
         print_json(view)
@@ -124,11 +127,82 @@ def rerun(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
     """Start a finished run afresh, as a new run linked to it; prints its id. A worker has to serve it."""
-    view = _again(db, tenant, lambda e: e.rerun(run, actor=who(by)))
+    view = _again(db, tenant, run, by, lambda e, actor: e.rerun(run, actor=actor))
     if as_json:
         print_json(view)
     else:
         print(view.id)
+
+
+def revoke(
+    run: RunArg,
+    step: Annotated[
+        str | None, typer.Argument(help="The step's name; needed where several are worked on.")
+    ] = None,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a step from the worker that has it, so that another can do it: for one that hangs and still sends heartbeats.
+
+    A worker that is gone needs nothing: its lease expires. The try counts; when it was the last, the step fails. What the
+    worker still says is refused, but what it does outside goes on until it hears of that: look before you do it twice.
+    """
+    state = ask(db, tenant, lambda e: e.revoke(run, step, actor=who(by)), changes=True)
+    taken = "the step" if step is None else f"step {step}"
+    _said(as_json, run, {"step": step, "state": state}, f"{taken} of {run} is {state}")
+
+
+def label(
+    run: RunArg,
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Labels to be set.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="KEY", help="A label to take away; may be repeated."),
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option("--metadata", help="A JSON object, or @FILE: its names are set, null takes one away."),
+    ] = None,
+    db: Db = None,
+    tenant: Tenant = "default",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set or take away labels of a run, also of one that has ended; without any, show them.
+
+    Whoever changes them stands behind the run: they decide none of its questions from then on.
+
+    Example: tenure runs label run_2026-02-14_080000_abc123 team=a --remove stage
+    """
+    labels: dict[str, str | None] = {**pairs(given), **dict.fromkeys(remove or ())}
+    about = json_value(metadata, "--metadata")
+    if not (about is None or isinstance(about, dict)):
+        raise TenureError("INVALID_INPUT", "--metadata is no JSON object")
+
+    async def call(desk: Desk) -> RunView:
+        if labels or about:
+            actor = await asking(desk, db, run, by)
+            await desk.update(run, labels=labels or None, metadata=about, actor=actor)
+        return await desk.get(run)
+
+    view = ask(db, tenant, call, changes=bool(labels or about))
+    shown_labels = " ".join(f"{name}={value}" for name, value in view.labels.items()) or "no labels"
+    _said(as_json, run, {"labels": view.labels, "metadata": view.metadata}, shown_labels)
+
+
+def reported(
+    run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
+) -> None:
+    """Say that the world has been told how a finished run ended: the profile delta-ci shows it as REPORTED then.
+
+    For whatever tells people or another system of it, such as a commit's status. How the run ended stays as it is.
+    """
+    ask(db, tenant, lambda e: e.mark_reported(run, actor=who(by)), changes=True)
+    _said(as_json, run, {"reported": True}, f"{run} is reported")
 
 
 def delete(

@@ -259,13 +259,26 @@ class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
         self,
         run_id: str,
         *,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str | None] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        actor: str | None = None,
     ) -> None:
-        """Change its labels and metadata, also when it has ended."""
+        """Change its labels and metadata, also when it has ended; None takes a name away."""
+        del actor
         body = {"labels": labels, "metadata": metadata}
         sent = {name: value for name, value in body.items() if value is not None}
         await self._to.ask("PATCH", _run(run_id), body=sent)
+
+    async def revoke(self, run_id: str, step: str | None = None, *, actor: str | None = None) -> str:
+        """Take a step from the worker that has it; its state then."""
+        del actor
+        found = await self._to.send("POST", f"{_run(run_id)}/revoke", dict[str, Any], {"step": step})
+        return str(found["state"])
+
+    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> None:
+        """The world has been told how it ended."""
+        del actor
+        await self._to.ask("POST", f"{_run(run_id)}/reported")
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Runs of a server end by its retention, not by hand."""

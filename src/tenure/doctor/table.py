@@ -1,8 +1,8 @@
 """The invariants by number: their sentences, their scope, and the functions that check them.
 
 Laws:
-1. Every number of the specification is here. One whose subject does not exist yet says what it needs, so
-   that a report names it instead of passing over it.
+1. Every number of the specification is here. One that no rows can show says where it is shown, so that a report names
+   it instead of passing over it.
 2. A check only reads. It yields what is wrong as (row, problem) and stops at nothing: a broken row is
    reported by every invariant it breaks.
 """
@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-Scope = Literal["run", "global", "eventual", "later"]
+Scope = Literal["run", "global", "eventual", "elsewhere"]
 """run: one run's rows alone show it. global: all runs together. eventual: holds once the system has
-settled. later: its subject does not exist yet."""
+settled. elsewhere: no rows can show it."""
 
 Finding = tuple[str, str]
 """(the offending row, what is wrong with it)."""
@@ -29,8 +29,8 @@ class Invariant(msgspec.Struct):
     number: str
     text: str
     scope: Scope
-    needs: str = ""
-    """What has to exist before it can be checked."""
+    shown_by: str = ""
+    """What shows it, where rows cannot."""
     checks: list[Check] = []
 
 
@@ -93,8 +93,8 @@ _LINES = (
     Invariant(
         "I34",
         "nothing is recorded for a request whose signature failed",
-        "later",
-        "the request: rows cannot show what is not there",
+        "elsewhere",
+        "the tests of hooks: rows cannot show a request that left none",
     ),
     Invariant("I35", "at most one run per (schedule, slot)", "global"),
     Invariant("I36", "every external call has an INTENT committed before it", "run"),
@@ -139,7 +139,7 @@ def checks(number: str) -> Callable[[F], F]:
 
     def register(check: F) -> F:
         invariant = INVARIANTS[number]
-        assert invariant.scope != "later", f"{number} has a check by now: give it its scope"
+        assert invariant.scope != "elsewhere", f"{number} has a check by now: give it its scope"
         invariant.checks.append(check)
         return check
 

@@ -23,6 +23,7 @@ from tenure import ids
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
+from tenure.embedded.by_hand import ByHand
 from tenure.embedded.costs import Costs
 from tenure.embedded.evidence import Proving, sealed
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 RETENTION_PAGE = 200
 
 
-class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
+class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
@@ -329,9 +330,8 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
                 if left <= 0:
                     run = run or await self._status(number, owed)
                     status = "owed" if run is None else run.status
-                    raise TenureError(
-                        "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
-                    )
+                    told = f"{ids.run_text(number)} is still {status}"
+                    raise TenureError("COMMAND_DEADLINE", told, status=status)
                 await ending.news(left)
                 pause = min(pause * 1.5, POLL_SECONDS_MAX)
             if ending.succeeded:

@@ -358,7 +358,11 @@ class DecideApproval(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class ReviseApproval(RunCommand, frozen=True, gc=False, kw_only=True):
-    """What is proposed has changed: votes so far do not count for it."""
+    """What is proposed has changed: votes so far do not count for it.
+
+    People have no door to it: who changes the question's words does not change what the run does after a yes. They reject,
+    and the run asks anew.
+    """
 
     no: int
     digest: str

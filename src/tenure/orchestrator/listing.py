@@ -15,7 +15,10 @@ from typing import Any
 
 import msgspec
 
+from tenure.errors import Detail, TenureError
+from tenure.kernel.machines import RUN
 from tenure.kernel.model import CLOSED_RUN, Run, RunSpec
+from tenure.store.listing import Glance
 from tenure.store.port import Store
 
 FOREVER_US = (1 << 62) - 1
@@ -68,6 +71,22 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the index that is read decides everything."""
         both = self.repo is not None and self.status is not None
         return not (both or self.workflow is not None or self.labels or self.parked)
+
+
+def steps_known(run: Run | Glance) -> int:
+    """How many steps are known so far. Of a code-first run these are what its one body has done: nobody knows what its
+    code will still do."""
+    return max(run.steps_total, run.steps_done)
+
+
+def check_status(status: str | None, field: str = "status") -> None:
+    """A status that no run can have is refused: an empty list would look like an answer."""
+    if status is not None and status not in RUN.states:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"{status!r} is no status of a run",
+            (Detail(field, f"is one of {', '.join(RUN.states)}"),),
+        )
 
 
 async def specs_of(store: Store, runs: Iterable[Run]) -> dict[int, RunSpec]:

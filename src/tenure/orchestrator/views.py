@@ -29,7 +29,17 @@ from tenure.kernel.model import (
 )
 from tenure.kernel.profile import Profile
 from tenure.orchestrator.event_views import EdgeView, EventView, event_view
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, RunLine, Wanted, page, specs_of
+from tenure.orchestrator.listing import (
+    FOREVER_US,
+    NEWEST,
+    Place,
+    RunLine,
+    Wanted,
+    check_status,
+    page,
+    specs_of,
+    steps_known,
+)
 from tenure.orchestrator.questions import ApprovalView, views_of
 from tenure.orchestrator.step_views import (
     CostView,
@@ -100,6 +110,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     rerun_of: str | None
     attempt_no: int
     steps_total: int
+    """How many are known so far."""
     steps_done: int
     events: int
     created_at: datetime
@@ -242,7 +253,7 @@ class Views:
             resume_count=spec.resume_count,
             rerun_of=_text(spec.rerun_of),
             attempt_no=spec.attempt_no,
-            steps_total=run.steps_total,
+            steps_total=steps_known(run),
             steps_done=run.steps_done,
             events=run.version,
             created_at=moment(run.created_at),
@@ -271,6 +282,7 @@ class Views:
         """The newest runs; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
+        check_status(status)
         wanted = Wanted(status=status, repo=repo, workflow=workflow, labels=labels or {}, parked=parked)
         found: list[Run] = []
         place: Place | None = NEWEST
@@ -294,7 +306,7 @@ class Views:
                 paused=run.paused,
                 parked=run.parked,
                 steps_done=run.steps_done,
-                steps_total=run.steps_total,
+                steps_total=steps_known(run),
                 labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
                 repo=run.repo,
                 created_at=moment(run.created_at),

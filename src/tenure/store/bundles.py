@@ -64,13 +64,13 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def checked(self) -> list[str]:
         """The numbers that were checked."""
-        left_out = ("later",) if self.settled else ("later", "eventual")
+        left_out = ("elsewhere",) if self.settled else ("elsewhere", "eventual")
         return [number for number, one in INVARIANTS.items() if one.scope not in left_out]
 
     @property
-    def not_yet(self) -> dict[str, str]:
-        """The numbers that cannot be checked yet, and what they need."""
-        return {number: one.needs for number, one in INVARIANTS.items() if one.scope == "later"}
+    def elsewhere(self) -> dict[str, str]:
+        """The numbers that no rows can show, and what shows them."""
+        return {number: one.shown_by for number, one in INVARIANTS.items() if one.scope == "elsewhere"}
 
     def add(self, violations: list[Violation]) -> None:
         """Take violations over."""

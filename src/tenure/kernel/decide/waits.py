@@ -359,6 +359,11 @@ def end_wait(d: Draft, c: EndWait) -> Decision:
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
     waits = [w for w in open_waits(d) if w.kind in ("event", "time")]
+    if run.status == "waiting_approval":
+        raise TenureError(
+            "RUN_INVALID_TRANSITION",
+            "the run waits for people: only their decision ends that, never a resume",
+        )
     if run.status != "waiting_external" or not waits:
         raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")
     stand_behind(d, c.context, c.requester)

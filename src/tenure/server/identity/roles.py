@@ -74,6 +74,8 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /runs/{run_id}/undo": _LOOK,
         "POST /runs/{run_id}/pause": _STEER,
         "POST /runs/{run_id}/unpause": _STEER,
+        "POST /runs/{run_id}/revoke": _STEER,
+        "POST /runs/{run_id}/reported": _STEER,
         "POST /runs/{run_id}/signals/{name}": _STEER,
         "POST /agents/run": _STEER,
     },

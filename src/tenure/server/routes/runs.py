@@ -14,10 +14,9 @@ from tenure import ids
 from tenure.embedded import RunLine, RunView
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
-from tenure.kernel.machines import RUN
 from tenure.kernel.model import Run
 from tenure.orchestrator import documents
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Wanted, page
+from tenure.orchestrator.listing import FOREVER_US, NEWEST, Wanted, check_status, page
 from tenure.orchestrator.status_json import StatusDocument
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
@@ -58,12 +57,7 @@ async def list_runs(
     A page may have fewer than `limit` items, even none, and still a `next_cursor`: labels and workflows are looked for over a
     bounded number of runs at a time.
     """
-    if status is not None and status not in RUN.states:
-        raise TenureError(
-            "INVALID_INPUT",
-            f"{status!r} is no status of a run",
-            (Detail("status", f"is one of {', '.join(RUN.states)}"),),
-        )
+    check_status(status)
     if profile is not None:
         profiles.get(profile)
     wanted = Wanted(

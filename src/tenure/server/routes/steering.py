@@ -28,7 +28,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.decide.keyed import expired
 from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, page
+from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, check_status, page
 from tenure.server.call import Call
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
@@ -71,6 +71,28 @@ class StepState(msgspec.Struct, frozen=True, kw_only=True):
     """The run's."""
     step: str
     state: str
+
+
+class RevokeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which step is taken from its worker."""
+
+    step: Name | None = None
+    """Needed where several are worked on."""
+
+
+class Revoked(msgspec.Struct, frozen=True, kw_only=True):
+    """How the step is that was taken from its worker."""
+
+    id: str
+    """The run's."""
+    state: str
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the world has been told how it ended."""
+
+    id: str
+    reported: bool
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,6 +202,22 @@ async def unpause_run(request: Call, run_id: FromPath[str]) -> Paused:
 async def cancel_step(request: Call, run_id: FromPath[str], key: FromPath[str]) -> StepState:
     """In two phases, like a run: whoever is at work on it is asked to stop."""
     return StepState(id=run_id, step=key, state=await request.engine.cancel_step(run_id, key))
+
+
+@post("/runs/{run_id:str}/revoke", summary="Take a step from its worker", status_code=200)
+async def revoke_step(
+    request: Call, run_id: FromPath[str], data: JSONBody[RevokeRequest | None] = None
+) -> Revoked:
+    """What that worker still says does not count. The step is given out again while tries are left."""
+    step = None if data is None else data.step
+    return Revoked(id=run_id, state=await request.engine.revoke(run_id, step))
+
+
+@post("/runs/{run_id:str}/reported", summary="Say that a run's end was reported", status_code=200)
+async def report_run(request: Call, run_id: FromPath[str]) -> Reported:
+    """The world has been told how it ended: delta-ci shows it as REPORTED. Again changes nothing."""
+    await request.engine.mark_reported(run_id)
+    return Reported(id=run_id, reported=True)
 
 
 @patch("/runs/{run_id:str}", summary="Change labels and metadata")
@@ -317,6 +355,7 @@ async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Can
 
 async def _fitting(engine: Engine, asked: Filter) -> list[int]:
     """The runs that fit, newest first."""
+    check_status(asked.status, "filter.status")
     wanted = Wanted(
         status=asked.status,
         repo=asked.repo,
@@ -366,8 +405,10 @@ HANDLERS = [
     cancel_step,
     change_run,
     pause_run,
+    report_run,
     rerun_run,
     resume_run,
+    revoke_step,
     signal_run,
     unpause_run,
 ]

@@ -13,6 +13,7 @@ import msgspec
 from tenure import ids
 from tenure.kernel import profiles
 from tenure.orchestrator import status_json
+from tenure.orchestrator.listing import steps_known
 from tenure.orchestrator.step_views import maybe, moment
 from tenure.orchestrator.views import Views
 from tenure.server.http.etags import seen, tag_of
@@ -37,6 +38,7 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     """The length of its history: it grows with every change."""
     steps_total: int
+    """How many are known so far."""
     steps_done: int
     paused: bool
     parked: str | None
@@ -82,7 +84,7 @@ async def look(
             shown=await views.word(glance, profile),
             reason=glance.reason,
             events=glance.version,
-            steps_total=max(glance.steps_total, glance.steps_done),
+            steps_total=steps_known(glance),
             steps_done=glance.steps_done,
             paused=glance.paused,
             parked=glance.parked,

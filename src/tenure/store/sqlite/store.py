@@ -341,15 +341,15 @@ class SqliteStore(Beside):
 
     async def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a call while the file is locked, in small random pauses, until the deadline."""
-        deadline = time.monotonic() + self._busy_seconds
-        pause = PAUSE_SECONDS_MIN
+        patience, pause = self._busy_seconds, PAUSE_SECONDS_MIN
+        deadline = time.monotonic() + patience
         while True:
             try:
                 return call()
             except apsw.BusyError as busy:
                 if time.monotonic() >= deadline:
-                    message = f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
-                    raise TenureError("STORE_BUSY", message) from busy
+                    problem = TenureError("STORE_BUSY", f"{self.path} stayed locked for {patience:g} seconds")
+                    raise problem from busy
             except Exception as fault:
                 raise translated(fault, self.path) from fault
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))

@@ -1,0 +1,81 @@
+"""Labels, a report and a lease taken away, by hand, on both stores."""
+
+from tenure.embedded import StepSpec
+from tests.embedded.stage import stage
+from tests.embedded.test_engine import NOBODY, refused
+
+BUILD = StepSpec(name="build", retries=1)
+
+
+async def test_a_step_is_taken_from_its_worker_and_what_that_one_says_is_refused(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD])
+        assert (
+            "no worker has the run now"
+            in (await refused("RUN_INVALID_TRANSITION", engine.revoke(run))).message
+        )
+        lost = await engine.claim("bob")
+        await refused("STEP_NOT_FOUND", engine.revoke(run, "test"))
+        await refused("RUN_NOT_FOUND", engine.scoped(tenant="other").revoke(run))
+        assert await engine.revoke(run, actor="ada") == "ready"
+        await refused("LEASE_STALE", engine.complete(lost))
+        assert (await engine.events(run))[-1].actor == "ada"
+
+        await engine.claim("carol")
+        assert await engine.revoke(run, "build") == "failed", "its last try counted too"
+        assert (await engine.get(run)).reason == "STEP_LOST"
+        await refused("RUN_TERMINAL_STATE", engine.revoke(run))
+        await refused("RUN_NOT_FOUND", engine.revoke(NOBODY))
+
+
+async def test_of_several_steps_at_work_one_is_named(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [StepSpec(name="a"), StepSpec(name="b", needs=())])
+        leases = await engine.orchestrator.claim(
+            "bob", queues=["default|tool:a", "default|tool:b", "default"], limit=5
+        )
+        assert len(leases) == 2
+        assert "name one of a, b" in (await refused("INVALID_INPUT", engine.revoke(run))).message
+        assert await engine.revoke(run, "b") == "ready"
+        assert await engine.names(run) == {"a": "running", "b": "ready"}
+        assert await engine.revoke(run) == "ready", "the one that is left"
+
+
+async def test_a_step_that_is_being_canceled_ends_when_it_is_taken_from_its_worker(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD])
+        await engine.claim()
+        assert await engine.cancel(run) == "canceling"
+        assert await engine.revoke(run) == "canceled"
+        assert (await engine.get(run)).status == "canceled"
+
+
+async def test_labels_and_metadata_change_by_name_also_of_a_run_that_has_ended(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD], labels={"team": "a", "stage": "test"}, metadata={"pr": 7})
+        await engine.cancel(run)
+        await engine.update(run, labels={"team": "b", "stage": None}, metadata={"more": [1]}, actor="ada")
+        found = await engine.get(run)
+        assert (found.labels, found.metadata) == ({"team": "b"}, {"pr": 7, "more": [1]})
+        assert [line.id for line in await engine.list_runs(labels={"team": "b"})] == [run]
+        await refused("RUN_NOT_FOUND", engine.scoped(tenant="other").update(run, labels={"team": "c"}))
+
+
+async def test_whoever_changes_labels_stands_behind_the_run(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [StepSpec(name="ok", kind="approval")])
+        await engine.update(run, labels={"risk": "low"}, actor="ada")
+        await refused("APPROVER_IS_REQUESTER", engine.approve(run, approver="ada"))
+        assert await engine.approve(run, approver="bob") == "approved"
+
+
+async def test_the_end_of_a_run_is_reported_once_and_stays_what_it_was(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD], profile="delta-ci")
+        await refused("RUN_INVALID_TRANSITION", engine.mark_reported(run))
+        await engine.complete(await engine.claim())
+        await engine.mark_reported(run, actor="ci")
+        found = await engine.get(run)
+        assert (found.status, found.shown) == ("succeeded", "REPORTED")
+        await engine.mark_reported(run)
+        assert (await engine.get(run)).events == found.events
