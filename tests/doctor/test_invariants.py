@@ -1299,7 +1299,7 @@ def a_receipt_of_another_tenant(bundle: Bundle) -> None:
 
 def test_every_invariant_that_is_checked_has_a_damage_it_catches() -> None:
     caught = {case.values[0] for case in CASES} | {number for number, _, _ in WHOLE}
-    wanted = {number for number, invariant in INVARIANTS.items() if invariant.scope != "later"}
+    wanted = {number for number, invariant in INVARIANTS.items() if invariant.scope != "elsewhere"}
     assert sorted(wanted - caught) == []
 
 
@@ -1313,7 +1313,7 @@ def test_every_invariant_of_the_specification_is_in_the_table() -> None:
 def test_an_invariant_has_a_check_or_says_what_it_needs() -> None:
     whole = {number for number, _ in WHOLE_CHECKS}
     for number, invariant in INVARIANTS.items():
-        if invariant.scope == "later":
+        if invariant.scope == "elsewhere":
             assert invariant.needs, number
             assert not invariant.checks, number
         else:
