@@ -1310,11 +1310,11 @@ def test_every_invariant_of_the_specification_is_in_the_table() -> None:
     assert "I56" not in text
 
 
-def test_an_invariant_has_a_check_or_says_what_it_needs() -> None:
+def test_an_invariant_has_a_check_or_says_what_shows_it() -> None:
     whole = {number for number, _ in WHOLE_CHECKS}
     for number, invariant in INVARIANTS.items():
         if invariant.scope == "elsewhere":
-            assert invariant.needs, number
+            assert invariant.shown_by, number
             assert not invariant.checks, number
         else:
             assert invariant.checks or number in whole, number
