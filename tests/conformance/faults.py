@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import apsw
+import asyncpg
 
 from tenure.store.port import Transaction
 from tenure.store.postgres import PostgresStore
@@ -105,3 +106,19 @@ class HeldPostgres(PostgresStore):
 def held(place: Place) -> HeldSqlite | HeldPostgres:
     """A store whose commit can be held."""
     return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)
+
+
+async def waits_for_the_lock(place: Place) -> None:
+    """Return when somebody waits for what a held commit has locked."""
+    if place.kind == "sqlite":
+        for _ in range(100):  # the second writer is turned away again and again meanwhile
+            await asyncio.sleep(0)
+        return
+    connection = await asyncpg.connect(place.address)
+    try:
+        while not await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        ):
+            pass  # looking takes its time by itself
+    finally:
+        await connection.close()

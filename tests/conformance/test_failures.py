@@ -16,7 +16,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.model import Cap
 from tenure.orchestrator.sweeper import command_of
 from tenure.store.sqlite import SqliteStore
-from tests.conformance.faults import Faulty
+from tests.conformance.faults import Faulty, held, waits_for_the_lock
 from tests.conformance.world import Place, World, step
 
 
@@ -33,41 +33,89 @@ class RealDice:
         return self._random.randbytes(16)
 
 
+@pytest.mark.parametrize("first", ["completion", "tick"])
 @pytest.mark.parametrize("orchestrators", [1, 2])
 async def test_5_the_sweeper_read_before_a_completion_committed_the_completion_stands(
-    place: Place, orchestrators: int
+    place: Place, orchestrators: int, first: str
 ) -> None:
+    """In both orders: a heartbeat has moved the expiry that the sweeper's process remembers from its claim."""
     async with World(place, orchestrators=orchestrators) as w:
         sweeper = w.through(orchestrators - 1)
         run = await w.create(plan=["a", "b"], profile="delta-ci")
-        lease = await w.claim()
+        lease = await sweeper.claim()
         await w.at("10:00:50").beat(lease)  # the lease lives on; the moment set at the claim stays
         w.at("10:01:01")
         due = await sweeper.read("due", w.now, 10)
         assert [(timer.entity, timer.at) for timer in due] == [("step", 0)]
-        await w.complete(lease, b"done")
+        if first == "tick":
+            await sweeper.do(command_of(due[0]))
+        assert (await w.complete(lease, b"done")).state == "ok"
         before = await w.bundle(run)
-        for timer in due:  # what it read is out of date by now
-            await sweeper.do(command_of(timer))
+        await sweeper.do(command_of(due[0]))  # what it read is out of date by now
         assert await w.bundle(run) == before
         assert await w.states(run) == {"a": "succeeded", "b": "ready"}
+        assert [attempt.state for attempt in await w.attempts(run)] == ["succeeded"]
 
 
-async def test_5_the_same_for_a_completion_and_a_timeout_that_race(place: Place) -> None:
-    async with World(place, orchestrators=2) as w:
-        for _ in range(10):
-            run = await w.create(plan=["a"], profile="delta-ci")
-            lease = await w.claim()
-            w.later(59.9)
-            completion, _ = await asyncio.gather(
-                w.complete(lease),
-                w.through(1).do(c.Tick(run_id=run, entity="step", at=0, context=c.TIMER)),
-                return_exceptions=True,
-            )
-            done = not isinstance(completion, BaseException)
-            assert (await w.status(run) == "succeeded") == done
-            await w.later(61).sweep()
-            await w.work_off(run)
+async def test_5_a_completion_commits_first_and_the_timeout_that_waits_behind_it_finds_it(
+    place: Place,
+) -> None:
+    completing, sweeping = held(place), held(place)
+    async with World(place, stores=[completing, sweeping]) as w:
+        sweeper = w.through(1)
+        run = await sweeper.create(plan=["a"], profile="delta-ci")
+        lease = await sweeper.claim()  # the sweeper's process remembers the step as running
+        completing.hold.armed = True
+        completion = asyncio.create_task(w.at("10:00:58").complete(lease, b"done"))
+        await completing.hold.reached.wait()  # decided in time and saved, not yet committed
+
+        w.at("10:01:01")
+        (timer,) = await sweeper.read("due", w.now, 10)
+        timeout = asyncio.create_task(sweeper.do(command_of(timer)))
+        await waits_for_the_lock(place)
+        assert not timeout.done()
+
+        completing.hold.go.set()
+        assert (await completion).state == "ok"
+        await timeout
+        assert await w.status(run) == "succeeded"
+        assert await w.kinds(run) == ["create", "claim", "complete"]
+        assert await w.claims("carol") == []
+
+
+async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it_is_refused(
+    place: Place,
+) -> None:
+    completing, sweeping = held(place), held(place)
+    async with World(place, stores=[completing, sweeping]) as w:
+        sweeper = w.through(1)
+        run = await w.create(plan=["a"], profile="delta-ci")
+        lease = await w.claim()  # the worker's process remembers the step as running
+        w.at("10:01:01")
+        (timer,) = await sweeper.read("due", w.now, 10)
+        sweeping.hold.armed = True
+        timeout = asyncio.create_task(sweeper.do(command_of(timer)))
+        await sweeping.hold.reached.wait()
+
+        completing.shift(
+            w.hand.offset - us(3)
+        )  # it was in time when it was sent: the fence is what refuses it
+        completion = asyncio.create_task(w.complete(lease, b"done"))
+        await waits_for_the_lock(place)
+        assert not completion.done()
+
+        sweeping.hold.go.set()
+        await timeout
+        with pytest.raises(TenureError, match="LEASE_STALE"):
+            await completion
+        w.pin()
+        assert await w.states(run) == {"a": "ready"}
+        assert await w.kinds(run) == ["create", "claim", "lease_expired"]
+        await w.complete(await w.claim("carol"), b"done")
+        assert [(a.owner, a.lease) for a in await w.attempts(run)] == [
+            ("bob", "expired"),
+            ("carol", "completed"),
+        ]
 
 
 async def test_7_the_only_slot_of_a_capped_tenant_held_by_a_dead_worker_is_freed(place: Place) -> None:

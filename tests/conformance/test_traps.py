@@ -17,21 +17,10 @@ from tenure.kernel.model import Attempt, Cap
 from tenure.orchestrator import batch
 from tenure.store.port import Ambiguous, Conflict
 from tests.conformance.crowd import crowd
-from tests.conformance.faults import Faulty, HeldPostgres, held
+from tests.conformance.faults import Faulty, HeldPostgres, held, waits_for_the_lock
 from tests.conformance.world import Place, World, step
 
 # -------------------------------------------------------------------------------------- lock, then load
-
-
-async def blocked_backends(dsn: str) -> int:
-    connection = await asyncpg.connect(dsn)
-    try:
-        count: int = await connection.fetchval(
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        )
-        return count
-    finally:
-        await connection.close()
 
 
 @pytest.mark.parametrize("late", ["fail", "claim", "cancel"])
@@ -53,12 +42,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_step_that_changed_behind_
             "cancel": c.RequestCancel(run_id=run),
         }
         blocked = asyncio.create_task(other.do(commands[late]))
-        if place.kind == "postgres":
-            while await blocked_backends(place.address) == 0:
-                pass  # looking takes its time by itself
-        else:
-            for _ in range(100):  # SQLite's second writer is turned away again and again meanwhile
-                await asyncio.sleep(0)
+        await waits_for_the_lock(place)
         assert not blocked.done()
 
         first.hold.go.set()
