@@ -49,6 +49,32 @@ class Faulty:
         return result
 
 
+class Counting:
+    """A real store that counts the rows its transactions are answered with."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.rows = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
+        """As the store does it."""
+        result: T = await self._inner.transact(lambda: self._counted(make()), lane=lane, single=single)
+        return result
+
+    def _counted(self, transaction: Transaction[T]) -> Transaction[T]:
+        answer: Any = None
+        while True:
+            try:
+                asked = transaction.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # what the transaction returns
+            answer = yield asked
+            self.rows += len(answer) if isinstance(answer, list) else 0
+
+
 class _Hold:
     """Stops one commit just before it happens, its locks held, until it is let go."""
 
