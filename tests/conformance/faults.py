@@ -134,17 +134,18 @@ def held(place: Place) -> HeldSqlite | HeldPostgres:
     return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)
 
 
-async def waits_for_the_lock(place: Place) -> None:
-    """Return when somebody waits for what a held commit has locked."""
+async def waits_for_the_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
+    """Whether this waits for what a held commit has locked: seen to wait, or done without."""
     if place.kind == "sqlite":
         for _ in range(100):  # the second writer is turned away again and again meanwhile
             await asyncio.sleep(0)
-        return
+        return not waiting.done()
     connection = await asyncpg.connect(place.address)
     try:
-        while not await connection.fetchval(
+        while not waiting.done() and not await connection.fetchval(
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         ):
             pass  # looking takes its time by itself
     finally:
         await connection.close()
+    return not waiting.done()

@@ -73,10 +73,10 @@ async def test_5_a_completion_commits_first_and_the_timeout_that_waits_behind_it
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
         timeout = asyncio.create_task(sweeper.do(command_of(timer)))
-        await waits_for_the_lock(place)
-        assert not timeout.done()
+        waited = await waits_for_the_lock(place, timeout)
 
         completing.hold.go.set()
+        assert waited
         assert (await completion).state == "ok"
         await timeout
         assert await w.status(run) == "succeeded"
@@ -102,10 +102,10 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
             w.hand.offset - us(3)
         )  # it was in time when it was sent: the fence is what refuses it
         completion = asyncio.create_task(w.complete(lease, b"done"))
-        await waits_for_the_lock(place)
-        assert not completion.done()
+        waited = await waits_for_the_lock(place, completion)
 
         sweeping.hold.go.set()
+        assert waited
         await timeout
         with pytest.raises(TenureError, match="LEASE_STALE"):
             await completion
