@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import apsw
+import asyncpg
 
 from tenure.store.port import Transaction
 from tenure.store.postgres import PostgresStore
@@ -46,6 +47,32 @@ class Faulty:
         if self.after:
             raise self.after.popleft()
         return result
+
+
+class Counting:
+    """A real store that counts the rows its transactions are answered with."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.rows = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
+        """As the store does it."""
+        result: T = await self._inner.transact(lambda: self._counted(make()), lane=lane, single=single)
+        return result
+
+    def _counted(self, transaction: Transaction[T]) -> Transaction[T]:
+        answer: Any = None
+        while True:
+            try:
+                asked = transaction.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # what the transaction returns
+            answer = yield asked
+            self.rows += len(answer) if isinstance(answer, list) else 0
 
 
 class _Hold:
@@ -105,3 +132,20 @@ class HeldPostgres(PostgresStore):
 def held(place: Place) -> HeldSqlite | HeldPostgres:
     """A store whose commit can be held."""
     return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)
+
+
+async def waits_for_the_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
+    """Whether this waits for what a held commit has locked: seen to wait, or done without."""
+    if place.kind == "sqlite":
+        for _ in range(100):  # the second writer is turned away again and again meanwhile
+            await asyncio.sleep(0)
+        return not waiting.done()
+    connection = await asyncpg.connect(place.address)
+    try:
+        while not waiting.done() and not await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        ):
+            pass  # looking takes its time by itself
+    finally:
+        await connection.close()
+    return not waiting.done()

@@ -71,7 +71,6 @@ async def test_retries_exhausted_or_a_timeout_fail_the_run(place: Place) -> None
 
 @pytest.mark.clause("AGR-02")
 async def test_nothing_leads_back_or_out_of_completed_and_failed(place: Place) -> None:
-    order = ["requested", "queued", "running", "completed", "failed"]
     async with World(place) as w:
         done = await w.create(profile=AGR, plan=["a", gate(), "b"])
         await w.work_off(done)
@@ -79,10 +78,10 @@ async def test_nothing_leads_back_or_out_of_completed_and_failed(place: Place) -
         await w.work_off(done)
         failed = await w.create(profile=AGR, plan=["a"])
         await w.fail(await w.claim(), "INVALID_INPUT")
-        for run in (done, failed):
+        for run, end in ((done, "completed"), (failed, "failed")):
             events = await w.events(run)
             shown = run_words(AGR, events)
-            assert shown == sorted(shown, key=order.index)
+            assert shown == ["requested", "queued", "running", end]
             assert changes(shown) <= table(AGR, "run")
             for command in (
                 c.RequestCancel(run_id=run),

@@ -10,6 +10,7 @@ from tenure.clock import us
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.history import decode_body
+from tenure.store.port import Save, Transaction
 from tests.conformance.world import Place, World, step
 from tests.words import changes, document, edges, lives, run_words, step_words, table
 
@@ -255,13 +256,31 @@ async def test_where_the_policy_does_not_say_so_the_newer_run_waits_its_turn(pla
 async def test_a_key_whose_wake_up_was_lost_is_found_by_the_poll(place: Place) -> None:
     async with World(place) as w:
         same = {"profile": DCI, "plan": ["build"], "concurrency_key": "deploy"}
-        await w.create(**same)
-        second = await w.create(**same)
-        lease = await w.claim()
-        await w.complete(lease)
-        await w.crash()  # before it could tell anybody, or after: no matter
-        await w.later(6).sweep()
-        assert (await w.claim()).run_id == second
+        first, second, third = [await w.create(**same) for _ in range(3)]
+        await complete_and_lose_the_wake_up(w, first)
+        await w.at("10:00:04").sweep()
+        assert await w.claims() == []  # nobody has told the next one, and it has not looked yet
+        await w.at("10:00:06").sweep()  # whoever is first in line looks every five seconds
+        await complete_and_lose_the_wake_up(w, second)
+        await w.at("10:00:29").sweep()
+        assert await w.claims() == []
+        await w.at("10:00:31").sweep()  # whoever stands behind somebody does so every thirty
+        assert (await w.claim()).run_id == third
+
+
+async def complete_and_lose_the_wake_up(w: World, run: int) -> None:
+    """The run frees its key, and whoever it owes that to hears nothing of it, now or later."""
+    lease = await w.claim()
+    assert lease.run_id == run
+    await w.complete(lease)
+    await w.crash()
+    owed = await w.read("outbox_of", run)
+    assert [row.topic for row in owed] == ["key_freed"]
+
+    def lose() -> Transaction[None]:
+        yield Save(delivered=[(row.run_id, row.seq, row.part) for row in owed])
+
+    await w.store.transact(lose)
 
 
 # ------------------------------------------------------------------------------------------------- jobs

@@ -281,7 +281,8 @@ async def test_max_runs_per_min_refuses_an_api_call_and_delays_the_rest(place: P
         async with w.refuses("TENANT_RATE_LIMITED") as refusal:
             await w.create(profile=GOV, plan=["a"])
         assert refusal.value.retryable
-        assert refusal.value.data["retry_at"] - w.now <= us(61)
+        assert us(50) < refusal.value.data["retry_at"] - w.now <= us(60)
+        assert 50 < refusal.value.data["retry_after"] <= 60
         # A webhook is not lost: it is accepted and begins when the minute allows.
         later = [
             await w.through(n % 2).create(
