@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
-from tenure import ids
+from tenure import ids, own_profiles
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
@@ -44,6 +44,7 @@ from tenure.govern.ledger.keys import Keys
 from tenure.govern.policy.installing import installed
 from tenure.govern.signing import configured
 from tenure.kernel import commands as c
+from tenure.kernel import profiles
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
@@ -90,6 +91,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
     ) -> None:
+        own_profiles.load()
         self.url = _address(url)
         self.tenant = tenant
         self.workspace = workspace
@@ -480,6 +482,9 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         deleted, at = 0, before_us
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
             due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
+            due = [
+                run for run in due if profiles.find(run.profile) is not None
+            ]  # others are left to who has it
             if self.seals or await Book(self.store, self.tenant).size() > 0:
                 for run in due:
                     await sealed(self, self.sealing, run.id)
