@@ -256,9 +256,9 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def get(self, run_id: str) -> RunView:
-        """The run, with its input, output and error."""
-        return await self.views.run(ids.run_int(run_id))
+    async def get(self, run_id: str, profile: str | None = None) -> RunView:
+        """The run, with its input, output and error; in the words of its own profile, unless another is named."""
+        return await self.views.run(ids.run_int(run_id), profile)
 
     async def runs(
         self, *, status: str | None = None, repo: str | None = None, limit: int = 50
@@ -266,9 +266,9 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         """The newest runs."""
         return await self.list_runs(status=status, repo=repo, limit=limit)
 
-    async def steps(self, run_id: str) -> list[StepView]:
+    async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """The run's steps and checkpoints."""
-        return await self.views.steps(ids.run_int(run_id))
+        return await self.views.steps(ids.run_int(run_id), profile)
 
     async def events(self, run_id: str, *, after: int = 0) -> list[EventView]:
         """The run's history."""
@@ -463,8 +463,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
         await self.sweeper.sweep()
         owed = await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
-        if owed:
-            await self.orchestrator.deliver(owed)
+        await self.orchestrator.deliver(owed)
 
     # ----------------------------------------------------------------------------------------- retention
 
@@ -477,14 +476,12 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         return deleted
 
     async def _delete_some(self, status: str, before_us: int) -> int:
-        """One pass over the runs of a status, newest first; what shares its moment with a page's end is left
-        for the next pass."""
+        """One pass over the runs of a status, newest first; what shares its moment with a page's end is left for the
+        next pass, and what has a profile that is not here for a process that has it."""
         deleted, at = 0, before_us
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
-            due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
-            due = [
-                run for run in due if profiles.find(run.profile) is not None
-            ]  # others are left to who has it
+            here = [run for run in rows if profiles.find(run.profile)]
+            due = [run for run in here if (run.finished_at or before_us) < before_us]
             if self.seals or await Book(self.store, self.tenant).size() > 0:
                 for run in due:
                     await sealed(self, self.sealing, run.id)
