@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenure.config import PROFILES_VARIABLE, choose_profiles
 from tenure.errors import Detail, TenureError
-from tenure.kernel import profiles, refinement
+from tenure.kernel import profiles
 from tenure.kernel.profile import Profile, parse
-from tenure.kernel.refinement import Proof
 from tenure.limits import PROFILE_BYTES_MAX, PROFILES_OWN_MAX
+
+if TYPE_CHECKING:
+    from tenure.kernel.refinement import Proof
 
 
 class Own(msgspec.Struct, frozen=True):
@@ -60,12 +63,14 @@ def read(folder: Path) -> dict[str, Own]:
 
 
 def _proven(file: Path) -> tuple[Profile, Path, str]:
+    from tenure.kernel.refinement import prove  # most processes have nothing to prove
+
     text = text_of(file)
     try:
         profile = parse(text)
     except TenureError as refused:
         raise TenureError("PROFILE_INVALID", f"{file}: {refused.message}", refused.details) from refused
-    check_fits(file, refinement.prove(profile))
+    check_fits(file, prove(profile))
     return profile, file, text
 
 

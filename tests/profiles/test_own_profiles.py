@@ -88,7 +88,7 @@ def test_nothing_starts_with_a_bad_one(folder: Path) -> None:
     with pytest.raises(TenureError, match=r"PROFILE_INVALID.*a\.toml"):
         tenure.Engine(str(folder / "x.db"))
     with pytest.raises(TenureError, match=r"PROFILE_INVALID.*a\.toml"):
-        tenure.workflow(lambda: None, name="greet")
+        tenure.workflow(name="greet")(lambda: None)
 
 
 APPROVALS = (PACKAGED / "approval-runs.toml").read_text().replace('"approval-runs"', '"ours"', 1)

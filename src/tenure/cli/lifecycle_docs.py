@@ -21,7 +21,7 @@ def page() -> str:
         "",
         "One kernel, and five documents as views of it. The first part shows the kernel's machines, the second the",
         "profiles: each document's words and tables, what is shown beyond them and why, and what was proven.",
-        "Everything here is drawn from the tables the program runs on.",
+        "Everything here is drawn from the tables the program runs on. You can add [profiles of your own](profiles.md).",
         "",
         "## The kernel's machines",
         "",
