@@ -77,8 +77,8 @@ COMMANDS: dict[str, Line] = {
 """A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""
 
 
-WITHOUT_PROFILES = frozenset({"completion", "explain", "init", "lifecycle"})
-"""Commands that a broken profile does not hold up; `lifecycle` reads them itself, but for its `check`."""
+WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle"})
+"""Help and commands that a broken profile does not hold up; `lifecycle` reads them itself, but for its `check`."""
 
 
 class _Root(Lazy):
@@ -135,8 +135,8 @@ def _root(
         logs.prepared_by(log_to_stderr)
     else:
         log_to_stderr()
-        if context.invoked_subcommand not in WITHOUT_PROFILES:
-            _bring_profiles()
+    if context.invoked_subcommand not in WITHOUT_PROFILES:
+        _bring_profiles()
 
 
 def _bring_profiles() -> None:

@@ -462,8 +462,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
     async def settle(self) -> None:
         """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
         await self.sweeper.sweep()
-        owed = await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
-        await self.orchestrator.deliver(owed)
+        await self.orchestrator.deliver(await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX))
 
     # ----------------------------------------------------------------------------------------- retention
 
@@ -480,8 +479,7 @@ class Engine(Looking, Flows, OnceMore, Receipts, Costs, Proving, Undoing):
         next pass, and what has a profile that is not here for a process that has it."""
         deleted, at = 0, before_us
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
-            here = [run for run in rows if profiles.find(run.profile)]
-            due = [run for run in here if (run.finished_at or before_us) < before_us]
+            due = [r for r in rows if profiles.find(r.profile) and (r.finished_at or before_us) < before_us]
             if self.seals or await Book(self.store, self.tenant).size() > 0:
                 for run in due:
                     await sealed(self, self.sealing, run.id)
