@@ -1,4 +1,7 @@
-"""Which database to use: what was given, else TENURE_DB, else `tenure.db` in the current folder."""
+"""Which database to use: what was given, else TENURE_DB, else `tenure.db` in the current folder.
+
+And where a user's own profiles are: the folder that TENURE_PROFILES names, else nowhere.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from tenure.errors import TenureError
 
 DATABASE_VARIABLE = "TENURE_DB"
 DATABASE_DEFAULT = "tenure.db"
+PROFILES_VARIABLE = "TENURE_PROFILES"
 
 _POSTGRES = ("postgresql://", "postgres://")
 _MEMORY = re.compile(r":memory:|[?&]mode=memory(?:&|$)")
@@ -61,3 +65,9 @@ def choose_database(given: str | None = None, environment: Mapping[str, str] | N
     """The database to use: the one given, else the environment's, else the default."""
     found = os.environ if environment is None else environment
     return Database.parse(given or found.get(DATABASE_VARIABLE) or DATABASE_DEFAULT)
+
+
+def choose_profiles(environment: Mapping[str, str] | None = None) -> str | None:
+    """The folder of the user's own profiles; None where there are none."""
+    found = os.environ if environment is None else environment
+    return found.get(PROFILES_VARIABLE) or None

@@ -91,6 +91,11 @@ NOTICE_DEAD_SECONDS = 30 * 86_400.0
 """How long a webhook that could not be delivered is listed."""
 SWEEP_SECONDS = 0.25
 SWEEP_TIMERS_MAX = 500
+SET_ASIDE_MAX = 10_000
+"""Things that are due and left to other processes, which have the profile, by one sweeper or scheduler."""
+PROFILE_BYTES_MAX = 256 * 1024
+"""The file of a user's own profile."""
+PROFILES_OWN_MAX = 100
 WORKFLOW_BYTES_MAX = 256 * 1024
 """A workflow file."""
 WORKFLOW_DEPTH_MAX = 32

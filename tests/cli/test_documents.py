@@ -145,9 +145,18 @@ def test_steps_checkpoints_and_idempotency_records_lie_below_it(tenure: Tenure) 
     ]
 
 
+def test_any_profile_has_words_for_a_run(tenure: Tenure) -> None:
+    run = tenure(*CREATE).out.strip()
+    shown = tenure("runs", "show", run, "--profile", "delta-ci", "--json").json()
+    assert (shown["run"]["status"], shown["run"]["shown"]) == ("queued", "QUEUED")
+    assert shown["steps"][0]["shown"] == "QUEUED"
+    assert "queued (QUEUED in delta-ci)" in tenure("runs", "show", run, "--profile", "delta-ci").out
+    assert "PROFILE_NOT_FOUND" in tenure("runs", "show", run, "--profile", "nobodys").err
+
+
 def test_what_has_no_document_is_refused(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
-    other = tenure("runs", "show", run, "--profile", "delta-ci", "--json")
+    other = tenure("runs", "show", run, "--profile", "delta-ci", "--json", "--at", "steps")
     assert other.code == 1
     assert "git-with-intent has one" in other.err
     assert "STEP_NOT_FOUND" in tenure("runs", "show", run, *GWI, "--at", "steps/nope").err

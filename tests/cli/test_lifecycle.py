@@ -1,6 +1,7 @@
 """`tenure lifecycle` and the frame of the command line, run as a person would."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from tests.profiles.samples import PLAIN
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def tenure(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def tenure(*arguments: str, cwd: Path = ROOT, own: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from tenure.cli.main import main; main()", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    env = os.environ if own is None else {**os.environ, "TENURE_PROFILES": str(own)}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_bare_tenure_teaches() -> None:
@@ -167,6 +169,70 @@ def test_check_refuses_a_slow_heartbeat(tmp_path: Path) -> None:
 def test_check_of_a_file_that_is_not_there_is_a_wrong_use(tmp_path: Path) -> None:
     assert tenure("lifecycle", "check", str(tmp_path / "none.toml")).returncode == 2
     assert tenure("lifecycle", "check", str(tmp_path)).returncode == 2
+
+
+def test_check_refuses_one_of_our_names(tmp_path: Path) -> None:
+    shown = checked(tenure("lifecycle", "show", "delta-ci", "--toml").stdout, tmp_path)
+    assert shown.returncode == 1
+    assert "error PROFILE_INVALID" in shown.stderr
+    assert "the name of a profile of ours, 'delta-ci'" in shown.stderr
+
+
+# -------------------------------------------------------------------------------------------- own profiles
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_a_profile_is_printed_as_its_file_to_start_from(name: str) -> None:
+    file = ROOT / f"src/tenure/kernel/profiles/{name}.toml"
+    assert tenure("lifecycle", "show", name, "--toml").stdout == file.read_text()
+
+
+def test_own_profiles_are_shown_as_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(PLAIN)
+    listed = json.loads(tenure("lifecycle", "list", "--json", own=tmp_path).stdout)
+    assert [line["name"] for line in listed if line["own"]] == ["plain"]
+    assert "mine.toml" in tenure("lifecycle", "list", own=tmp_path).stdout
+    assert f"a profile of your own: {file}" in tenure("lifecycle", "show", "plain", own=tmp_path).stdout
+    assert tenure("lifecycle", "show", "plain", "--toml", own=tmp_path).stdout == PLAIN
+    proven = tenure("lifecycle", "prove", own=tmp_path).stdout
+    assert proven.count("plain (own)") == 4
+    assert f"{len(profiles.names()) + 1} profiles" in proven
+    assert tenure("lifecycle", "docs", "--check", own=tmp_path).returncode == 0
+
+
+def test_a_run_of_an_own_profile_is_shown_in_its_words(tmp_path: Path) -> None:
+    source = tenure("lifecycle", "show", "delta-ci", "--toml").stdout
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "ours.toml").write_text(source.replace('name = "delta-ci"', 'name = "ours"', 1))
+    (tmp_path / "app.py").write_text(
+        "import tenure\n\n@tenure.workflow(profile='ours')\ndef greet() -> str:\n    return 'hello'\n"
+    )
+    own = tmp_path / "own"
+    done = tenure("run", "app.py", "--json", cwd=tmp_path, own=own)
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(tenure("runs", "list", "--json", cwd=tmp_path, own=own).stdout)
+    assert (line["profile"], line["shown"]) == ("ours", "SUCCESS")
+    other = tenure("runs", "show", line["id"], "--profile", "ours", "--json", cwd=tmp_path, own=own)
+    assert '"SUCCESS"' in other.stdout
+    # Without it: the same run in the kernel's words, and a clear refusal of what needs the profile.
+    (line,) = json.loads(tenure("runs", "list", "--json", cwd=tmp_path).stdout)
+    assert (line["profile"], line["shown"]) == ("ours", "succeeded")
+    assert "PROFILE_NOT_FOUND" in tenure("runs", "show", line["id"], "--profile", "ours", cwd=tmp_path).stderr
+    assert "PROFILE_NOT_FOUND" in tenure("run", "app.py", cwd=tmp_path).stderr
+
+
+def test_nothing_starts_with_a_bad_profile_but_what_helps_to_mend_it(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("name = 1")
+    for words in (("runs", "list"), ("doctor",), ("serve",), ("lifecycle", "list"), ("lifecycle", "prove")):
+        ended = tenure(*words, cwd=tmp_path, own=tmp_path)
+        assert ended.returncode == 1
+        assert "error PROFILE_INVALID" in ended.stderr
+        assert str(bad) in ended.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.toml"]
+    assert "name: Expected `str`" in tenure("lifecycle", "check", str(bad), own=tmp_path).stderr
+    assert tenure("explain", "PROFILE_INVALID", own=tmp_path).returncode == 0
 
 
 # --------------------------------------------------------------------------------------------------- docs

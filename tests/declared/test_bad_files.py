@@ -59,6 +59,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ONE + "timeout: 1:30\n",
         ["5:10: timeout: '1:30' is no length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
     ),
+    "a profile that is no name": (ONE + "profile: Delta CI\n", [
+        ("5:10: profile: must be one of agent-runs, approval-runs, delta-ci, git-with-intent, governed-runtime, tenure,"
+         " not Delta CI"),
+    ]),
     "an unknown profile": (ONE + "profile: governed\n", [
         ("5:10: profile: must be one of agent-runs, approval-runs, delta-ci, git-with-intent, governed-runtime, tenure,"
         " not governed; did you mean 'governed-runtime'?"),

@@ -15,7 +15,7 @@ from tools import workflow_schema
 RELEASE = Path(__file__).parent / "release.yaml"
 SHAPES = (
     "no map", "nothing in it", "a misspelled key", "a name that is a number", "a name with blanks", "no length of time",
-    "no time at all", "sexagesimal", "an unknown profile", "no steps", "steps that are a map", "a step that is a text",
+    "no time at all", "sexagesimal", "a profile that is no name", "no steps", "steps that are a map", "a step that is a text",
     "a step without a kind", "a step of two kinds", "a step without an id", "a key of another kind",
     "an id with blanks", "too many retries", "retries that are a text", "a wrong delay", "an unknown tier",
     "an environment that is none", "a wrong type", "a bar in a queue",

@@ -14,6 +14,7 @@ from tenure.kernel.model import Cap
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.orchestrator.views import decoded, moment
 from tests.embedded.stage import queues, stage
+from tests.profiles.own import OURS, bring, having
 
 BUILD = StepSpec(name="build")
 NOBODY = "run_2026-02-14_080000_abc123"
@@ -382,6 +383,21 @@ async def test_retention_deletes_what_ended_before_and_nothing_else(
         assert {line.id for line in await engine.runs()} == {young, still}
         await refused("RUN_NOT_FOUND", engine.get(old[0]))
         assert (await engine.store.read("orphan_rows")) == []
+
+
+async def test_retention_leaves_runs_of_a_profile_that_is_not_here(url: str) -> None:
+    with having(OURS):
+        async with stage(url) as engine:
+            theirs = await engine.create("w", [BUILD], profile="ours")
+            for run in (theirs, await engine.create("w", [BUILD])):
+                await engine.cancel(run)
+            await engine.later(3600)
+            limit = datetime.fromtimestamp((await engine.store.read("now"))[0].now_us / 1e6, UTC)
+            bring()
+            assert await engine.delete_finished(limit) == 1
+            assert [line.id for line in await engine.runs()] == [theirs]
+            bring(OURS)
+            assert await engine.delete_finished(limit) == 1
 
 
 # ------------------------------------------------------------------------------------------ plan files

@@ -11,8 +11,10 @@ import pytest
 from tenure.clock import us
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
+from tests.profiles.own import bring, having
 from tests.server.playing import claim, complete, done, failed, recorded
 from tests.server.stage import Site, problem, site
+from tests.server.workflows import register
 
 SEEDS = Path(__file__).parents[2] / "docs/spec/seeds"
 GWI = {"profile": "git-with-intent"}
@@ -184,6 +186,31 @@ async def test_every_profile_has_its_words_everywhere(url: str) -> None:
         ):
             answer = await viewer.get(path, params={"profile": "nobodys"})
             assert (answer.status_code, problem(answer)) == (404, "PROFILE_NOT_FOUND"), path
+
+
+async def test_runs_have_own_profiles_and_a_server_without_them_serves_all_others(url: str) -> None:
+    own = (Path(profiles.__file__).parent / "delta-ci.toml").read_text().replace('"delta-ci"', '"ours"', 1)
+    with having(own):
+        async with site(url) as s:
+            await register(s.engine)
+            operator = await s.as_("operator")
+            asked = {"workflow": "echo", "profile": "ours", "input": {"word": "a"}}
+            made = await operator.post("/runs", json=asked, headers={"Idempotency-Key": "one"})
+            assert (made.status_code, made.json()["profile"], made.json()["shown"]) == (201, "ours", "QUEUED")
+            run, other = made.json()["id"], await a_run(s)
+            assert (await operator.get(f"/runs/{other}", params={"profile": "ours"})).json()[
+                "shown"
+            ] == "QUEUED"
+
+            bring()
+            refused = await operator.post(f"/runs/{run}/cancel", json={})
+            assert (refused.status_code, problem(refused)) == (503, "PROFILE_NOT_HERE")
+            listed = (await operator.get("/runs")).json()["items"]
+            assert {line["id"]: line["shown"] for line in listed} == {run: "queued", other: "queued"}
+            assert (await operator.get(f"/runs/{run}/status")).json()["shown"] == "queued"
+            assert (await operator.get(f"/runs/{run}/steps")).status_code == 200
+            assert (await operator.post(f"/runs/{other}/cancel", json={})).status_code < 300
+            assert (await operator.get("/metrics")).status_code == 200
 
 
 @pytest.mark.clause("GWI-24")

@@ -29,7 +29,7 @@ class Desk(Protocol):
         """What starts runs by the clock: see `embedded.schedules.Schedules`."""
         ...
 
-    async def get(self, run_id: str) -> RunView:
+    async def get(self, run_id: str, profile: str | None = None) -> RunView:
         """The run, with its input, output and error."""
         ...
 
@@ -50,7 +50,7 @@ class Desk(Protocol):
         """The newest runs that fulfil all conditions."""
         ...
 
-    async def steps(self, run_id: str) -> list[StepView]:
+    async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """Its steps and checkpoints."""
         ...
 

@@ -14,10 +14,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tenure import own_profiles
 from tenure.cli import lifecycle_docs
 from tenure.cli.console import counted, err, out, print_json
 from tenure.cli.mermaid import profile_diagram
-from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles, refinement
 from tenure.kernel.profile import ENTITIES, Beside, Beyond, Entity, Profile, Row
 from tenure.kernel.refinement import Proof
@@ -41,16 +41,16 @@ def register(app: typer.Typer) -> None:
 
 @_app.command("list")
 def list_profiles(as_json: _Json = False) -> None:
-    """List the profiles: which document each follows, and how it recovers."""
+    """List the profiles: which document each follows, how it recovers, and whose it is."""
+    own_profiles.load()
     if as_json:
         print_json([_line(profiles.get(name)) for name in profiles.names()])
         return
-    table = _table("profile", "title", "document", "recovery", "tries", "lease")
+    table = _table("profile", "title", "document", "recovery", "tries", "lease", "from")
     for name in profiles.names():
         p = profiles.get(name)
-        table.add_row(
-            name, p.title, p.document, p.recovery, str(p.timing.attempts_max), f"{p.timing.lease_seconds:g} s"
-        )
+        figures = (str(p.timing.attempts_max), f"{p.timing.lease_seconds:g} s")
+        _fill(table, [(name, p.title, p.document, p.recovery, *figures, _origin(name))])
     out().print(table)
 
 
@@ -59,12 +59,18 @@ def show(
     name: Annotated[str, typer.Argument(help="A profile's name, see `tenure lifecycle list`.")],
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid state diagram.")] = False,
     entity: Annotated[str, typer.Option(help="Only run, step, attempt or lease.")] = "",
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print the profile's file, as a start for one of your own.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Show a profile: its words, tables, owners, timing, failure rules and edges beyond its document."""
+    own = own_profiles.load()
     profile = profiles.get(name)
     only = _entity(entity)
-    if mermaid:
+    if as_toml:
+        print(own[name].text if name in own else profiles.text_of(name), end="")
+    elif mermaid:
         print(profile_diagram(profile, only))
     elif as_json:
         print_json({"profile": msgspec.to_builtins(profile), "proof": _proof_json(refinement.prove(profile))})
@@ -75,6 +81,7 @@ def show(
 @_app.command()
 def prove(as_json: _Json = False) -> None:
     """Prove that the kernel is sound and that every profile stays within its own tables."""
+    own_profiles.load()
     kernel = refinement.kernel_problems()
     proofs = [refinement.prove(profiles.get(name)) for name in profiles.names()]
     if as_json:
@@ -104,20 +111,12 @@ def check(
     as_json: _Json = False,
 ) -> None:
     """Check a profile file of your own: its form first, then the same proof as `prove`."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise TenureError("PROFILE_INVALID", f"{file} is not UTF-8 text", (Detail("", str(e)),)) from e
-    proof = refinement.prove(profiles.load_text(text))
+    proof = refinement.prove(profiles.load_text(own_profiles.text_of(file)))
     if as_json:
         print_json(_proof_json(proof))
     else:
         _show_proofs([proof])
-    if proof.problems:
-        details = tuple(Detail(e.entity, problem) for e in proof.entities for problem in e.problems)
-        raise TenureError(
-            "PROFILE_INVALID", f"{file} does not fit the kernel: {counted(len(details), 'problem')}", details
-        )
+    own_profiles.check_fits(file, proof)
     if not as_json:
         _show_sum([proof])
 
@@ -156,6 +155,11 @@ def _entity(name: str) -> Entity | None:
     return None
 
 
+def _origin(name: str) -> str:
+    own = own_profiles.load().get(name)
+    return "tenure" if own is None else str(own.file)
+
+
 def _table(*columns: str, title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for column in columns:
@@ -173,6 +177,8 @@ def _show(profile: Profile, only: Entity | None) -> None:
     console = out()
     console.print(Text(f"{profile.title} ({profile.name})", style="bold"))
     console.print(Text(f"follows: {profile.document}"))
+    if profile.name in profiles.own():
+        console.print(Text(f"a profile of your own: {_origin(profile.name)}"))
     for line in lifecycle_docs.traits(profile):
         console.print(Text(line))
     console.print(_fill(_table("timing", "default"), lifecycle_docs.timing_rows(profile)))
@@ -220,8 +226,9 @@ def _show_proofs(proofs: list[Proof]) -> None:
     for proof in proofs:
         for e in proof.entities:
             whose = " (the kernel's table)" if e.kernel_table else ""
+            own = " (own)" if proof.profile in profiles.own() else ""
             table.add_row(
-                proof.profile,
+                proof.profile + own,
                 e.entity,
                 f"{e.edges_realised} of {e.edges_total}{whose}",
                 str(e.beside or "-"),
@@ -252,6 +259,7 @@ def _line(profile: Profile) -> dict[str, Any]:
         "recovery": profile.recovery,
         "attempts_max": profile.timing.attempts_max,
         "lease_seconds": profile.timing.lease_seconds,
+        "own": profile.name in profiles.own(),
     }
 
 

@@ -21,7 +21,7 @@ def page() -> str:
         "",
         "One kernel, and five documents as views of it. The first part shows the kernel's machines, the second the",
         "profiles: each document's words and tables, what is shown beyond them and why, and what was proven.",
-        "Everything here is drawn from the tables the program runs on.",
+        "Everything here is drawn from the tables the program runs on. You can add [profiles of your own](profiles.md).",
         "",
         "## The kernel's machines",
         "",
@@ -30,7 +30,7 @@ def page() -> str:
         lines += _machine(machine)
     lines += ["## Moves", "", *_moves()]
     lines += ["## Profiles", "", *_summary()]
-    for name in profiles.names():
+    for name in profiles.built_in():
         lines += _profile(profiles.get(name))
     return "\n".join(lines).rstrip() + "\n"
 
@@ -146,7 +146,7 @@ def _joint(here: Joint) -> str:
 
 def _summary() -> list[str]:
     rows = []
-    for name in profiles.names():
+    for name in profiles.built_in():
         for e in refinement.prove(profiles.get(name)).entities:
             whose = " (the kernel's table)" if e.kernel_table else ""
             result = "proven" if not e.problems else f"{len(e.problems)} problems"

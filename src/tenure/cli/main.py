@@ -77,6 +77,10 @@ COMMANDS: dict[str, Line] = {
 """A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""
 
 
+WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle"})
+"""Help and commands that a broken profile does not hold up; `lifecycle` reads them itself, but for its `check`."""
+
+
 class _Root(Lazy):
     """The commands above."""
 
@@ -132,6 +136,18 @@ def _root(
         logs.prepared_by(log_to_stderr)
     else:
         log_to_stderr()
+    if context.invoked_subcommand not in WITHOUT_PROFILES:
+        _bring_profiles()
+
+
+def _bring_profiles() -> None:
+    """The user's own profiles, for the whole command; without any, nothing is imported."""
+    from tenure.config import choose_profiles
+
+    if choose_profiles() is not None:
+        from tenure import own_profiles
+
+        own_profiles.load()
 
 
 def main() -> None:

@@ -181,6 +181,10 @@ def list_runs(
         show_list(lines)
 
 
+DOCUMENTED = "git-with-intent"
+"""The profile whose document says what a run looks like as JSON."""
+
+
 @_app.command()
 def show(
     run: RunArg,
@@ -190,7 +194,7 @@ def show(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="With --json: the run as the document of this profile has it (git-with-intent has one)."
+            help="In the words of this profile; git-with-intent, with --json: as its document has it."
         ),
     ] = None,
     at: Annotated[
@@ -207,20 +211,21 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run with its steps, in the kernel's words and in its profile's."""
-    if profile is not None or at is not None:
+    if profile == DOCUMENTED or at is not None:
         if not as_json:
             raise typer.BadParameter("a profile's document is JSON: add --json", param_hint="--profile")
         print_json(ask(db, tenant, lambda desk: desk.document(run, profile or "", at)))
         return
 
     async def call(desk: Desk) -> tuple[RunView, list[StepView], Why, RunCosts]:
-        return await desk.get(run), await desk.steps(run), await desk.why(run), await desk.costs(run)
+        view, steps = await desk.get(run, profile), await desk.steps(run, profile)
+        return view, steps, await desk.why(run), await desk.costs(run)
 
     view, steps, reason, costs = ask(db, tenant, call)
     if as_json:
         print_json({"run": view, "steps": steps, "costs": costs.lines, "spent": costs, "why": reason})
     else:
-        show_run(view, steps, reason, costs, everything=everything)
+        show_run(view, steps, reason, costs, everything=everything, words=profile)
 
 
 @_app.command()

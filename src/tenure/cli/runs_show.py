@@ -198,16 +198,22 @@ def costs_text(costs: Iterable[CostView]) -> str:
 
 
 def show_run(
-    run: RunView, steps: list[StepView], why: Why, costs: RunCosts, *, everything: bool = False
+    run: RunView,
+    steps: list[StepView],
+    why: Why,
+    costs: RunCosts,
+    *,
+    everything: bool = False,
+    words: str | None = None,
 ) -> None:
-    """One run: what it is, how it is, its steps."""
+    """One run: what it is, how it is, its steps; in the words of its own profile, unless others are named."""
     console = out()
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     facts.add_row("run", run.id)
     facts.add_row("workflow", shown(f"{run.workflow} (version {run.code_version})"))
-    word = run.status if run.shown == run.status else f"{run.shown} in {run.profile}"
+    word = run.status if run.shown == run.status else f"{run.shown} in {words or run.profile}"
     facts.add_row("status", state_text(run.status, word))
     facts.add_row("why", shown(why.text))
     optional: list[tuple[str, Any]] = [

@@ -83,9 +83,9 @@ class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
 
     # ----------------------------------------------------------------------------------------- reading
 
-    async def get(self, run_id: str) -> RunView:
-        """The run, with its input, output and error."""
-        return await self._to.get(_run(run_id), RunView)
+    async def get(self, run_id: str, profile: str | None = None) -> RunView:
+        """The run, with its input, output and error; in the words of its own profile, unless another is named."""
+        return await self._to.get(_run(run_id), RunView, profile=profile)
 
     async def version(self, run_id: str) -> int:
         """How long its history is: whether there is something new."""
@@ -114,9 +114,9 @@ class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
             parked="true" if parked else None,
         )
 
-    async def steps(self, run_id: str) -> list[StepView]:
+    async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """Its steps and checkpoints."""
-        return await self._to.pages(f"{_run(run_id)}/steps", StepView)
+        return await self._to.pages(f"{_run(run_id)}/steps", StepView, profile=profile)
 
     async def events(self, run_id: str, *, after: int = 0) -> list[EventView]:
         """Its history."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenure import money
+from tenure.declared.document import Node, Path, Problems
 from tenure.declared.shapes import (
     Either,
     Field,
@@ -22,6 +23,7 @@ from tenure.declared.shapes import (
     Whole,
 )
 from tenure.kernel import profiles
+from tenure.kernel.profile import NAME_PATTERN
 from tenure.limits import (
     EXPRESSION_BYTES_MAX,
     INTEGER_MAX,
@@ -50,6 +52,24 @@ _queue = Text(
     doc="The queue whose workers take the step.",
 )
 _seconds = Length()
+
+
+class _Profile(Text, frozen=True, kw_only=True):
+    """The name of a profile. Which own ones there are is known when a file is read, not to the published schema."""
+
+    def read(self, node: Node, path: Path, problems: Problems) -> Any:
+        """A name that there is."""
+        return Text(what=self.what, choices=profiles.names()).read(node, path, problems)
+
+    def schema(self) -> dict[str, Any]:
+        """One of ours, for editors to offer, or a name that somebody may have given an own one."""
+        return {
+            "anyOf": [
+                {"enum": [*profiles.built_in()]},
+                {"type": "string", "pattern": f"^(?:{NAME_PATTERN})$"},
+            ]
+        }
+
 
 RETRY = Record(
     what="retry",
@@ -311,11 +331,7 @@ WORKFLOW = Record(
         ),
         Field(
             name="profile",
-            shape=Text(
-                what="a profile",
-                choices=profiles.names(),
-                doc=f"Whose lifecycle it has. Default: {DEFAULT_PROFILE}.",
-            ),
+            shape=_Profile(what="a profile", doc=f"Whose lifecycle it has. Default: {DEFAULT_PROFILE}."),
         ),
         Field(name="timeout", shape=Length(doc="For the whole run. Default: the profile's.")),
         Field(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tenure import own_profiles
 from tenure.declared import rules
 from tenure.declared.document import Problems, read
 from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
@@ -25,6 +26,7 @@ VERSION_DIGITS = 12
 
 def load(text: str, source: str = "<text>") -> Declared:
     """A workflow from the text of its file; WORKFLOW_INVALID names every problem with its line and column."""
+    own_profiles.load()
     problems = Problems(source)
     root = read(text, problems)
     data = WORKFLOW.read(root, (), problems)

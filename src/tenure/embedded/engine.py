@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
-from tenure import ids
+from tenure import ids, own_profiles
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
@@ -45,6 +45,7 @@ from tenure.govern.ledger.keys import Keys
 from tenure.govern.policy.installing import installed
 from tenure.govern.signing import configured
 from tenure.kernel import commands as c
+from tenure.kernel import profiles
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
@@ -91,6 +92,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
     ) -> None:
+        own_profiles.load()
         self.url = _address(url)
         self.tenant = tenant
         self.workspace = workspace
@@ -255,9 +257,9 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def get(self, run_id: str) -> RunView:
-        """The run, with its input, output and error."""
-        return await self.views.run(ids.run_int(run_id))
+    async def get(self, run_id: str, profile: str | None = None) -> RunView:
+        """The run, with its input, output and error; in the words of its own profile, unless another is named."""
+        return await self.views.run(ids.run_int(run_id), profile)
 
     async def runs(
         self, *, status: str | None = None, repo: str | None = None, limit: int = 50
@@ -265,9 +267,9 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
         """The newest runs."""
         return await self.list_runs(status=status, repo=repo, limit=limit)
 
-    async def steps(self, run_id: str) -> list[StepView]:
+    async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """The run's steps and checkpoints."""
-        return await self.views.steps(ids.run_int(run_id))
+        return await self.views.steps(ids.run_int(run_id), profile)
 
     async def events(self, run_id: str, *, after: int = 0) -> list[EventView]:
         """The run's history."""
@@ -460,9 +462,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
     async def settle(self) -> None:
         """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
         await self.sweeper.sweep()
-        owed = await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
-        if owed:
-            await self.orchestrator.deliver(owed)
+        await self.orchestrator.deliver(await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX))
 
     # ----------------------------------------------------------------------------------------- retention
 
@@ -475,11 +475,11 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
         return deleted
 
     async def _delete_some(self, status: str, before_us: int) -> int:
-        """One pass over the runs of a status, newest first; what shares its moment with a page's end is left
-        for the next pass."""
+        """One pass over the runs of a status, newest first; what shares its moment with a page's end is left for the
+        next pass, and what has a profile that is not here for a process that has it."""
         deleted, at = 0, before_us
         while rows := await self.store.read("runs_by_status", self.tenant, status, at, RETENTION_PAGE):
-            due = [run for run in rows if run.finished_at is not None and run.finished_at < before_us]
+            due = [r for r in rows if profiles.find(r.profile) and (r.finished_at or before_us) < before_us]
             if self.seals or await Book(self.store, self.tenant).size() > 0:
                 for run in due:
                     await sealed(self, self.sealing, run.id)

@@ -217,10 +217,17 @@ CODES: dict[str, ErrorSpec] = {
     ),
     # ---------------------------------------------------------------------------------------- profiles
     "PROFILE_NOT_FOUND": spec(404, "There is no such profile.", "List them with `tenure lifecycle list`."),
+    "PROFILE_NOT_HERE": spec(
+        503,
+        "This process does not have the profile of the run, so it cannot decide about it; another one may.",
+        "Start every process with the same TENURE_PROFILES; docs/profiles.md explains it. Then try again.",
+        retryable=True,
+    ),
     "PROFILE_INVALID": spec(
         422,
         "The profile file is malformed or breaks the kernel's lifecycle.",
-        "Correct the places named in the details; `tenure lifecycle show NAME --json` shows a profile that is right.",
+        "Correct the places named in the details; `tenure lifecycle show NAME --toml` prints a file that is right,"
+        " and docs/profiles.md explains it.",
     ),
     # ------------------------------------------------------------------------------------------ stores
     "STORE_UNAVAILABLE": spec(

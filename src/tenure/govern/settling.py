@@ -244,7 +244,7 @@ class Settling:
             return asked
         if tries > action.ask.retries:
             return None
-        timing = profiles.get(action.fence.profile).timing
+        timing = profiles.words_of(action.fence.profile).timing
         return max(asked, retry.delay_us(timing.backoff, tries, timing.jitter, self._chance, None) / 1e6)
 
     # ------------------------------------------------------------------------------- answers that were lost

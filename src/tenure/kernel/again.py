@@ -194,7 +194,7 @@ def plan_of(
         for idx in step.dependents.split(",") if step.dependents else ():
             if int(idx) in kept:
                 needs[int(idx)].append(step.name)
-    strict = profiles.get(old.run.profile).strict_sequence
+    strict = profiles.of_run(old.run.profile).strict_sequence
     plan = []
     for before, step in zip([None, *steps[:-1]], steps, strict=True):
         wanted = needs[step.idx]

@@ -138,7 +138,7 @@ class Draft:
         self._run: Run | None = None
         self._timed_out = False
         self._waits_of: dict[int, list[Wait]] | None = None
-        self.profile: Profile | None = None if run is None else profiles.get(run.profile)
+        self.profile: Profile | None = None if run is None else profiles.of_run(run.profile)
 
     # ------------------------------------------------------------------------------------------ rows
 

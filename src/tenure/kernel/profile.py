@@ -30,7 +30,8 @@ ENTITIES: tuple[Entity, ...] = get_args(Entity)
 MACHINE_OF: dict[Entity, Machine] = {"run": RUN, "step": STEP, "attempt": ATTEMPT, "lease": LEASE}
 OWNERS = (ORCHESTRATOR, RUNNER, REPORTER, PERSON)
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+NAME_PATTERN = "[a-z][a-z0-9-]{0,62}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -490,9 +490,9 @@ class Orchestrator:
 
     # ----------------------------------------------------------------------------------------- outbox
 
-    async def deliver(self, rows: Iterable[Outbox]) -> int:
-        """Tell other runs what they are owed; what fails is found again by the sweeper."""
-        return await deliver(self, rows)
+    async def deliver(self, rows: Iterable[Outbox], lacking: list[Outbox] | None = None) -> int:
+        """Tell other runs what they are owed; what fails is found again by the sweeper. See `outbox.deliver`."""
+        return await deliver(self, rows, lacking)
 
 
 def _lost_race(item: Item, fault: Exception) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel import profiles
 from tenure.kernel.actions import MarkReversed
 from tenure.kernel.capability import capability, flow
 from tenure.kernel.commands import (
@@ -36,8 +37,10 @@ log = get_logger(__name__)
 _create = msgspec.msgpack.Decoder(CreateRun)
 
 
-async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
-    """Carry out what these rows say; how many were."""
+async def deliver(
+    orchestrator: Orchestrator, rows: Iterable[Outbox], lacking: list[Outbox] | None = None
+) -> int:
+    """Carry out what these rows say; how many were. Rows that are for a process with another profile go to `lacking`."""
     done = 0
     for row in rows:
         key = (row.run_id, row.seq, row.part)
@@ -45,6 +48,8 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
             if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
                 continue  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
             command = await _command(orchestrator, row)
+            if isinstance(command, CreateRun):
+                profiles.of_run(command.profile)  # whoever owes it has it: the run can be made, only not here
             if command is None:
                 await orchestrator.store.transact(partial(_forget, key))
             else:
@@ -56,7 +61,9 @@ async def deliver(orchestrator: Orchestrator, rows: Iterable[Outbox]) -> int:
             taken = (
                 refused.code == "RUN_ID_TAKEN"
             )  # a child's id is its parent's choice: another is not taken
-            if (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":
+            if refused.code == "PROFILE_NOT_HERE" and lacking is not None:
+                lacking.append(row)
+            elif (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
             else:
                 done += await _give_up(orchestrator, row)

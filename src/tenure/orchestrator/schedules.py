@@ -20,6 +20,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel import profiles
 from tenure.kernel.beside import Schedule
 from tenure.kernel.commands import Context, CreateRun, StepSpec, Trigger
 from tenure.kernel.cron import Cron, parse, slot_text
@@ -28,6 +29,7 @@ from tenure.limits import (
     SCHEDULE_LATE_SECONDS,
     SCHEDULE_SECONDS,
     SCHEDULES_AT_ONCE_MAX,
+    SET_ASIDE_MAX,
 )
 from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
@@ -113,12 +115,22 @@ class Scheduler(Rounds):
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SCHEDULE_SECONDS) -> None:
         super().__init__("scheduler", self.look, seconds, SCHEDULES_AT_ONCE_MAX)
         self._orchestrator = orchestrator
+        self._lacking = 0
+        """Schedules that were due at the last look and whose profile this process lacks: they stay due, for another."""
+
+    def _tell_lacking(self, count: int) -> None:
+        if count > self._lacking:
+            log.warning("schedules_set_aside", count=count, error="PROFILE_NOT_HERE")
+        self._lacking = min(count, SET_ASIDE_MAX)
 
     async def look(self) -> int:
         """Start what is due now; how many schedules went on to their next slot."""
         store = self._orchestrator.store
         now: int = (await store.read("now"))[0].now_us
-        due: list[Schedule] = await store.read("schedules_due", now, SCHEDULES_AT_ONCE_MAX)
+        most = SCHEDULES_AT_ONCE_MAX + self._lacking
+        found: list[Schedule] = await store.read("schedules_due", now, most)
+        due = [one for one in found if profiles.find(one.profile) is not None]
+        self._tell_lacking(len(found) - len(due))
         answers = await asyncio.gather(*(self._serve(one, now) for one in due), return_exceptions=True)
         for one, answer in zip(due, answers, strict=True):
             if isinstance(answer, BaseException):

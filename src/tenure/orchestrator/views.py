@@ -216,7 +216,7 @@ class Views:
 
     async def word(self, run: Run | Glance, profile_name: str | None = None) -> str:
         """The run's status in the words of a profile: its own, unless said."""
-        profile = profiles.get(profile_name or run.profile)
+        profile = profiles.get(profile_name) if profile_name else profiles.words_of(run.profile)
         fixed = isinstance(profile.run.words[run.status], str)
         events = [] if fixed else await self._store.read("events_of", run.id)
         return run_word(profile, run, events)
@@ -335,7 +335,7 @@ class Views:
             bodies={p.ref: p.body for p in payloads},
         )
         newest = {(a.idx, a.n): a for a in attempts}
-        profile = profiles.get(profile_name or run.profile)
+        profile = profiles.get(profile_name) if profile_name else profiles.words_of(run.profile)
         seen = [(step, newest.get((step.idx, step.attempt))) for step in steps if step.kind != "body"]
         untold = any(_fixed_word(profile, step, attempt) is None for step, attempt in seen)
         again = any(c.tries > 1 for c in rows.checkpoints) or any(step.attempt > 1 for step, _ in seen)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from tenure import own_profiles
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel.commands import StepSpec
@@ -124,6 +125,7 @@ class Workflow(Generic[P, R]):
         self.version = check_name("version", version)
         self.accepts = tuple(check_name("version", each) for each in accepts)
         """Older versions whose unfinished runs this code goes on with (see `tenure.patched`)."""
+        own_profiles.load()
         self.profile = profiles.get(profile)
         self.queue = queue
         self.timeout_seconds = options.duration(f"workflow {self.name!r}", "timeout", timeout)

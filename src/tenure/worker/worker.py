@@ -353,7 +353,7 @@ class Worker:
         held.work.cancel()
         patience = STOP_SECONDS
         if held.cancel and not held.lost:  # it may say what it has done until the cancel's deadline
-            patience = profiles.get(held.lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
+            patience = profiles.words_of(held.lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
         asyncio.get_running_loop().call_later(patience, held.is_over)
 
     async def _stopped(self, held: Held) -> None:

@@ -20,7 +20,7 @@ from tenure.worker.values import lease_text, maybe, moment, shown
 
 def lease_of(held: HeldLease) -> Lease:
     """A lease that is held, as its worker has it."""
-    rules = profiles.get(held.profile)
+    rules = profiles.of_run(held.profile)
     seconds = held.lease_us / 1e6
     return Lease(
         run_id=held.run_id,
