@@ -48,8 +48,8 @@ async def test_retention_takes_neither_what_a_run_owes_nor_its_key(place: Place)
         assert await w.status(lease.run_id) == "succeeded"
 
 
-async def _nobody(rows: object, _lacking: object = None) -> int:
-    del rows
+async def _nobody(rows: object, lacking: object = None) -> int:
+    del rows, lacking
     return 0
 
 

@@ -366,7 +366,7 @@ async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: 
         assert await w.read("outbox_of", parent.run_id) == []
 
 
-async def _nothing(rows: Any, _lacking: Any = None) -> int:
+async def _nothing(rows: Any, lacking: Any = None) -> int:
     return 0
 
 
