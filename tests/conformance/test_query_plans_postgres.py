@@ -248,6 +248,19 @@ async def test_no_query_reads_a_whole_table_that_grows(postgres_dsn: str, analyz
             assert read <= 700, f"{name} looks at {read} rows of {RUNS}"
 
 
+async def test_a_heartbeat_finds_its_lease_by_the_key_whatever_is_counted(postgres_dsn: str) -> None:
+    """Not among all live leases, of which there are as many as there is work."""
+    async with filled(postgres_dsn, analyze=False) as owner:
+        for before in ("select", "analyze", "truncate attempt; analyze"):
+            await owner.execute(before)
+            async with connected(postgres_dsn, LANE_SETTINGS) as lane:
+                found = await plan(lane, SQL["beat"], arguments("beat"))
+            assert scans(found) == {"attempt_pkey"}, before
+            assert pages(found) < 30, f"{pages(found)} pages for two heartbeats"
+            by = [node["Index Cond"] for node in nodes(found) if "Index Cond" in node]
+            assert by == ["((run_id = ANY (ARRAY[b.run_id])) AND (idx = b.idx) AND (n = b.n))"], before
+
+
 async def test_lanes_cost_the_same_in_a_long_queue(postgres_dsn: str) -> None:
     async with filled(postgres_dsn) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         before = pages(await plan(lane, SQL["lanes"], arguments("lanes")))

@@ -282,6 +282,8 @@ group by workflow order by workflow
 -- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
 -- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from. A
 -- heartbeat without a number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
+-- `coalesce` hides from the planner that all these leases are in attempt_live: before it has counted anything it takes
+-- that index for the shorter way, and each heartbeat would read every live lease there is. So the key is the only way.
 update attempt a set
     beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = greatest(a.seq, b.seq), progress = b.progress
 from (
@@ -289,7 +291,7 @@ from (
         u (run_id, idx, n, seq, expires_at, progress)
     order by run_id, idx, n offset 0) b
 where a.run_id = any (array[b.run_id]) and a.idx = b.idx and a.n = b.n
-    and a.lease = 'active' and a.expires_at > $7::bigint and (b.seq = 0 or a.seq < b.seq)
+    and coalesce(a.lease = 'active', false) and a.expires_at > $7::bigint and (b.seq = 0 or a.seq < b.seq)
     and a.expires_at <= b.expires_at
 returning a.run_id, a.idx, a.n, a.state
 
