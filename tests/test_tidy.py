@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import CODES
+from tenure.store import families, port
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "tenure"
@@ -279,6 +280,20 @@ def test_both_dialects_define_the_same_queries() -> None:
     sqlite, postgres = (read_queries(dialect).keys() for dialect in DIALECTS)
     assert sorted(sqlite - postgres) == [], "only in sqlite"
     assert sorted(postgres - sqlite) == [], "only in postgres"
+
+
+def test_every_query_is_asked_somewhere() -> None:
+    """What nobody asks proves nothing, and may keep an index alive. (`save_TABLE` is composed.)"""
+    said = [
+        node.value
+        for _, tree in parsed(SRC)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    named = {**port.QUERIES, **families.READS, **families.WRITES}
+    assert [name for name in named if said.count(name) < 2 and not name.startswith("save_")] == [], (
+        "only declared"
+    )
 
 
 def test_the_check_of_queries_sees_a_second_writer() -> None:

@@ -337,30 +337,11 @@ select {run_spec} from run_spec where run_id = $1
 -- name: runs_by_status
 select {run} from run where tenant = $1 and status = $2 and created_at < $3 order by created_at desc, id desc limit $4
 
--- name: runs_by_repo
-select {run} from run where tenant = $1 and repo = $2 and created_at < $3 order by created_at desc, id desc limit $4
-
--- name: runs_newest
-select {run} from run where tenant = $1 and created_at < $2 order by created_at desc, id desc limit $3
-
--- name: stale_heartbeats
--- Leases that nobody has heard of since a moment. Only live leases are in attempt_live, so this costs what
--- is being worked on now; an index on beat_at would make every heartbeat write it.
-select run_id, idx, owner, beat_at from attempt
-where lease in ('granted', 'active') and beat_at < $1
-order by beat_at, run_id, idx limit $2
-
--- name: idempotency_expiring
-select {idempotency} from idempotency where status = $1 and expires_at < $2 order by expires_at limit $3
-
 -- name: approvals_open
 select {approval} from approval where tenant = $1 and status = 'requested' order by requested_at, run_id, no limit $2
 
 -- name: run_ids_after
 select id as run_id from run where id > $1 order by id limit $2
-
--- name: finished_sealed_before
-select id as run_id from run where sealed_at is not null and finished_at < $1 order by finished_at, id limit $2
 
 -- ---------------------------------------------------------------------------------- all rows of a run
 

@@ -566,7 +566,6 @@ CREATE UNIQUE INDEX run_key_held ON run USING btree (tenant, concurrency_key) WH
 CREATE INDEX run_key_open ON run USING btree (tenant, concurrency_key, created_at, id) WHERE concurrency_key IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX run_newest ON run USING btree (tenant, created_at DESC, id DESC);
 CREATE INDEX run_rate ON run USING btree (tenant, admitted_at) WHERE rated;
-CREATE INDEX run_sealed ON run USING btree (finished_at, id) WHERE sealed_at IS NOT NULL;
 CREATE INDEX run_unsealed ON run USING btree (finished_at, id) WHERE finished_at IS NOT NULL AND sealed_at IS NULL;
 CREATE INDEX run_wake ON run USING btree (wake_at) WHERE wake_at IS NOT NULL;
 

@@ -947,8 +947,6 @@ CREATE INDEX run_newest on run (tenant, created_at);
 
 CREATE INDEX run_rate on run (tenant, admitted_at) where rated = 1;
 
-CREATE INDEX run_sealed on run (finished_at) where sealed_at is not null;
-
 CREATE INDEX run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
 
 CREATE INDEX run_wake on run (wake_at) where wake_at is not null;

@@ -126,7 +126,6 @@ create index run_key_open on run (tenant, concurrency_key, created_at)
 where concurrency_key is not null and finished_at is null;
 create unique index run_key_held on run (tenant, concurrency_key)
 where concurrency_key is not null and admitted_at is not null and finished_at is null;
-create index run_sealed on run (finished_at) where sealed_at is not null;
 
 create table run_spec (
     run_id integer primary key,
