@@ -219,8 +219,10 @@ def queries(text: str) -> dict[str, str]:
 
 
 def read_queries(dialect: str) -> dict[str, str]:
-    texts = [(SRC / "store" / dialect / name).read_text() for name in ("queries.sql", "beside.sql")]
-    return queries("\n".join(texts))
+    """All of a database: one name is one query, whichever file it is in."""
+    files = {path.name for path in (SRC / "store" / dialect).glob("*.sql")} - {"schema.sql"}
+    assert files == {"queries.sql", *(f"{family}.sql" for family in families.FAMILIES)}
+    return queries("\n".join((SRC / "store" / dialect / name).read_text() for name in sorted(files)))
 
 
 def assigned_columns(set_clause: str) -> set[str]:
@@ -273,7 +275,7 @@ def test_no_statement_that_changes_rows_hides_in_python() -> None:
         if not path.startswith("src/tenure/devtools/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and hidden.search(node.value)
-    ] == [], "statements live in queries.sql, where the one-writer rule can see them"
+    ] == [], "statements live in .sql files, where the one-writer rule can see them"
 
 
 def test_both_dialects_define_the_same_queries() -> None:

@@ -42,8 +42,7 @@ READS: dict[str, Answer] = {
 
 WRITES: dict[str, Answer] = {
     "begin_key": Idempotency,  # a whole row; nothing where there is one
-    "take_key": Idempotency,  # the row it was found as (its key, updated_at, attempts), then what is new
-    "finish_key": Idempotency,  # key, the lock it is held by, then what became of it
+    "put_key": Idempotency,  # key, what it was found as (status, updated_at, attempts), then the rest of the new row
     "drop_key": Idempotency,  # key, the lock it is held by
     "drop_past_keys": Idempotency,  # (tenant, source, name) ; now -> those past their time
     "delete_expired_keys": Idempotency,  # status, now, limit
@@ -137,14 +136,40 @@ class Keys:
     async def _finish(
         self, held: Held, status: str, response: bytes, error: str | None, run_id: int | None, kept: float
     ) -> None:
-        row = held.record
-
         def work() -> Transaction[None]:
             now = (yield Query("now"))[0].now_us
-            of = (row.tenant, row.source, row.name, row.lock_expires_at)
-            yield Query("finish_key", scalars=(*of, status, response, error, run_id, now, now + us(kept)))
+            yield finished(held, status, response, error, run_id, now, kept)
 
         await settled(self._store, work)
+
+
+def put(found: Idempotency, new: Idempotency) -> Query:
+    """Change a record, if it is still as it was found."""
+    key, was = (found.tenant, found.source, found.name), (found.status, found.updated_at, found.attempts)
+    return Query("put_key", scalars=(*key, *was, *msgspec.structs.astuple(new)[len(key) :]))
+
+
+def finished(
+    held: Held,
+    status: str,
+    response: bytes | None,
+    error: str | None,
+    run_id: int | None,
+    now: int,
+    kept: float,
+) -> Query:
+    """Write what became of a request, if its record is still ours."""
+    new = msgspec.structs.replace(
+        held.record,
+        status=status,
+        response=response,
+        error=error,
+        run_id=run_id,
+        updated_at=now,
+        expires_at=now + us(kept),
+        lock_expires_at=None,
+    )
+    return put(held.record, new)
 
 
 def begun(request: Request) -> Transaction[Held | Idempotency | None]:
@@ -164,11 +189,9 @@ def begun(request: Request) -> Transaction[Held | Idempotency | None]:
     past = record.expires_at <= now
     if not past and not _may_take(record, request, now):
         return record
-    attempts = 1 if past else record.attempts + 1
-    created = now if past else record.created_at
-    was = (record.updated_at, record.attempts)
-    fresh = (request.run_id, request.hash, created, now, expires, lock, attempts)
-    taken = yield Query("take_key", scalars=(*request.key, *was, *fresh))
+    if not past:
+        new = msgspec.structs.replace(new, created_at=record.created_at, attempts=record.attempts + 1)
+    taken = yield put(record, new)
     return Held(taken[0]) if taken else None
 
 
