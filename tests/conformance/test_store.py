@@ -599,7 +599,9 @@ async def test_the_schema_knows_every_state(opened: OpenStore) -> None:
         an_approval(7, n, **(decided if s in APPROVAL.terminal else {}) | {"status": s})
         for n, s in enumerate(sorted(APPROVAL.states))
     ]
-    records = [an_idempotency_record(s, status=s) for s in sorted(IDEMPOTENCY.states)]
+    records = [
+        an_idempotency_record(s, status=s) for s in sorted({*IDEMPOTENCY.states} - IDEMPOTENCY.terminal)
+    ]
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), *steps, *attempts, *leases, *approvals, *records)
         saved = await save(store, Save(new_runs=runs, new_specs=[a_spec(run.id) for run in runs]))

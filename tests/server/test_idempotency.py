@@ -267,6 +267,36 @@ async def test_expired_records_are_cleaned_up(url: str) -> None:
         assert problem(await post(operator, "k1")) == "IDEMPOTENCY_EXPIRED"
 
 
+@pytest.mark.clause("GWI-15")
+async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(url: str) -> None:
+    async with site(url) as s:
+        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        held = await keys.begin(wanted)
+        assert isinstance(held, Held)
+        s.engine.store.shift(25 * HOUR)
+        assert await keys.sweep() == 1
+        await keys.complete(held, wanted, b"too late", None)
+        assert await keys.find(*wanted.key) is None
+
+
+async def test_only_whoever_holds_a_record_writes_what_became_of_it(url: str) -> None:
+    async with site(url) as s:
+        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        slow = await keys.begin(wanted)
+        s.engine.store.shift(HOUR)  # longer than a lock lasts
+        quick = await keys.begin(wanted)
+        assert isinstance(slow, Held)
+        assert isinstance(quick, Held)
+        await keys.fail(slow, b"mine", "ERROR")
+        await keys.drop(slow)
+        assert await keys.find(*wanted.key) == quick.record
+        await keys.complete(quick, wanted, b"ours", None)
+        await keys.fail(quick, b"once more", "ERROR")
+        found = await keys.find(*wanted.key)
+        assert found is not None
+        assert (found.status, found.response, found.attempts) == ("completed", b"ours", 2)
+
+
 # ---------------------------------------------------------------------------- what is not one commit
 
 

@@ -3,7 +3,7 @@
 create domain attempt_state as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'queued'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'timed_out'::text, 'stale'::text, 'canceled'::text, 'suspended'::text, 'released'::text]));
 create domain checkpoint_state as text collate "C" CHECK (VALUE = ANY (ARRAY['started'::text, 'done'::text, 'failed'::text]));
 create domain counter as integer CHECK (VALUE >= 0);
-create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text, 'expired'::text]));
+create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]));
 create domain lease_state as text collate "C" CHECK (VALUE = ANY (ARRAY['granted'::text, 'active'::text, 'completed'::text, 'released'::text, 'expired'::text, 'revoked'::text, 'canceled'::text]));
 create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'planning'::text, 'plan_failed'::text, 'queued'::text, 'running'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text]));
 create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));

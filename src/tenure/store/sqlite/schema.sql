@@ -333,7 +333,7 @@ CREATE TABLE idempotency (
     attempts integer not null check (attempts >= 1),
     primary key (tenant, source, name),
     constraint idempotency_status_known check (
-        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 when 'expired' then 1 else 0 end
+        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 else 0 end
     ),
     constraint idempotency_times_in_order check (updated_at >= created_at)
 ) strict;

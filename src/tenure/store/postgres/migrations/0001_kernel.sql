@@ -25,7 +25,7 @@ create domain lease_state as text collate "C" check (value in (
     'granted', 'active', 'completed', 'released', 'expired', 'revoked', 'canceled'));
 create domain checkpoint_state as text collate "C" check (value in ('started', 'done', 'failed'));
 create domain idempotency_status as text collate "C" check (value in (
-    'processing', 'completed', 'failed', 'expired'));
+    'processing', 'completed', 'failed'));
 
 create table schema_version (
     number integer primary key,
