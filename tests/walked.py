@@ -1,9 +1,10 @@
-"""What the kernel has walked in this process, and what nobody has."""
+"""What the kernel and the records of keys have walked in this process, and what nobody has."""
 
 from tenure.kernel import draft
 from tenure.kernel.decide import acts, closing, receipts, ticks, waits
 from tenure.kernel.machine import Edge, Machine
-from tenure.kernel.machines import APPROVAL, MOVES, RECEIPT, RUN_PATHS
+from tenure.kernel.machines import APPROVAL, IDEMPOTENCY, MOVES, RECEIPT, RUN_PATHS
+from tenure.store import keys
 
 NEVER = {
     (
@@ -30,7 +31,9 @@ class NotingMachine(Machine):
         return edge
 
 
-_NOTING = {machine.name: NotingMachine(machine) for machine in (APPROVAL, RECEIPT)}
+_ALONE = (APPROVAL, RECEIPT, IDEMPOTENCY)
+"""Machines that move by themselves, an edge at a time."""
+_NOTING = {machine.name: NotingMachine(machine) for machine in _ALONE}
 
 
 def note_walks() -> None:
@@ -39,6 +42,7 @@ def note_walks() -> None:
     for module in (waits, ticks, closing, acts):
         vars(module)["APPROVAL"] = _NOTING["approval"]
     vars(receipts)["RECEIPT"] = _NOTING["receipt"]
+    vars(keys)["IDEMPOTENCY"] = _NOTING["idempotency record"]
 
 
 def walked_here() -> Walked:
@@ -56,7 +60,7 @@ def missing(walked: Walked) -> list[str]:
     """What nobody has walked, and what nobody should have."""
     moves = {f"{name} from {place}" for name, place in MOVES}
     paths = {f"{old} -> {new}" for old, new in RUN_PATHS.keys() - NEVER.keys()}
-    edges = {f"{machine.name}'s {edge}" for machine in (APPROVAL, RECEIPT) for edge in machine.edges}
+    edges = {f"{machine.name}'s {edge}" for machine in _ALONE for edge in machine.edges}
     return [
         *(f"no test makes the move {move}" for move in sorted(moves.difference(walked["moves"]))),
         *(f"no test takes the path {path}" for path in sorted(paths.difference(walked["paths"]))),

@@ -155,7 +155,7 @@ async def test_finished_runs_are_copied_into_every_table(tmp_path: Path) -> None
         await fill(database, original.run_id, 9, told.append)
         after = {size.table: size.rows for size in await database.store.read("sizes")}
         assert {table: after[table] for table in TABLES} == {table: before[table] * 10 for table in TABLES}
-        newest = await database.store.read("runs_newest", "tenant-1", 1 << 62, 20)
+        newest = await database.store.read("runs_page", "tenant-1", 1 << 62, 0, 20)
         assert [run.id for run in newest] == sorted((run.id for run in newest), reverse=True)
         assert newest[0].id == original.run_id
         assert told == [9]

@@ -477,6 +477,31 @@ async def test_an_out_of_memory_kill_orphans_the_run_and_the_same_worker_may_res
         assert await w.status(killed.run_id) == "succeeded"
 
 
+@pytest.mark.clause("GWI-21")
+async def test_silent_leases_are_found_by_the_sweeper_longest_silent_first(place: Place) -> None:
+    """Nobody has to list them: what is due names them, and whoever was heard of meanwhile is put off."""
+
+    async def silent() -> list[tuple[str, int]]:
+        return [(timer.entity, timer.run_id) for timer in await w.read("due", w.now, 9)]
+
+    async with World(place) as w:
+        ended = await w.begin("one", profile=GWI)
+        beating = await w.at("10:00:10").begin("two", profile=GWI)
+        first = await w.at("10:00:20").begin("three", profile=GWI)
+        await w.complete(ended)
+        await w.at("10:05:05").beat(beating)
+        assert await silent() == [], (
+            "one is no lease any more, and the others were heard of within five minutes"
+        )
+        await w.at("10:05:11").sweep()
+        assert await silent() == []
+        assert await w.status(beating.run_id) == "running"
+        w.at("10:10:06")
+        assert await silent() == [("step", first.run_id), ("step", beating.run_id)]
+        await w.sweep()
+        assert {await w.status(lease.run_id) for lease in (first, beating)} == {"failed"}
+
+
 # ------------------------------------------------------------------------------------------------ codes
 
 

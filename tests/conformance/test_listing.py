@@ -30,6 +30,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     return partial(open_store, request.param, tmp_path, dsn)
 
 
+@pytest.mark.clause("GWI-21")
 async def test_pages_of_runs_that_share_their_moments_lose_and_repeat_nothing(opened: OpenStore) -> None:
     """Twelve runs at three moments, five at a time."""
     runs = [a_run(100 + n, created_at=1000 + n // 4, repo="app" if n % 2 else None) for n in range(12)]

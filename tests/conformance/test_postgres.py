@@ -91,8 +91,13 @@ async def blocked_backend(connection: Any) -> int:
 
 
 async def backend_in(connection: Any, event_type: str) -> int:
-    """Wait until one of the store's backends waits for something of this type; its process id."""
+    """Wait until one of the store's backends waits for something of this type; its process id.
+
+    Within a transaction the list of backends stays as it was first seen, and a store connects when it has to: without
+    forgetting that list we would wait forever for a backend that came a moment later.
+    """
     while True:
+        await connection.execute("select pg_stat_clear_snapshot()")
         pid = await connection.fetchval(
             "select pid from pg_stat_activity where datname = current_database() and application_name = 'tenure'"
             " and wait_event_type = $1",
@@ -181,7 +186,9 @@ async def test_crossed_locks_are_a_conflict_that_wrote_nothing(postgres_dsn: str
 
     async with by_hand(postgres_dsn) as other:
         name = await other.fetchval("select current_database()")
-        await other.execute(f"alter database {name} set deadlock_timeout = '20ms'")  # we notice, they do not
+        # Who notices is who has to give way, and each side looks once: we, and not before the other one waits as well.
+        await other.execute(f"alter database {name} set deadlock_timeout = '500ms'")
+        await other.execute("set deadlock_timeout = '1h'")
         async with opened(postgres_dsn) as store:
             await make_runs(store, 1, 2)
             async with other.transaction():

@@ -192,9 +192,6 @@ def waited(row: Wait, **answer: Any) -> port.Waited:
     return port.Waited(**{**fields, **answer})
 
 
-NEWEST = [UNSEALED, FINISHED, WAITS_FOR_KEY, DELAYED, BUILDING]
-"""The runs of acme, newest first; the higher id breaks a tie."""
-
 CASES = [
     rows("lock_tenants", [("beta",), ("acme",)], []),
     rows("lock_runs", [(201,), (101,), (999,)], [BUILDING, OTHERS], in_order=True),
@@ -275,21 +272,9 @@ CASES = [
     one("runs_by_status", "acme", "queued", 9999, 9, answer=[WAITS_FOR_KEY, DELAYED]),
     one("runs_by_status", "acme", "queued", 2000, 9, answer=[DELAYED]),
     one("runs_by_status", "acme", "succeeded", 9999, 1, answer=[UNSEALED]),
-    one("runs_by_repo", "acme", "app", 9999, 9, answer=[WAITS_FOR_KEY, BUILDING]),
-    one("runs_newest", "acme", 9999, 9, answer=NEWEST),
-    one("runs_newest", "acme", 3000, 2, answer=NEWEST[2:4]),
-    one("stale_heartbeats", 1300, 9, answer=[port.StaleRun(201, 2, "worker-2", 1100)]),
-    one(
-        "stale_heartbeats", 1301, 9,
-        answer=[port.StaleRun(201, 2, "worker-2", 1100), port.StaleRun(101, 0, "worker-1", 1300)],
-    ),
-    one("idempotency_expiring", "completed", 9999, 9, answer=[SOON, LATE]),
-    one("idempotency_expiring", "completed", 3000, 9, answer=[SOON]),
     one("approvals_open", "acme", 9, answer=[OLDER_APPROVAL, OPEN_APPROVAL]),
     one("approvals_open", "acme", 1, answer=[OLDER_APPROVAL]),
     one("run_ids_after", 102, 2, answer=ids(DELAYED, FINISHED)),
-    one("finished_sealed_before", 4001, 9, answer=ids(FINISHED)),
-    one("finished_sealed_before", 4000, 9, answer=[]),
     one("steps_of", 101, answer=[LEASED, READY, GATE, CLOSED]),
     one("attempts_of", 201, answer=[LOST, NEXT]),
     one("checkpoints_of", 101, answer=[SECOND, FIRST, OTHER_STEPS]),

@@ -172,7 +172,8 @@ async def test_a_call_without_a_key_is_never_deduplicated(url: str) -> None:
         await register(s.engine)
         operator = await s.as_("operator")
         assert len({await begin(operator) for _ in range(3)}) == 3
-        assert (await s.engine.store.read("idempotency_expiring", "completed", 1 << 60, 9)) == []
+        counted = {size.table: size.rows for size in await s.engine.store.read("sizes")}
+        assert (counted["run"], counted["idempotency"]) == (3, 0)
 
 
 @pytest.mark.clause("GWI-08")
@@ -264,6 +265,36 @@ async def test_expired_records_are_cleaned_up(url: str) -> None:
         assert await s.service.keys.sweep(2) == 1
         assert await record_of(s, "k1") is None
         assert problem(await post(operator, "k1")) == "IDEMPOTENCY_EXPIRED"
+
+
+@pytest.mark.clause("GWI-15")
+async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(url: str) -> None:
+    async with site(url) as s:
+        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        held = await keys.begin(wanted)
+        assert isinstance(held, Held)
+        s.engine.store.shift(25 * HOUR)
+        assert await keys.sweep() == 1
+        await keys.complete(held, wanted, b"too late", None)
+        assert await keys.find(*wanted.key) is None
+
+
+async def test_only_whoever_holds_a_record_writes_what_became_of_it(url: str) -> None:
+    async with site(url) as s:
+        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        slow = await keys.begin(wanted)
+        s.engine.store.shift(HOUR)  # longer than a lock lasts
+        quick = await keys.begin(wanted)
+        assert isinstance(slow, Held)
+        assert isinstance(quick, Held)
+        await keys.fail(slow, b"mine", "ERROR")
+        await keys.drop(slow)
+        assert await keys.find(*wanted.key) == quick.record
+        await keys.complete(quick, wanted, b"ours", None)
+        await keys.fail(quick, b"once more", "ERROR")
+        found = await keys.find(*wanted.key)
+        assert found is not None
+        assert (found.status, found.response, found.attempts) == ("completed", b"ours", 2)
 
 
 # ---------------------------------------------------------------------------- what is not one commit

@@ -143,15 +143,17 @@ RECEIPT = Machine(
 IDEMPOTENCY = Machine(
     "idempotency record",
     "processing",
-    ("expired",),
+    ("dropped", "expired"),
     rows("""
         processing: complete -> completed
         processing: fail -> failed
         processing: take_over -> processing
+        processing: drop -> dropped
         failed: retry -> processing
-        completed, failed: expire -> expired
+        processing, completed, failed: expire -> expired
     """),
 )
+"""Its terminal states are no rows: a record that is dropped or expired is deleted."""
 
 MACHINES: dict[str, Machine] = {
     m.name: m for m in (RUN, STEP, ATTEMPT, LEASE, APPROVAL, RECEIPT, IDEMPOTENCY)

@@ -13,6 +13,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import CreateRun
 from tenure.kernel.decide.keyed import recorded, same_key
 from tenure.kernel.model import Idempotency, Run, RunSpec
+from tenure.store.keys import expired
 from tenure.store.port import Query, Save
 
 if TYPE_CHECKING:
@@ -85,6 +86,6 @@ def _records(
     keys = [key for key, asking in creating.items() if any(item.record is not None for item in asking)]
     if not keys:
         return {}
-    yield Query("drop_past_keys", keys, (now,))
+    expired((yield Query("drop_past_keys", keys, (now,))))
     rows: list[Idempotency] = yield Query("key_records", keys)
     return {(row.tenant, row.source, row.name): row for row in rows}

@@ -21,7 +21,6 @@ from tenure.store.port import Answer, Query, Store, Transaction
 READS: dict[str, Answer] = {
     "card_hooks": Hook,  # () -> Slack's, of open tenants, that say where cards go; the oldest first
     "cards_wanted": Question,  # () ; tenant, limit -> open approvals without a card, the oldest first
-    "card_of": Card,  # () ; run_id, no
 }
 """Queries used on their own; `cards.sql` has their texts."""
 

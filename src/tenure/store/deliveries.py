@@ -20,7 +20,7 @@ from tenure.kernel.service import Delivery, Hook
 from tenure.limits import IDEMPOTENCY_DONE_SECONDS, IDEMPOTENCY_FAILED_SECONDS
 from tenure.store.beside import settled
 from tenure.store.identity import Change, told
-from tenure.store.keys import Held, Request, begun
+from tenure.store.keys import Held, Request, begun, dropped, finished
 from tenure.store.port import Answer, Query, Store, Transaction
 
 
@@ -225,10 +225,10 @@ class Deliveries:
             if not written:
                 written = yield Query("delivery_named", scalars=of)
                 return written[0] if written else None
-            record = held.record
-            key = (record.tenant, record.source, record.name, record.lock_expires_at)
-            end = ("failed", None, note) if failed else ("completed", response, None)
-            yield Query("finish_key", scalars=(*key, *end, run_id, now, now + us(seconds)))
+            if failed:
+                yield finished(held, "fail", None, note, run_id, now, seconds)
+            else:
+                yield finished(held, "complete", response, None, run_id, now, seconds)
             if run_id is not None:
                 those = (delivery.hook_id, delivery.received_at, _repeats(delivery), run_id)
                 yield Query("settle_repeats", scalars=those)
@@ -238,10 +238,9 @@ class Deliveries:
 
     async def give_back(self, held: Held) -> None:
         """It could not be done now: let the next look take it up."""
-        row = held.record
 
         def work() -> Transaction[None]:
-            yield Query("drop_key", scalars=(row.tenant, row.source, row.name, row.lock_expires_at))
+            yield dropped(held)
 
         await settled(self._store, work)
 

@@ -6,13 +6,19 @@ Laws:
    the lock writes what became of it.
 3. A record past its time is as good as none; a bounded number of them is deleted at a time.
 4. What makes a run may have its record in the commit that makes it (`Save.rows`); then it is never seen in process.
+5. A change of a record's status is an edge of `IDEMPOTENCY`, taken here. One that is dropped or expired is deleted: no row
+   has those states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal
+
 import msgspec
 
 from tenure.clock import us
+from tenure.kernel.machines import IDEMPOTENCY
 from tenure.kernel.model import Idempotency
 from tenure.limits import (
     IDEMPOTENCY_DONE_SECONDS,
@@ -42,16 +48,19 @@ READS: dict[str, Answer] = {
 
 WRITES: dict[str, Answer] = {
     "begin_key": Idempotency,  # a whole row; nothing where there is one
-    "take_key": Idempotency,  # the row it was found as (its key, updated_at, attempts), then what is new
-    "finish_key": Idempotency,  # key, the lock it is held by, then what became of it
+    "put_key": Idempotency,  # key, what it was found as (status, updated_at, attempts), then the rest of the new row
     "drop_key": Idempotency,  # key, the lock it is held by
     "drop_past_keys": Idempotency,  # (tenant, source, name) ; now -> those past their time
     "delete_expired_keys": Idempotency,  # status, now, limit
 }
 """Statements of small transactions of their own."""
 
-STATUSES = ("processing", "completed", "failed")
+STATUSES = tuple(state for state in IDEMPOTENCY.states if state not in IDEMPOTENCY.terminal)
 SWEEP_RECORDS_MAX = 500
+
+
+End = Literal["complete", "fail"]
+"""How a request ended, as `IDEMPOTENCY` says it."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,19 +115,18 @@ class Keys:
 
     async def complete(self, held: Held, request: Request, response: bytes, run_id: int | None) -> None:
         """It was answered."""
-        await self._finish(held, "completed", response, None, run_id, request.done_seconds)
+        await self._finish(held, "complete", response, None, run_id, request.done_seconds)
 
     async def fail(self, held: Held, response: bytes, error: str) -> None:
         """It failed by no fault of its own, and may be tried again."""
         run_id = held.record.run_id
-        await self._finish(held, "failed", response, error, run_id, IDEMPOTENCY_FAILED_SECONDS)
+        await self._finish(held, "fail", response, error, run_id, IDEMPOTENCY_FAILED_SECONDS)
 
     async def drop(self, held: Held) -> None:
         """It was refused: the key is as unused as before."""
-        row = held.record
 
         def work() -> Transaction[None]:
-            yield Query("drop_key", scalars=(row.tenant, row.source, row.name, row.lock_expires_at))
+            yield dropped(held)
 
         await settled(self._store, work)
 
@@ -129,22 +137,51 @@ class Keys:
             now = (yield Query("now"))[0].now_us
             deleted = 0
             for status in STATUSES:
-                deleted += len((yield Query("delete_expired_keys", scalars=(status, now, limit))))
+                gone = yield Query("delete_expired_keys", scalars=(status, now, limit))
+                expired(gone)
+                deleted += len(gone)
             return deleted
 
         return await settled(self._store, work)
 
     async def _finish(
-        self, held: Held, status: str, response: bytes, error: str | None, run_id: int | None, kept: float
+        self, held: Held, how: End, response: bytes, error: str | None, run_id: int | None, kept: float
     ) -> None:
-        row = held.record
-
         def work() -> Transaction[None]:
             now = (yield Query("now"))[0].now_us
-            of = (row.tenant, row.source, row.name, row.lock_expires_at)
-            yield Query("finish_key", scalars=(*of, status, response, error, run_id, now, now + us(kept)))
+            yield finished(held, how, response, error, run_id, now, kept)
 
         await settled(self._store, work)
+
+
+def put(found: Idempotency, new: Idempotency) -> Query:
+    """Change a record, if it is still as it was found."""
+    key, was = (found.tenant, found.source, found.name), (found.status, found.updated_at, found.attempts)
+    return Query("put_key", scalars=(*key, *was, *msgspec.structs.astuple(new)[len(key) :]))
+
+
+def finished(
+    held: Held,
+    how: End,
+    response: bytes | None,
+    error: str | None,
+    run_id: int | None,
+    now: int,
+    kept: float,
+) -> Query:
+    """Write what became of a request, if its record is still ours."""
+    status = IDEMPOTENCY.take(held.record.status, how).next
+    new = msgspec.structs.replace(
+        held.record,
+        status=status,
+        response=response,
+        error=error,
+        run_id=run_id,
+        updated_at=now,
+        expires_at=now + us(kept),
+        lock_expires_at=None,
+    )
+    return put(held.record, new)
 
 
 def begun(request: Request) -> Transaction[Held | Idempotency | None]:
@@ -152,7 +189,7 @@ def begun(request: Request) -> Transaction[Held | Idempotency | None]:
     now = (yield Query("now"))[0].now_us
     expires, lock = now + us(request.done_seconds), now + us(IDEMPOTENCY_LOCK_SECONDS)
     new = Idempotency(
-        *request.key, request.run_id, "processing", request.hash, None, None, now, now, expires, lock
+        *request.key, request.run_id, IDEMPOTENCY.first, request.hash, None, None, now, now, expires, lock
     )
     made = yield Query("begin_key", scalars=msgspec.structs.astuple(new))
     if made:
@@ -164,12 +201,28 @@ def begun(request: Request) -> Transaction[Held | Idempotency | None]:
     past = record.expires_at <= now
     if not past and not _may_take(record, request, now):
         return record
-    attempts = 1 if past else record.attempts + 1
-    created = now if past else record.created_at
-    was = (record.updated_at, record.attempts)
-    fresh = (request.run_id, request.hash, created, now, expires, lock, attempts)
-    taken = yield Query("take_key", scalars=(*request.key, *was, *fresh))
+    if past:
+        expired([record])
+    else:
+        edge = IDEMPOTENCY.take(record.status, "retry" if record.status == "failed" else "take_over")
+        new = msgspec.structs.replace(
+            new, status=edge.next, created_at=record.created_at, attempts=record.attempts + 1
+        )
+    taken = yield put(record, new)
     return Held(taken[0]) if taken else None
+
+
+def dropped(held: Held) -> Query:
+    """Forget a request, if its record is still ours."""
+    row = held.record
+    IDEMPOTENCY.take(row.status, "drop")
+    return Query("drop_key", scalars=(row.tenant, row.source, row.name, row.lock_expires_at))
+
+
+def expired(records: Iterable[Idempotency]) -> None:
+    """Records were found past their time, and are no more."""
+    for record in records:
+        IDEMPOTENCY.take(record.status, "expire")
 
 
 def _may_take(record: Idempotency, request: Request, now: int) -> bool:

@@ -28,7 +28,6 @@ from tenure.kernel.model import (
     Checkpoint,
     Child,
     Event,
-    Idempotency,
     Inbox,
     Outbox,
     Payload,
@@ -132,15 +131,6 @@ class RunId(msgspec.Struct, gc=False):
     """Just an id."""
 
     run_id: int
-
-
-class StaleRun(msgspec.Struct, gc=False):
-    """A leased step whose heartbeat is older than asked."""
-
-    run_id: int
-    idx: int
-    owner: str
-    beat_at: int
 
 
 class Recorded(msgspec.Struct, gc=False):
@@ -253,13 +243,8 @@ READS: dict[str, Answer] = {
     "get_run": Run,  # () ; id
     "get_spec": RunSpec,  # () ; run_id
     "runs_by_status": Run,  # () ; tenant, status, before_created_at, limit -> newest first
-    "runs_by_repo": Run,  # () ; tenant, repo, before_created_at, limit -> newest first
-    "runs_newest": Run,  # () ; tenant, before_created_at, limit -> newest first
-    "stale_heartbeats": StaleRun,  # () ; beat_before, limit -> oldest first, through the index on step.wake_at
-    "idempotency_expiring": Idempotency,  # () ; status, expires_before, limit -> soonest first
     "approvals_open": Approval,  # () ; tenant, limit -> oldest first
     "run_ids_after": RunId,  # () ; after_id, limit -> by id
-    "finished_sealed_before": RunId,  # () ; finished_before, limit
     "steps_of": Step,  # () ; run_id    (these: all rows of one run, in key order)
     "attempts_of": Attempt,
     "checkpoints_of": Checkpoint,

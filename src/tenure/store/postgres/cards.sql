@@ -15,9 +15,6 @@ where a.tenant = $1 and a.status = 'requested'
     and not exists (select from card as c where c.run_id = a.run_id and c.no = a.no)
 order by a.requested_at, a.run_id, a.no limit $2::bigint
 
--- name: card_of
-select {card} from card where run_id = $1 and no = $2::integer
-
 -- name: new_card
 insert into card ({card})
 values ($1::bigint, $2::integer, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::integer, $10::boolean, $11::text)

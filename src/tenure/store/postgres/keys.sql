@@ -20,17 +20,11 @@ insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, 
 on conflict (tenant, source, name) do nothing
 returning {idempotency}
 
--- name: take_key
--- Only as it was found: by its last change and its attempts.
-update idempotency set status = 'processing', run_id = $6, request_hash = $7, response = null, error = null,
-    created_at = $8, updated_at = $9, expires_at = $10, lock_expires_at = $11, attempts = $12
-where tenant = $1 and source = $2 and name = $3 and updated_at = $4 and attempts = $5
-returning {idempotency}
-
--- name: finish_key
-update idempotency set status = $5, response = $6, error = $7, run_id = $8, updated_at = $9, expires_at = $10,
-    lock_expires_at = null
-where tenant = $1 and source = $2 and name = $3 and status = 'processing' and lock_expires_at = $4
+-- name: put_key
+-- Only as it was found: by its status, its last change and its attempts.
+update idempotency set run_id = $7, status = $8, request_hash = $9, response = $10, error = $11, created_at = $12,
+    updated_at = $13, expires_at = $14, lock_expires_at = $15, attempts = $16
+where tenant = $1 and source = $2 and name = $3 and status = $4 and updated_at = $5 and attempts = $6
 returning {idempotency}
 
 -- name: drop_key

@@ -282,6 +282,8 @@ group by workflow order by workflow
 -- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
 -- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from. A
 -- heartbeat without a number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
+-- `coalesce` hides from the planner that all these leases are in attempt_live: before it has counted anything it takes
+-- that index for the shorter way, and each heartbeat would read every live lease there is. So the key is the only way.
 update attempt a set
     beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = greatest(a.seq, b.seq), progress = b.progress
 from (
@@ -289,7 +291,7 @@ from (
         u (run_id, idx, n, seq, expires_at, progress)
     order by run_id, idx, n offset 0) b
 where a.run_id = any (array[b.run_id]) and a.idx = b.idx and a.n = b.n
-    and a.lease = 'active' and a.expires_at > $7::bigint and (b.seq = 0 or a.seq < b.seq)
+    and coalesce(a.lease = 'active', false) and a.expires_at > $7::bigint and (b.seq = 0 or a.seq < b.seq)
     and a.expires_at <= b.expires_at
 returning a.run_id, a.idx, a.n, a.state
 
@@ -335,30 +337,11 @@ select {run_spec} from run_spec where run_id = $1
 -- name: runs_by_status
 select {run} from run where tenant = $1 and status = $2 and created_at < $3 order by created_at desc, id desc limit $4
 
--- name: runs_by_repo
-select {run} from run where tenant = $1 and repo = $2 and created_at < $3 order by created_at desc, id desc limit $4
-
--- name: runs_newest
-select {run} from run where tenant = $1 and created_at < $2 order by created_at desc, id desc limit $3
-
--- name: stale_heartbeats
--- Leases that nobody has heard of since a moment. Only live leases are in attempt_live, so this costs what
--- is being worked on now; an index on beat_at would make every heartbeat write it.
-select run_id, idx, owner, beat_at from attempt
-where lease in ('granted', 'active') and beat_at < $1
-order by beat_at, run_id, idx limit $2
-
--- name: idempotency_expiring
-select {idempotency} from idempotency where status = $1 and expires_at < $2 order by expires_at limit $3
-
 -- name: approvals_open
 select {approval} from approval where tenant = $1 and status = 'requested' order by requested_at, run_id, no limit $2
 
 -- name: run_ids_after
 select id as run_id from run where id > $1 order by id limit $2
-
--- name: finished_sealed_before
-select id as run_id from run where sealed_at is not null and finished_at < $1 order by finished_at, id limit $2
 
 -- ---------------------------------------------------------------------------------- all rows of a run
 

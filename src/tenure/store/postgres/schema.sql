@@ -3,7 +3,7 @@
 create domain attempt_state as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'queued'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'timed_out'::text, 'stale'::text, 'canceled'::text, 'suspended'::text, 'released'::text]));
 create domain checkpoint_state as text collate "C" CHECK (VALUE = ANY (ARRAY['started'::text, 'done'::text, 'failed'::text]));
 create domain counter as integer CHECK (VALUE >= 0);
-create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text, 'expired'::text]));
+create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]));
 create domain lease_state as text collate "C" CHECK (VALUE = ANY (ARRAY['granted'::text, 'active'::text, 'completed'::text, 'released'::text, 'expired'::text, 'revoked'::text, 'canceled'::text]));
 create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'planning'::text, 'plan_failed'::text, 'queued'::text, 'running'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text]));
 create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
@@ -566,7 +566,6 @@ CREATE UNIQUE INDEX run_key_held ON run USING btree (tenant, concurrency_key) WH
 CREATE INDEX run_key_open ON run USING btree (tenant, concurrency_key, created_at, id) WHERE concurrency_key IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX run_newest ON run USING btree (tenant, created_at DESC, id DESC);
 CREATE INDEX run_rate ON run USING btree (tenant, admitted_at) WHERE rated;
-CREATE INDEX run_sealed ON run USING btree (finished_at, id) WHERE sealed_at IS NOT NULL;
 CREATE INDEX run_unsealed ON run USING btree (finished_at, id) WHERE finished_at IS NOT NULL AND sealed_at IS NULL;
 CREATE INDEX run_wake ON run USING btree (wake_at) WHERE wake_at IS NOT NULL;
 

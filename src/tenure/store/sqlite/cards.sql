@@ -15,9 +15,6 @@ where a.tenant = ?1 and a.status = 'requested'
     and not exists (select 1 from card as c where c.run_id = a.run_id and c.no = a.no)
 order by a.requested_at, a.run_id, a.no limit ?2
 
--- name: card_of
-select * from card where run_id = ?1 and no = ?2
-
 -- name: new_card
 insert into card values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 on conflict (run_id, no) do nothing

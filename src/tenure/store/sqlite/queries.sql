@@ -586,29 +586,8 @@ select * from run where id = ?1
 select * from run_spec where run_id = ?1
 
 -- name: runs_by_status
--- GWI-21: newest first.
-select * from run where tenant = ?1 and status = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
-
--- name: runs_by_repo
--- GWI-21: newest first.
-select * from run where tenant = ?1 and repo = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
-
--- name: runs_newest
 -- Newest first.
-select * from run where tenant = ?1 and created_at < ?2 order by created_at desc, id desc limit ?3
-
--- name: stale_heartbeats
--- GWI-21: leased steps that have been silent since before ?1, longest first. beat_at is in no index because every
--- heartbeat writes it. But a leased step wakes at the latest when the lease it had at some heartbeat would
--- expire, and a lease is at most a day (limits.LEASE_SECONDS_MAX), so the index on wake_at bounds the search.
-select a.run_id, a.idx, a.owner, a.beat_at
-from step as s cross join attempt as a on a.run_id = s.run_id and a.idx = s.idx and a.n = s.attempt
-where s.wake_at <= ?1 + 86400000000 and a.lease in ('granted', 'active') and a.beat_at < ?1
-order by a.beat_at, a.run_id, a.idx limit ?2
-
--- name: idempotency_expiring
--- GWI-21: soonest first.
-select * from idempotency where status = ?1 and expires_at < ?2 order by expires_at limit ?3
+select * from run where tenant = ?1 and status = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
 
 -- name: approvals_open
 -- What people are asked, oldest first.
@@ -617,10 +596,6 @@ select * from approval where tenant = ?1 and status = 'requested' order by reque
 -- name: run_ids_after
 -- Every run, page by page.
 select id from run where id > ?1 order by id limit ?2
-
--- name: finished_sealed_before
--- What retention may delete.
-select id from run where sealed_at is not null and finished_at < ?1 order by finished_at, id limit ?2
 
 -- name: steps_of
 -- All of one run, in key order.

@@ -333,7 +333,7 @@ CREATE TABLE idempotency (
     attempts integer not null check (attempts >= 1),
     primary key (tenant, source, name),
     constraint idempotency_status_known check (
-        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 when 'expired' then 1 else 0 end
+        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 else 0 end
     ),
     constraint idempotency_times_in_order check (updated_at >= created_at)
 ) strict;
@@ -949,8 +949,6 @@ where concurrency_key is not null and finished_at is null;
 CREATE INDEX run_newest on run (tenant, created_at);
 
 CREATE INDEX run_rate on run (tenant, admitted_at) where rated = 1;
-
-CREATE INDEX run_sealed on run (finished_at) where sealed_at is not null;
 
 CREATE INDEX run_unsealed on run (finished_at, id) where finished_at is not null and sealed_at is null;
 

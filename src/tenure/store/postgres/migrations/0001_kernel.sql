@@ -25,7 +25,7 @@ create domain lease_state as text collate "C" check (value in (
     'granted', 'active', 'completed', 'released', 'expired', 'revoked', 'canceled'));
 create domain checkpoint_state as text collate "C" check (value in ('started', 'done', 'failed'));
 create domain idempotency_status as text collate "C" check (value in (
-    'processing', 'completed', 'failed', 'expired'));
+    'processing', 'completed', 'failed'));
 
 create table schema_version (
     number integer primary key,
@@ -108,7 +108,6 @@ create index run_key_open on run (tenant, concurrency_key, created_at, id)
 -- One at a time: at most one admitted, unfinished run per concurrency key.
 create unique index run_key_held on run (tenant, concurrency_key)
     where concurrency_key is not null and admitted_at is not null and finished_at is null;
-create index run_sealed on run (finished_at, id) where sealed_at is not null;
 
 create table run_spec (
     run_id bigint primary key,

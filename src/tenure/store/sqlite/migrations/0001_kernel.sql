@@ -126,7 +126,6 @@ create index run_key_open on run (tenant, concurrency_key, created_at)
 where concurrency_key is not null and finished_at is null;
 create unique index run_key_held on run (tenant, concurrency_key)
 where concurrency_key is not null and admitted_at is not null and finished_at is null;
-create index run_sealed on run (finished_at) where sealed_at is not null;
 
 create table run_spec (
     run_id integer primary key,
@@ -508,7 +507,7 @@ create table idempotency (
     attempts integer not null check (attempts >= 1),
     primary key (tenant, source, name),
     constraint idempotency_status_known check (
-        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 when 'expired' then 1 else 0 end
+        case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 else 0 end
     ),
     constraint idempotency_times_in_order check (updated_at >= created_at)
 ) strict;
