@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import pytest
 
@@ -49,8 +49,8 @@ class Watchful(ServiceDouble):
 
 def _in_sqlite(lab: Lab) -> Callable[[str], int]:
     def count(key: str) -> int:
-        with sqlite3.connect(lab.folder / "lab.db") as database:
-            found: int = database.execute(INTENDED.format("", "?"), (key,)).fetchone()[0]
+        with closing(apsw.Connection(str(lab.folder / "lab.db"))) as database:
+            found: int = database.execute(INTENDED.format("", "?"), (key,)).get
         return found
 
     return count

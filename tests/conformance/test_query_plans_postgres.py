@@ -280,7 +280,7 @@ async def test_closing_a_run_does_not_look_at_its_closed_steps(postgres_dsn: str
     async with filled(postgres_dsn, analyze=analyze) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         await owner.execute("""
             insert into step select 100, x, 's' || x, 'work', '', 'q1', 't3', 'w0', 'wf', 0, true, '', 3, null, 1, '', null,
-                null, 1, 'succeeded', 0, 1, 1, false, 5, null, null, '', 0, 0, 5, 'done', null, null, null, null, null
+                null, 1, 'succeeded', 0, 1, 1, false, 5, null, null, '', false, 0, 5, 'done', null, null, null, null, null
                 from generate_series(3, 6000) x
         """)
         if analyze:

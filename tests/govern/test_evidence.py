@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from tenure import ids
@@ -239,7 +239,7 @@ async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> 
         for run in (broken, whole):
             await run.result()
         await lab.jump("2s")
-        with closing(sqlite3.connect(place)) as database, database:
+        with closing(apsw.Connection(str(place))) as database, database:
             database.execute(
                 "update event set actor = 'mallory' where run_id = ? and seq = 2", (ids.run_int(broken.id),)
             )

@@ -3,7 +3,6 @@
 import base64
 import hmac
 import json
-import sqlite3
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,6 +10,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
+import apsw
 import asyncpg
 import httpx
 
@@ -210,9 +210,9 @@ async def contents(url: str) -> dict[str, list[Any]]:
     """All rows of all tables, to compare; but for when a key was last used, and the clock of SQLite."""
     found: dict[str, list[Any]] = {}
     if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(f"file:{url[7:]}?mode=ro", uri=True)) as db:
+        with closing(apsw.Connection(url[7:], flags=apsw.SQLITE_OPEN_READONLY)) as db:
             for (table,) in db.execute("select name from sqlite_master where type = 'table'").fetchall():
-                found[table] = sorted(map(repr, db.execute(f"select * from {table}")))
+                found[str(table)] = sorted(map(repr, db.execute(f"select * from {table}")))
     else:
         db = await asyncpg.connect(url)
         try:

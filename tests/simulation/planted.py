@@ -337,8 +337,8 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 sweeper.Sweeper.sweep,
-                'timers: list[Timer] = await store.read("due", now, SWEEP_TIMERS_MAX)',
-                'timers = [t for t in await store.read("due", now, SWEEP_TIMERS_MAX) if t.entity != "step"]',
+                'self._timers.others(await store.read("due", now, self._timers.most))',
+                '[t for t in await store.read("due", now, self._timers.most) if t.entity != "step"]',
             ),
         ),
         0,

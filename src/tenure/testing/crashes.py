@@ -80,16 +80,19 @@ class Crashes:
                 return True
         return False
 
-    def said(self, worker: str, message: Said, answer: asyncio.Future[Any]) -> None:
-        """A message is on its way to its commit."""
+    def said(self, worker: str, message: Said, answer: asyncio.Future[Any]) -> bool:
+        """A message is on its way to its commit, or there already: whether its worker dies before it hears of it."""
         point = len(self.points)
         self.points.append(f"{worker}: {_shown(message)}")
-        for crash in self.planned:
-            if crash.when == "after" and crash.fits(point, message):
-                self.doomed.add(worker)
-                answer.add_done_callback(partial(self._heard, crash, worker))
+        fatal = [crash for crash in self.planned if crash.when == "after" and crash.fits(point, message)]
+        for crash in fatal:
+            self.doomed.add(worker)
+            answer.add_done_callback(partial(self._committed, crash, worker))
+        return bool(fatal)
 
-    def _heard(self, crash: Crash, worker: str, _answer: asyncio.Future[Any]) -> None:
+    def _committed(self, crash: Crash, worker: str, answer: asyncio.Future[Any]) -> None:
+        if not answer.cancelled():
+            answer.exception()  # nobody else looks at it
         self._strike(crash, worker)
 
     def _strike(self, crash: Crash, worker: str) -> None:

@@ -150,7 +150,8 @@ class LabStation(LocalStation):
         if gone or self.crashes.strikes(worker, "before", message):
             return asyncio.get_running_loop().create_future()
         answer = begin()
-        self.crashes.said(worker, message, answer)
+        if self.crashes.said(worker, message, answer):
+            return asyncio.get_running_loop().create_future()
         return answer
 
     async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
