@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Steps one worker holds at a time."""
     warm_runs: int = 200
     """Runs before the clock starts: connections, prepared statements, caches."""
-    lone_runs: int = 200
+    lone_runs: int = 400
     long_steps: int = 10_000
     long_runs: int = 8
     """Long runs side by side."""

@@ -125,7 +125,9 @@ async def lone(orchestrator: Orchestrator, runs: int) -> tuple[list[float], list
     """Five-step runs, one after another: the seconds of each from submit to done."""
     seconds, made = [], []
     for _ in range(runs):
-        await asyncio.sleep(0)  # whoever starts a run alone does so in a loop that has turned since the last one
+        await asyncio.sleep(
+            0
+        )  # whoever starts a run alone does so in a loop that has turned since the last one
         started = time.perf_counter()
         made.append(await code_first_run(orchestrator))
         seconds.append(time.perf_counter() - started)
