@@ -6,6 +6,7 @@ What became of a call that was begun is noted in `calls`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -30,14 +31,14 @@ class Struck(HttpConnector):
 
     async def call(self, call: Call) -> Any:
         """Send the request, if nothing strikes before."""
-        _strike("before")
+        await _strike("before")
         try:
             result = await super().call(call)
         except Exception as fault:
             _note("calls", f"{self.name} {fault}")
             raise
         _note("calls", f"{self.name} answered")
-        _strike("after")
+        await _strike("after")
         return result
 
 
@@ -46,15 +47,18 @@ def _note(name: str, text: str) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _strike(when: str) -> None:
-    folder = Path(os.environ[FOLDER])
+async def _strike(when: str) -> None:
+    """Whoever comes there before the last of so many waits for it: nobody calls, or tells its answer, before the strike."""
+    planned = Path(os.environ[FOLDER]) / when
     _note(f"{when}.seen", "here")
-    if not (folder / when).exists():
+    if not planned.exists():
         return
-    how, _, count = (folder / when).read_text().partition(" ")
-    if len((folder / f"{when}.seen").read_text().splitlines()) >= int(count):
-        (folder / when).unlink()
+    how, _, count = planned.read_text().partition(" ")
+    if len(planned.with_suffix(".seen").read_text().splitlines()) >= int(count):
+        planned.unlink()
         os.kill(os.getpid(), signal.Signals[how])
+    while planned.exists():  # noqa: ASYNC110 - another call of this process ends it, or the process
+        await asyncio.sleep(0.01)
 
 
 async def _three() -> list[int]:

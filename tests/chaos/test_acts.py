@@ -180,19 +180,6 @@ async def unknowns(engine: Watched, run_id: str, count: int) -> list[Receipt]:
     return rows
 
 
-async def unknowns_or_none(engine: Watched, run_id: str) -> list[Receipt]:
-    """Likewise of one; none where its answer was recorded before the process was killed by the call after it."""
-
-    async def found() -> tuple[list[Receipt]] | None:
-        rows = await engine.store.read("receipts_of", run_int(run_id))
-        open_ = [row for row in rows if row.state == "unknown"]
-        return (open_,) if open_ or {row.state for row in rows} == {"succeeded"} else None
-
-    (rows,) = await until(found, "an unknown receipt, or all known")
-    known: list[Receipt] = rows
-    return known
-
-
 async def said(engine: Watched, receipt: Receipt, how: Any) -> None:
     """A person says how it ended."""
     await engine.orchestrator.send(
@@ -223,12 +210,10 @@ async def test_a_process_killed_beside_its_calls_leaves_one_effect_each(
                 assert await asyncio.to_thread(first.wait, 60) == -signal.SIGKILL
             assert stage.effects() == dict.fromkeys(REPEATS, 1 if when == "after" else 0)
             with stage.worker():
-                if when == "after":
-                    lost = await unknowns_or_none(engine, run.id)
-                    assert {row.connector for row in lost} <= {"neither"}
-                else:
-                    lost = await unknowns(engine, run.id, 2)
-                    assert {row.connector for row in lost} == {"found", "neither"}
+                lost = await unknowns(engine, run.id, 1 if when == "after" else 2)
+                assert {row.connector for row in lost} == (
+                    {"neither"} if when == "after" else {"found", "neither"}
+                )
                 for row in lost:
                     await said(engine, row, "done" if when == "after" else "retry")
                 await engine.see_end(run.id)
