@@ -1,7 +1,8 @@
 """Ids of runs, and of the questions they ask: a text for people, integers for the database.
 
-`run_2026-02-14_080000_abc123` is (second of creation, 31 random bits). The integer keeps creation order,
-so it clusters well as a key; the text says when the run was made. Both ways are exact.
+`run_2026-02-14_080000_abc123` is (second of creation, 31 bits more: the millisecond, and 21 that tell runs of one
+millisecond apart). The integer keeps the order of creation, so that new rows go to the end of every table and index;
+the text says when the run was made, and sorts alike. Both ways are exact.
 `apr_2026-02-14_0hs5wcgrde1` is (run, number of the question in it): an approval's; a proposal's begins with `prop_`,
 a receipt's with `rcp_`.
 """
@@ -18,22 +19,25 @@ from tenure.errors import TenureError
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_BITS = 31
 _SUFFIX_MASK = (1 << _SUFFIX_BITS) - 1
-_STRIDE = 0x5BD1E995 | 1  # odd, so that counting by it visits every suffix once before it repeats
+_COUNT_BITS = 21
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
 _PART = re.compile(r"(apr|prop|rcp)_(\d{4}-\d{2}-\d{2})_([0-9a-z]{10})([1-9a-z][0-9a-z]{0,5})")
 _DAY_SECONDS = 86_400
 _RUN = re.compile(r"run_(\d{4}-\d{2}-\d{2}_\d{6})_([0-9a-z]{6})")
 
 
 class RunIds:
-    """Makes run ids that one process never repeats; two processes meet once in 2^31 per second."""
+    """Makes run ids in the order of creation that one process never repeats: it counts on from a random number. Two
+    processes meet once in two million pairs of runs made in the same millisecond."""
 
     def __init__(self, start: int | None = None) -> None:
-        self._suffix = secrets.randbits(_SUFFIX_BITS) if start is None else start
+        self._count = secrets.randbits(_COUNT_BITS) if start is None else start & _COUNT_MASK
 
     def new(self, now_us: int) -> int:
         """A fresh id for a run made at this moment."""
-        self._suffix = (self._suffix + _STRIDE) & _SUFFIX_MASK
-        return (now_us // 1_000_000) << _SUFFIX_BITS | self._suffix
+        self._count = (self._count + 1) & _COUNT_MASK
+        second, within = divmod(now_us, 1_000_000)
+        return second << _SUFFIX_BITS | within // 1000 << _COUNT_BITS | self._count
 
 
 _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]

@@ -129,6 +129,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
             step = next((s for s in d.changed.values() if isinstance(s, Step) and s.claimable), None)
             if step is not None:
                 lease = grant(d, step, c.eager)
+                d.ready = run.steps_ready > 0  # nobody has to be woken for what is taken already
                 lease.input = c.input if step.input_ref == spec.input_ref else None
     decision = finish(d, None, "create")
     decision.result = Created(c.run_id, d.run.status, lease, at=d.now)

@@ -192,7 +192,7 @@ CREATE TABLE checkpoint (
     constraint checkpoint_state_known check (
         case state when 'done' then 1 when 'started' then 1 when 'failed' then 1 else 0 end
     )
-) strict;
+) strict, without rowid;
 
 CREATE TABLE child (
     run_id integer not null,
