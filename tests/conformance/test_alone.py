@@ -23,7 +23,7 @@ from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.batch import Outcome
 from tenure.orchestrator.lanes import ALONE_COMMANDS_MAX
 from tenure.store.feeding import Feeding
-from tenure.store.port import Ambiguous, Transaction
+from tenure.store.port import Ambiguous, Save, Saved, Transaction
 from tenure.store.sqlite import SqliteStore
 from tenure.store.sqlite.running import ask
 from tests.conformance.world import Place, World
@@ -53,12 +53,12 @@ class Unsure(Quick):
 
     unsure = False
 
-    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
-        result = super().transact_now(make)
+    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        saved = super().save_now(decide)
         if self.unsure:
             self.unsure = False
             raise Ambiguous("it did happen")
-        return result
+        return saved
 
 
 def a_world(place: Place, orchestrators: int = 1) -> World:

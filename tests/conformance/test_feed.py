@@ -10,7 +10,7 @@ import pytest
 
 from tenure.clock import us
 from tenure.kernel import commands as c
-from tenure.kernel.feed import Seen, Told, decoded
+from tenure.kernel.feed import Line, Seen, Told, decoded, encoded
 from tenure.kernel.service import Notice, Subscription
 from tenure.limits import FEED_SECONDS
 from tenure.orchestrator.trimming import Trimmer
@@ -22,7 +22,7 @@ from tests.conformance.stores import KINDS, open_store, save
 from tests.conformance.world import Place, World, gate
 
 Where = tuple[str, Path, str]
-A, B = b'["a"]\n', b'["b"]\n'
+A, B = ("a",), ("b",)
 
 
 class Followed(World):
@@ -170,23 +170,25 @@ async def test_a_save_that_leaves_a_run_out_does_not_tell_of_it(where: Where) ->
         assert (await save(store, new)).ids == {101, 102}
         late = other.version + 7
         moved = Save(
-            expect=[(101, one.version, None), (102, late, None)], runs=[one, other], feed=[(101, A), (102, B)]
+            expect=[(101, one.version, None), (102, late, None)],
+            runs=[one, other],
+            feed=[(101, [A]), (102, [B])],
         )
         assert (await save(store, moved)).ids == {101}
-        assert [row.body for row in await Feeding(store).after(begin, 10)] == [A]
+        assert [row.body for row in await Feeding(store).after(begin, 10)] == [encoded([A])]
         for single in (True, False):
-            alone = Save(expect=[(102, late, None)], runs=[other], feed=[(102, B)])
+            alone = Save(expect=[(102, late, None)], runs=[other], feed=[(102, [B])])
             assert (await save(store, alone, single=single)).ids == set()
-        off = Save(expect=[(102, other.version, None)], runs=[other], feed=[(102, B)], estimate_us=1)
+        off = Save(expect=[(102, other.version, None)], runs=[other], feed=[(102, [B])], estimate_us=1)
         assert (await save(store, off, single=True)).ids == set()
         assert len(await Feeding(store).after(begin, 10)) == 1
         both = Save(
             expect=[(101, one.version, None), (102, other.version, None)],
             runs=[one, other],
-            feed=[(101, A), (102, B)],
+            feed=[(101, [A]), (102, [B])],
         )
         assert (await save(store, both)).ids == {101, 102}
-        assert [row.body for row in await Feeding(store).after(begin, 10)] == [A, A + B]
+        assert [row.body for row in await Feeding(store).after(begin, 10)] == [encoded([A]), encoded([A, B])]
 
 
 async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where) -> None:
@@ -197,18 +199,18 @@ async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where)
         runs = [a_run(number) for number in (101, 102, 103)]
         await save(store, Save(new_runs=runs, new_specs=[a_spec(run.id) for run in runs]))
 
-        async def write(run_id: int, body: bytes) -> None:
+        async def write(run_id: int, line: Line) -> None:
             run = next(run for run in runs if run.id == run_id)
-            await save(store, Save(expect=[(run_id, run.version, None)], runs=[run], feed=[(run_id, body)]))
+            await save(store, Save(expect=[(run_id, run.version, None)], runs=[run], feed=[(run_id, [line])]))
 
-        await write(101, b"1\n")
+        await write(101, (1,))
         if kind == "sqlite":  # one writer at a time: the third cannot even begin
             held = apsw.Connection(str(directory / "tenure.db"))
             held.execute("begin immediate")
-            held.execute("insert into feed (at, body) values (1, ?)", (b"2\n",))
-            third = asyncio.ensure_future(write(103, b"3\n"))
+            held.execute("insert into feed (at, body) values (1, ?)", (b"[2]\n",))
+            third = asyncio.ensure_future(write(103, (3,)))
             await asyncio.sleep(0.05)
-            assert [row.body for row in await feeding.after(begin, 10)] == [b"1\n"]
+            assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n"]
             held.execute("commit")
             held.close()
             await third
@@ -218,15 +220,15 @@ async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where)
             await transaction.start()
             await other.execute(
                 "insert into tenure.feed (pos, at, body) values (pg_current_xact_id()::text::bigint, 1, $1)",
-                b"2\n",
+                b"[2]\n",
             )
-            await write(103, b"3\n")  # committed, with a higher position
+            await write(103, (3,))  # committed, with a higher position
             place = (await feeding.bounds()).head
-            assert [row.body for row in await feeding.after(begin, 10)] == [b"1\n"]
+            assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n"]
             await transaction.commit()
             await other.close()
-            assert [row.body for row in await feeding.after(place, 10)] == [b"2\n", b"3\n"]
-        assert [row.body for row in await feeding.after(begin, 10)] == [b"1\n", b"2\n", b"3\n"]
+            assert [row.body for row in await feeding.after(place, 10)] == [b"[2]\n", b"[3]\n"]
+        assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n", b"[2]\n", b"[3]\n"]
 
 
 async def test_what_is_older_than_a_day_is_trimmed_and_it_is_known_up_to_where(place: Place) -> None:

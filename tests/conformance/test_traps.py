@@ -432,7 +432,7 @@ async def test_every_command_gets_one_answer_its_result_or_its_error(place: Plac
                 c.RequestCancel(run_id=run),  # too late
                 c.UpdateMetadata(run_id=run, labels="{}"),
                 c.DeliverEvent(run_id=run, name="x", event_id="1"),
-                c.Pause(run_id=run + 1),
+                c.Pause(run_id=run + (1 << 40)),  # nobody's
             ]
         futures = [w.orchestrator.submit(command) for command in asked]
         store.before.extend([Conflict("deadlock"), Conflict("deadlock")])

@@ -155,7 +155,7 @@ EDITS: dict[str, tuple[list[str], set[str]]] = {
         {"NODE_CHANGED", "RUN_CHANGED", "REWRITTEN"},
     ),
     "a leaf's columns are edited": (
-        ["update leaf set run_id = run_id + 1 where tenant = 'acme' and pos = 3"],
+        ["update leaf set run_id = run_id + 1000 where tenant = 'acme' and pos = 3"],
         {"LEAF_CHANGED"},
     ),
     "a leaf is deleted": (

@@ -32,7 +32,7 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.profile import Profile
-from tenure.kernel.rows import LIGHT, copy_row, key_within_run
+from tenure.kernel.rows import KEYS, LIGHT, copy_row
 from tenure.kernel.snapshot import Need, Snapshot
 from tenure.kernel.status import COUNTER, derive
 from tenure.kernel.strides import PATH_EDGES, STRIDES
@@ -179,7 +179,7 @@ class Draft:
 
     def edit(self, row: R) -> R:
         """A copy of the row, to be changed; the same copy when asked again."""
-        key = key_within_run(row)
+        key = KEYS[type(row)](row)
         found = self.changed.get(key)
         if found is None:
             found = self.changed[key] = copy_row(row)
@@ -187,12 +187,12 @@ class Draft:
 
     def now_of(self, row: R) -> R:
         """The row as it is by now."""
-        key = key_within_run(row)
+        key = KEYS[type(row)](row)
         return self.changed.get(key, row)  # type: ignore[return-value]  # the key says which type it is
 
     def add(self, row: R) -> R:
         """A new row."""
-        self.changed[key_within_run(row)] = row
+        self.changed[KEYS[type(row)](row)] = row
         return row
 
     def attempt_of(self, step: Step) -> Attempt:

@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -21,7 +21,8 @@ from tenure.kernel.model import ROWS, Event, Row
 
 FORMAT = b"tenure-event-1"
 
-_encode = msgspec.json.Encoder().encode
+encode_body: Callable[[dict[str, Any]], bytes] = msgspec.json.Encoder().encode
+"""The bytes of an event."""
 
 
 def digest(salt: bytes, body: bytes) -> str:
@@ -109,11 +110,6 @@ def row_key(row: Row) -> str:
         return ""
     rest = [getattr(row, name) for name in key[1:]]
     return "/".join(map(str, rest))
-
-
-def encode_body(body: dict[str, Any]) -> bytes:
-    """The bytes of an event."""
-    return _encode(body)
 
 
 def decode_body(event: Event) -> dict[str, Any]:

@@ -25,7 +25,7 @@ LIGHT = ("version", "head", "event_at", "steps_done", "checkpoints", "next_ref")
 """What a checkpoint changes of its run. It is the commonest command by far, so stores have a short way of writing just
 these columns (`Save.light`)."""
 
-_KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
+KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
     Step: lambda row: ("step", row.idx),
     Attempt: lambda row: ("attempt", row.idx, row.n),
     Checkpoint: lambda row: ("checkpoint", row.idx, row.name),
@@ -40,11 +40,7 @@ _KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
     Purse: lambda _: ("purse",),
     CostLine: lambda row: ("cost_line", row.no),
 }
-
-
-def key_within_run(row: Row) -> tuple[Any, ...]:
-    """(table, *key without the run)."""
-    return _KEYS[type(row)](row)
+"""Type -> what a row of it is called: (table, *key without the run)."""
 
 
 def copy_row(row: R) -> R:

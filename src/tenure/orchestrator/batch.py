@@ -261,7 +261,7 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
                 events.append(made.event)
                 outbox += made.outbox
         if work.told:
-            save.feed.append((run.id, feed.encoded(work.told)))
+            save.feed.append((run.id, work.told))
         for key, row in work.rows.items():
             table = key[0]
             if table == "run_spec" and work.new:

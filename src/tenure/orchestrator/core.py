@@ -50,7 +50,7 @@ from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Rejected, Saved, Store, Transaction
+from tenure.store.port import Ambiguous, Conflict, Rejected, Save, Saved, Store
 
 log = get_logger(__name__)
 
@@ -224,21 +224,19 @@ class Orchestrator:
                 self._give_up(items, broken)
             finally:
                 lane.busy = False
-            self._count(len(items), self._now() - began)
+            self._count(len(items), began)
 
     def _commit_now(self, lane: Lane, item: Item, loop: asyncio.AbstractEventLoop) -> bool:
         """Carry out a command that is alone before its caller is left: no task is woken for it, nor its caller by
         one. False: it has to go the ordinary way."""
-        began = loop.time()
-        now = self.store.estimate_us()
-        if now is None or not (item.run_id in self._cache or isinstance(item.command, CreateRun)):
+        if not (item.run_id in self._cache or isinstance(item.command, CreateRun)):
             return False
         lane.go_alone(loop)
         lane.busy = True
         works: list[Work] = []
         try:
             try:
-                saved = self.store.transact_now(partial(self._decide_now, item, now, works))
+                saved = self.store.save_now(partial(self._decide_now, item, works))
             except Exception as fault:
                 batches.unsaved(works, fault)
                 return False
@@ -248,23 +246,23 @@ class Orchestrator:
             self._give_up([item], broken)
         finally:
             lane.busy = False
-        self._count(1, loop.time() - began)
+        self._count(1, item.deadline - self._command_seconds)
         return True
 
-    def _decide_now(self, item: Item, now: int, works: list[Work]) -> Transaction[Saved | None]:
+    def _decide_now(self, item: Item, works: list[Work], now: int) -> Save | None:
         """Decided only when nobody is in the way: a snapshot that was decided on cannot be used again. None: it needs
         the lock."""
-        decided, slow = self._decide_cached([item], now)
-        if slow:
+        work = self._decide_run([item], now)
+        if work is None:
             return None
-        works += decided
-        return (yield from batches.saving(works, now))
+        works.append(work)
+        return batches.save_of(works, None)
 
-    def _count(self, commands: int, seconds: float) -> None:
+    def _count(self, commands: int, began: float) -> None:
         self.batches += 1
         self.commands += commands
         if self.on_batch is not None:
-            self.on_batch(commands, seconds)
+            self.on_batch(commands, self._now() - began)
 
     def _give_up(self, items: list[Item], broken: Exception) -> None:
         log.error("batch_failed", traceback=traceback.format_exc())
@@ -295,21 +293,25 @@ class Orchestrator:
         """What can be decided on the snapshots we have, and the items that need the lock."""
         works: list[Work] = []
         slow: list[Item] = []
-        for run_id, mine in batches.group(items).items():
-            snap = self._cache.pop(run_id, None)
-            first = mine[0]
-            if snap is None and isinstance(first.command, CreateRun) and first.gate_tenant is None:
-                snap = Snapshot.of_new_run(run_id)
-                snap.caps = first.caps or NO_CAPS
-            if snap is None:
+        for mine in batches.group(items).values():
+            work = self._decide_run(mine, now)
+            if work is None:
                 slow += mine
-                continue
-            work = Work(snap, mine)
-            if batches.decide_cached(work, now, self._chance):
-                works.append(work)
             else:
-                slow += mine
+                works.append(work)
         return works, slow
+
+    def _decide_run(self, mine: list[Item], now: int) -> Work | None:
+        """What is decided about the commands of one run on the snapshot we have; None: they need the lock."""
+        first = mine[0]
+        snap = self._cache.pop(first.run_id, None)
+        if snap is None:
+            if not isinstance(first.command, CreateRun) or first.gate_tenant is not None:
+                return None
+            snap = Snapshot.of_new_run(first.run_id)
+            snap.caps = first.caps or NO_CAPS
+        work = Work(snap, mine)
+        return work if batches.decide_cached(work, now, self._chance) else None
 
     def _conclude(self, works: list[Work], saved: Saved) -> list[Item]:
         """Answer what was saved; the items whose runs have moved on."""

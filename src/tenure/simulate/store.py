@@ -101,24 +101,35 @@ class FaultyStore(Beside):
         """The disk is quick every other time."""
         return self._rng.random() < 0.5
 
-    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
         """Likewise. Who dies here comes back from its call, but never to anything it could tell somebody."""
         name = self._fate()
         seen = Seen()
+        decided: list[Save] = []
+
+        def watched(now: int) -> Save | None:
+            if (save := decide(now)) is not None:
+                decided.append(save)
+            if name in _UNDONE:
+                raise _Undone
+            return save
+
         try:
-            result = self._inner.transact_now(lambda: _watched(make(), seen, undo=name in _UNDONE))
+            saved = self._inner.save_now(watched)
         except _Undone:
             self._note(name)
             if name == "crash_before":
                 self._world.kill(self._process)
             raise Ambiguous("simulated: it did not happen") from None
+        if saved is not None:
+            seen.saves.append((decided[0], saved))
         self._shown(seen, name)
         if name == "crash_after":
             self._world.kill(self._process)
             raise Ambiguous("simulated: nobody is left to know")
         if name == "ambiguous_after" and seen.wrote:
             raise Ambiguous("simulated: it did happen")
-        return result
+        return saved
 
     def _fate(self) -> str:
         """What goes wrong with a transaction; nothing, mostly. Raises where it does not even begin."""

@@ -27,7 +27,7 @@ from tenure.limits import (
     WORKER_FORGOTTEN_SECONDS,
     WORKER_SILENT_SECONDS,
 )
-from tenure.store.port import Ambiguous, Answer, Conflict, Query, Rejected, Transaction
+from tenure.store.port import Ambiguous, Answer, Conflict, Query, Rejected, Save, Saved, Transaction
 
 T = TypeVar("T")
 
@@ -80,9 +80,9 @@ class Beside:
         """Not where a commit is a round trip."""
         return False
 
-    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
+    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
         """Not here."""
-        del make
+        del decide
         raise Conflict("a commit is a round trip")
 
     # ---------------------------------------------------------------------------------------- schedules

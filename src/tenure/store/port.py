@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
+from tenure.kernel.feed import Line
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
@@ -307,7 +308,7 @@ class Save(msgspec.Struct, gc=False):
     they need not be written."""
     delivered: list[tuple[int, int, int]] = []
     """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
-    feed: list[tuple[int, bytes]] = []
+    feed: list[tuple[int, list[Line]]] = []
     """(run id, what it tells): strung together as this commit's row of the feed, without those of runs left out. At
     most one save of a transaction has it."""
     delete_runs: list[int] = []
@@ -368,11 +369,12 @@ class Store(Protocol):
 
     @property
     def at_once(self) -> bool:
-        """Whether `transact_now` is worth a try: a small commit takes no time to speak of, and nobody is in its way."""
+        """Whether `save_now` is worth a try: a small commit takes no time to speak of, and nobody is in its way."""
         ...
 
-    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
-        """As `transact`, but done when it returns. Conflict, and nothing done, where somebody is in the way."""
+    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        """A transaction of one save, committed when it returns. `decide` makes it when nobody else can write any more, of
+        the store's time; None: nothing is done. Conflict, and nothing done, where somebody is in the way."""
         ...
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:

@@ -74,7 +74,7 @@ def get(name: str) -> Profile:
 
 def of_run(name: str) -> Profile:
     """The profile of a run there is, to decide by."""
-    found = find(name)
+    found = _ours.get(name) or find(name)
     if found is None:
         raise TenureError(
             "PROFILE_NOT_HERE", f"this process does not have the run's profile '{name}': see TENURE_PROFILES"

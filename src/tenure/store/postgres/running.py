@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from tenure.kernel.feed import encoded
 from tenure.kernel.model import ROWS, Row, Run, RunSpec
 from tenure.kernel.rows import LIGHT
 from tenure.kernel.service import RemoteLease
@@ -213,7 +214,7 @@ def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
         if len(save.feed) != 1 or save.feed[0][0] != run_id:
             return None
         parts.append(FEED)
-        params += save.feed[0]
+        params += (run_id, encoded(save.feed[0][1]))
     return frozenset(parts), params
 
 
@@ -241,7 +242,7 @@ def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
             given.sort(key=_attempt_key)
         add(table, given)
     if save.feed:
-        add(FEED, save.feed)
+        add(FEED, [(run_id, encoded(lines)) for run_id, lines in save.feed])
     asked = [run_id for run_id, _, _ in save.expect] if save.delivered or save.delete_runs else []
     if save.delivered:
         add("delivered", save.delivered, asked)

@@ -20,7 +20,8 @@ import apsw
 import msgspec
 from msgspec.json import encode
 
-from tenure.kernel.model import ROWS, Row, Run
+from tenure.kernel.feed import Line, encoded
+from tenure.kernel.model import ROWS, Attempt, Run
 from tenure.kernel.rows import LIGHT
 from tenure.store import families, port
 from tenure.store.sqlite.quick import INDEXED, LIKELY, THERE, inserting, lightly, quickly, updating
@@ -137,13 +138,10 @@ class Running:
 
     def now(self) -> int:
         """The time, read anew."""
-        self.now_us = max(self.now_us, self._time())
+        now = self._time()
+        if now > self.now_us:
+            self.now_us = now
         return self.now_us
-
-    @property
-    def changes(self) -> int:
-        """How many rows it has written."""
-        return self._cursor.connection.total_changes() - self._changes
 
     def answer(self, request: port.Query | port.Save) -> Any:
         """Carry out what a transaction yielded."""
@@ -159,19 +157,20 @@ class Running:
             self._seen.update([(run.id, run.version) for run in found])
         return found
 
-    def save(self, save: port.Save) -> port.Saved:
-        """Write a save's rows of the runs that are where they are expected to be."""
-        now = self.now()
+    def save(self, save: port.Save, now: int | None = None) -> port.Saved:
+        """Write a save's rows of the runs that are where they are expected to be. `now`: the time, where it was just read."""
+        if now is None:
+            now = self.now()
         if save.estimate_us is not None and abs(now - save.estimate_us) > port.ESTIMATE_OFF_US_MAX:
             return port.Saved(set(), now)
         ids = self._save_runs(save, now)
         if save.new_specs:
             ids |= self._insert_new(save)
         for table, rows in save.rows.items():
-            self._write(table, rows, ids)
-        if not self.unfollowed and (told := b"".join([body for run_id, body in save.feed if run_id in ids])):
-            self._cursor.execute(_FEED, (now, told))
-            self.unfollowed = not self._cursor.connection.changes()
+            if ours := [row for row in rows if row.run_id in ids]:  # type: ignore[attr-defined]  # every table but cap has it
+                self._write(table, ours)
+        if not self.unfollowed and save.feed:
+            self._tell([line for run_id, lines in save.feed if run_id in ids for line in lines], now)
         if save.delivered:
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
@@ -179,11 +178,21 @@ class Running:
             ids |= self._delete_runs(save, ids)
         return port.Saved(ids, now)
 
-    def finish(self) -> None:
-        """Before the commit of a transaction that wrote something: the clock must not fall behind it."""
-        if self._event_at < self.floor_us or self._event_at < 0:
-            self._cursor.execute(_DONE, (self.now(),))
-        self.now_us = max(self.now_us, self._event_at)  # the estimate it was decided at may be ahead
+    def _tell(self, lines: list[Line], now: int) -> None:
+        if lines:
+            self._cursor.execute(_FEED, (now, encoded(lines)))
+            self.unfollowed = not self._cursor.connection.changes()
+
+    def finish(self) -> int:
+        """Before the commit, which is worth the while if this is not 0: how many rows were written. The clock must not
+        fall behind them."""
+        changes = self._cursor.connection.total_changes() - self._changes
+        if changes:
+            if self._event_at < self.floor_us or self._event_at < 0:
+                self._cursor.execute(_DONE, (self.now(),))
+            if self._event_at > self.now_us:
+                self.now_us = self._event_at  # the estimate it was decided at may be ahead
+        return changes
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""
@@ -194,6 +203,7 @@ class Running:
         }
         ids: set[int] = set()
         slow: list[Run] = []
+        seen = self._seen
         quick, whole = _QUICK["run"], _UPDATE["run"]
         execute, changes = self._cursor.execute, self._cursor.connection.changes
         for run in save.runs:
@@ -204,13 +214,15 @@ class Running:
                     execute(quick if run.finished_at is None else whole, (*_tuple(run), version))
                 if changes():
                     ids.add(run.id)
+                    seen[run.id] = run.version
                 else:
                     slow.append(run)
         if len(ids) < len(expect):
             ids |= self._as_expected([(id_, version) for id_, version in expect.items() if id_ not in ids])
         if slow:
-            self._update_runs([run for run in slow if run.id in ids])
-        self._seen.update([(run.id, run.version) for run in save.runs if run.id in ids])
+            slow = [run for run in slow if run.id in ids]
+            self._update_runs(slow)
+            seen.update([(run.id, run.version) for run in slow])
         return ids
 
     def _as_expected(self, expect: list[tuple[int, int]]) -> set[int]:
@@ -243,33 +255,35 @@ class Running:
         self._made |= made
         return made
 
-    def _write(self, table: str, rows: Sequence[Row], ids: set[int]) -> None:
+    def _write(self, table: str, rows: list[Any]) -> None:
         if table in THERE:
-            rows = self._write_known(table, rows, ids)
-        written = [_tuple(row) for row in rows if row.run_id in ids]  # type: ignore[attr-defined]  # every table but cap has it
-        if table == "attempt" and len(written) > 1:
+            rows = self._write_known(table, rows)
+        if table == "attempt" and len(rows) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
-            written.sort(key=_is_live)
-        elif table == "event" and written:
-            self._event_at = written[-1][_AT]
-        if written:
-            self._cursor.executemany(_SAVE[table], written)
+            rows.sort(key=_is_live)
+        elif table == "event":
+            self._event_at = rows[-1].at
+        if rows:
+            self._cursor.executemany(_SAVE[table], map(_tuple, rows))
 
-    def _write_known(self, table: str, rows: Sequence[Any], ids: set[int]) -> list[Any]:
+    def _write_known(self, table: str, rows: list[Any]) -> list[Any]:
         """Write what is certainly new, or most likely there, by the statement for that; the rest."""
         quick, whole, likely, there = _QUICK[table], _UPDATE[table], LIKELY[table], THERE[table]
         execute, changes = self._cursor.execute, self._cursor.connection.changes
         made = self._made
         rest = []
+        new = []
         for row in rows:
-            if row.run_id not in made and row.run_id in ids and there(row):
+            if row.run_id in made:
+                new.append(row)
+                continue
+            if there(row):
                 execute(quick if likely(row) else whole, _tuple(row))
                 if changes():
                     continue
             rest.append(row)
-        if made:
-            self._cursor.executemany(_INSERT[table], [_tuple(row) for row in rest if row.run_id in made])
-            rest = [row for row in rest if row.run_id not in made]
+        if new:
+            self._cursor.executemany(_INSERT[table], map(_tuple, new))
         return rest
 
     def _delete_runs(self, save: port.Save, ids: set[int]) -> set[int]:
@@ -281,9 +295,5 @@ class Running:
         return {row[0] for row in gone}
 
 
-_ENDED_AT = ROWS["attempt"].__struct_fields__.index("ended_at")
-_AT = ROWS["event"].__struct_fields__.index("at")
-
-
-def _is_live(attempt: tuple[Any, ...]) -> bool:
-    return attempt[_ENDED_AT] is None
+def _is_live(attempt: Attempt) -> bool:
+    return attempt.ended_at is None

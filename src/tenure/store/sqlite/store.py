@@ -30,7 +30,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
 from tenure.store.beside import Beside
-from tenure.store.port import Conflict, Rejected, Transaction
+from tenure.store.port import Conflict, Rejected, Save, Saved, Transaction
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.courier import Courier
 from tenure.store.sqlite.faults import translated
@@ -84,6 +84,8 @@ class SqliteStore(Beside):
         self._last_us = 0
         self._ahead_us: int | None = None
         """How far the last committed time is ahead of the monotonic clock, at most."""
+        self._read_us = 0
+        """What the monotonic clock said when the time was last read."""
         self._inline = inline
         self._busy_seconds = busy_seconds
         self._only_reads = only_reads
@@ -210,10 +212,11 @@ class SqliteStore(Beside):
         async with self._turn:
             cursor = await self._begin()
             try:
-                running, result, changes = self._run(cursor, make())
-                if changes:
+                running = self._running(cursor)
+                result = _drive(make(), running)
+                if changes := running.finish():
                     await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
-                    self._committed(running)
+                    self._committed(cursor, running)
                 else:
                     cursor.execute("rollback")
             except BaseException as fault:
@@ -223,12 +226,13 @@ class SqliteStore(Beside):
 
     @property
     def at_once(self) -> bool:
-        """Whether `transact_now` is worth a try."""
-        quick = self._commit_seconds < QUICK_COMMIT_SECONDS and not self._turn.locked()
-        return quick and self._clock.monotonic_us() >= self._shared_until_us
+        """Whether `save_now` is worth a try."""
+        until = self._shared_until_us
+        quick = self._commit_seconds < QUICK_COMMIT_SECONDS
+        return quick and (not until or self._clock.monotonic_us() >= until)
 
-    def transact_now(self, make: Callable[[], Transaction[T]]) -> T:
-        """As `transact`, but done when it returns. Conflict, and nothing done, where somebody is in the way."""
+    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        """One save, committed when it returns. Conflict, and nothing done, where somebody is in the way."""
         cursor = _ready(self._cursor)
         if self._turn.locked():
             raise Conflict("another transaction is under way")
@@ -239,38 +243,37 @@ class SqliteStore(Beside):
         except Exception as fault:
             raise translated(fault) from fault
         try:
-            running, result, changes = self._run(cursor, make())
-            if changes:
+            running = self._running(cursor)
+            now = running.now()
+            save = decide(now)
+            saved = None if save is None else running.save(save, now)
+            if changes := running.finish():
                 # A large one holds the loop up, too, but by little beside what deciding and writing its rows has taken.
                 self._commit_here(cursor, small=changes <= SMALL_COMMIT_ROWS)
-                self._committed(running)
+                self._committed(cursor, running)
             else:
                 cursor.execute("rollback")
         except BaseException as fault:
             _undo(cursor.connection, fault)
             raise
-        return result
+        return saved
 
-    def _run(self, cursor: apsw.Cursor, transaction: Transaction[T]) -> tuple[Running, T, int]:
-        """Everything between begin and commit; also how many rows it has written."""
+    def _running(self, cursor: apsw.Cursor) -> Running:
+        """A transaction that has just begun."""
         if cursor.connection.data_version() == self._committed_version:
-            running = Running(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
-        else:
-            running = Running(cursor, self._time, None, unfollowed=False)
-            self._heard(running.floor_us)
-            if self._committed_version is not None:
-                self._shared_until_us = self._clock.monotonic_us() + SHARED_US
-        result = _drive(transaction, running)
-        changes = running.changes
-        if changes:
-            running.finish()
-        return running, result, changes
+            return Running(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
+        running = Running(cursor, self._time, None, unfollowed=False)
+        moment = self._clock.monotonic_us()
+        self._heard(running.floor_us, moment)
+        if self._committed_version is not None:
+            self._shared_until_us = moment + SHARED_US
+        return running
 
-    def _committed(self, running: Running) -> None:
+    def _committed(self, cursor: apsw.Cursor, running: Running) -> None:
         """Remember what holds until somebody else commits."""
-        self._committed_version = _ready(self._cursor).connection.data_version()
+        self._committed_version = cursor.connection.data_version()
         self._unfollowed = running.unfollowed
-        self._heard(running.now_us)
+        self._heard(running.now_us, self._read_us)
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
@@ -368,16 +371,19 @@ class SqliteStore(Beside):
     def _time(self) -> int:
         """The host's time. Once that has been set back, the last committed time and what has passed since: no
         lease and no timer may stand still until the host has caught up."""
-        now = max(self._clock.now_us() + self._shift_us, self._last_us)
-        if self._ahead_us is None:
-            return now
-        return max(now, self._clock.monotonic_us() + self._ahead_us)
+        now = self._clock.now_us() + self._shift_us
+        self._read_us = moment = self._clock.monotonic_us()
+        if now < self._last_us:
+            now = self._last_us
+        if self._ahead_us is not None and now < moment + self._ahead_us:
+            now = moment + self._ahead_us
+        return now
 
-    def _heard(self, committed_us: int) -> None:
-        """Somebody has committed at this time."""
+    def _heard(self, committed_us: int, moment: int) -> None:
+        """Somebody has committed at this time, when the monotonic clock said this."""
         if committed_us > self._last_us:
             self._last_us = committed_us
-            ahead = committed_us - self._clock.monotonic_us()
+            ahead = committed_us - moment
             if self._ahead_us is None or ahead > self._ahead_us:
                 self._ahead_us = ahead
 
