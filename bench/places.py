@@ -25,7 +25,8 @@ from bench.floors import PostgresFloor, SqliteFloor
 from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres, open_server
 from tenure.store.port import Store
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.sqlite.store import PRAGMAS, SqliteStore
+from tenure.store.sqlite.connecting import PRAGMAS
+from tenure.store.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).resolve().parent.parent
 STORES = ("postgres", "sqlite")

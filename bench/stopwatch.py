@@ -161,6 +161,7 @@ _LONG: list[tuple[str, Any, str]] = [
     ("lane: cache and answer", core.Orchestrator, "finish"),
     ("rows: to tuples and parameters", postgres_store, "pack"),
     ("database: statements", sqlite_running.Running, "answer"),
+    ("database: statements", sqlite_running.Running, "save"),
     ("database: statements", sqlite_running.Running, "finish"),
     ("database: statements", sqlite_running.Running, "__init__"),
     ("transaction: locked batches and claims", sqlite_store, "_drive"),

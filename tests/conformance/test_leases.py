@@ -170,6 +170,25 @@ async def test_a_claimer_that_waits_is_woken_by_work_made_elsewhere(place: Place
         assert [lease.name for lease in await waiting] == ["c"]
 
 
+async def test_nobody_is_woken_for_a_step_that_its_creator_has_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World(place) as w:
+        told = 0
+
+        async def tell_work() -> None:
+            nonlocal told
+            told += 1
+
+        monkeypatch.setattr(w.stores[0], "tell_work", tell_work)
+        await w.begin(plan=["a"])
+        await w.settle()
+        assert told == 0
+        await w.begin(plan=[step("a"), step("b")])  # the other one is for everybody
+        await w.settle()
+        assert told == 1
+
+
 async def test_a_lost_wake_up_costs_a_moment_and_never_the_work(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         for store in w.stores:

@@ -43,7 +43,5 @@ KEYS: dict[type[Row], Callable[[Any], tuple[Any, ...]]] = {
 """Type -> what a row of it is called: (table, *key without the run)."""
 
 
-def copy_row(row: R) -> R:
-    """A copy, to be changed; `copy.copy` does the same in three times the time."""
-    copied: R = row.__copy__()  # type: ignore[attr-defined]  # every Struct has it, its stubs do not say so
-    return copied
+copy_row: Callable[[R], R] = Row.__copy__  # type: ignore[attr-defined]  # every Struct has it, its stubs do not say so
+"""A copy, to be changed; `copy.copy` does the same in three times the time."""

@@ -17,8 +17,11 @@ from asyncio import Future
 from collections.abc import Callable, Generator
 from typing import Any
 
+import msgspec
+
 from tenure.errors import TenureError
 from tenure.kernel import feed
+from tenure.kernel.actions import IntendAct
 from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
 from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
@@ -93,21 +96,18 @@ class Item:
         return None
 
 
-class Outcome:
+class Outcome(msgspec.Struct):
     """What a batch came to."""
 
-    __slots__ = ("again", "done", "outbox", "ready", "snapshots", "told", "works")
-
-    def __init__(self) -> None:
-        self.done: list[Item] = []
-        self.again: list[Item] = []
-        self.snapshots: list[Snapshot] = []
-        self.outbox: list[Outbox] = []
-        self.ready = False
-        self.works: list[Work] = []
-        """What was saved, for whoever watches."""
-        self.told = False
-        """Whether the feed has something new."""
+    done: list[Item] = []
+    again: list[Item] = []
+    snapshots: list[Snapshot] = []
+    outbox: list[Outbox] = []
+    ready: bool = False
+    works: list[Work] = []
+    """What was saved, for whoever watches."""
+    told: bool = False
+    """Whether the feed has something new."""
 
 
 class Work:
@@ -338,6 +338,11 @@ def refusal(fault: Exception) -> TenureError:
         return TenureError("INVALID_INPUT", f"the database refused it: {fault}")
     log.error("commit_failed", error=repr(fault), traceback=traceback.format_exc())
     return TenureError("INTERNAL_ERROR", f"the commit failed: {fault!r}")
+
+
+def lost_race(item: Item, fault: Exception) -> bool:
+    """Whether somebody else has taken an action's key between the look and the save: the next look finds who has it."""
+    return isinstance(fault, Rejected) and isinstance(item.command, IntendAct)
 
 
 # ------------------------------------------------------------------------------------ under the lock

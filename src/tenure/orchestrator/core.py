@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
-from tenure.kernel.actions import IntendAct
 from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
 from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
@@ -50,7 +49,7 @@ from tenure.orchestrator.claims import Claim
 from tenure.orchestrator.heartbeats import Pulse
 from tenure.orchestrator.lanes import Lane
 from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Rejected, Save, Saved, Store
+from tenure.store.port import Ambiguous, Conflict, Save, Saved, Store
 
 log = get_logger(__name__)
 
@@ -349,7 +348,7 @@ class Orchestrator:
                     items = items[half:]
                     continue
                 looked += 1
-                if not _lost_race(items[0], fault) or looked > LOOKS_MAX:
+                if not batches.lost_race(items[0], fault) or looked > LOOKS_MAX:
                     self._answer(items[0], None, batches.refusal(fault))
                     return
                 failure = fault
@@ -495,8 +494,3 @@ class Orchestrator:
     async def deliver(self, rows: Iterable[Outbox], lacking: list[Outbox] | None = None) -> int:
         """Tell other runs what they are owed; what fails is found again by the sweeper. See `outbox.deliver`."""
         return await deliver(self, rows, lacking)
-
-
-def _lost_race(item: Item, fault: Exception) -> bool:
-    """Whether somebody else has taken an action's key between the look and the save: the next look finds who has it."""
-    return isinstance(fault, Rejected) and isinstance(item.command, IntendAct)

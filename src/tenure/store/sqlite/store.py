@@ -32,32 +32,28 @@ from tenure.kernel.model import Cap
 from tenure.store.beside import Beside
 from tenure.store.port import Conflict, Rejected, Save, Saved, Transaction
 from tenure.store.sqlite import migrate
+from tenure.store.sqlite.connecting import MEMORY, WAL_PAGES_MAX, configure, connected
 from tenure.store.sqlite.courier import Courier
 from tenure.store.sqlite.faults import translated
 from tenure.store.sqlite.running import SQL, Running, ask
 
 T = TypeVar("T")
 
-MEMORY = ":memory:"
 PAUSE_SECONDS_MIN = 0.001
 PAUSE_SECONDS_MAX = 0.020
 POLL_SECONDS = 0.05
 """How often a waiting process looks whether another one has written."""
-STATEMENTS_CACHED = 256
 SMALL_COMMIT_ROWS = 32
 QUICK_COMMIT_SECONDS = 0.001
 """What the loop may be held up by a commit, on average."""
 SLOW_COMMIT_SECONDS = 0.004
 """As much as one commit may count for."""
-WAL_PAGES_MAX = 4000
-"""When the log is brought into the file."""
 WAL_PAGES_MAX_SMALL = 1000
-"""The same as long as commits are small: the log begins anew sooner, and what is written over and over stays in the
+"""When the log is brought into the file as long as commits are small: the log begins anew sooner, and what is written over and over stays in the
 processor's caches (a sixth of a small commit's time). Large commits would do it too often."""
 SHARED_US = 100_000
 """How long after others have written nothing is done at once: the file would so rarely be free that they hardly got it."""
 _HOST_CLOCK = HostClock()
-_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class SqliteStore(Beside):
@@ -118,7 +114,7 @@ class SqliteStore(Beside):
         try:
             if await self._patiently(lambda: self._missing(connection)):
                 raise TenureError("STORE_NOT_MIGRATED", f"{self.path} needs `tenure migrate`")
-            await self._patiently(lambda: _configure(connection))
+            await self._patiently(lambda: configure(connection))
             self._data_version = connection.pragma("data_version")
         except BaseException:
             await self.close()
@@ -177,7 +173,7 @@ class SqliteStore(Beside):
             if not create and self.path == MEMORY:
                 raise TenureError("STORE_NOT_MIGRATED", "a database in memory begins with migrate()")
             try:
-                self._connection = _connection(self.path, create=create)
+                self._connection = connected(self.path, create=create)
             except Exception as fault:
                 raise translated(fault, self.path) from fault
             if self._connection.readonly("main") and not self._only_reads:
@@ -198,9 +194,9 @@ class SqliteStore(Beside):
             raise TenureError("STORE_READ_ONLY", message) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
-        connection = _connection(self.path, create=False)
+        connection = connected(self.path, create=False)
         connection.set_busy_timeout(int(self._busy_seconds * 1000))
-        _configure(connection)
+        configure(connection)
         connection.pragma("query_only", True)
         return connection.cursor()
 
@@ -429,52 +425,6 @@ def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
     if cursor is None:
         raise TenureError("STORE_UNAVAILABLE", "the store is not open, or not any more")
     return cursor
-
-
-def _connection(path: str, *, create: bool) -> apsw.Connection:
-    if path != MEMORY and not path.startswith("file:"):
-        _look(path, create=create)
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
-    if create:
-        flags |= apsw.SQLITE_OPEN_CREATE
-    return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
-
-
-def _look(path: str, *, create: bool) -> None:
-    """Say what is in the way, where SQLite would only say that it cannot open the file."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
-        raise TenureError("STORE_NOT_A_DATABASE", f"{path} is a folder, not a database")
-    if os.path.exists(path):
-        if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
-            raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
-    elif not os.path.isdir(folder):
-        code = "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED"
-        missing = os.path.abspath(path)
-        raise TenureError(
-            code, f"there is no database at {path}: the folder {folder} does not exist", missing=missing
-        )
-    elif not create:
-        raise TenureError(
-            "STORE_NOT_MIGRATED", f"there is no database at {path}", missing=os.path.abspath(path)
-        )
-
-
-def _configure(connection: apsw.Connection) -> None:
-    # Else SQLite plans some of our statements anew for every value that is bound: five times their cost.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    for pragma, value in PRAGMAS:
-        connection.pragma(pragma, value)
-
-
-PRAGMAS: tuple[tuple[str, str | int], ...] = (
-    ("synchronous", "full"),
-    ("foreign_keys", 0),
-    ("temp_store", "memory"),
-    ("cache_size", -64 * 1024),
-    ("wal_autocheckpoint", WAL_PAGES_MAX),
-)
-"""Settings of every connection."""
 
 
 def _drive(transaction: Transaction[T], running: Running) -> T:

@@ -1,0 +1,61 @@
+"""How a SQLite file is opened: what is said when it cannot be, and the settings of every connection to it."""
+
+from __future__ import annotations
+
+import os
+
+import apsw
+
+from tenure.errors import TenureError
+
+MEMORY = ":memory:"
+STATEMENTS_CACHED = 256
+WAL_PAGES_MAX = 4000
+"""When the log is brought into the file."""
+PRAGMAS: tuple[tuple[str, str | int], ...] = (
+    ("synchronous", "full"),
+    ("foreign_keys", 0),
+    ("temp_store", "memory"),
+    ("cache_size", -64 * 1024),
+    ("wal_autocheckpoint", WAL_PAGES_MAX),
+)
+"""Settings of every connection."""
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def connected(path: str, *, create: bool) -> apsw.Connection:
+    """A connection to a file that is there, or, with `create`, that may be made."""
+    if path != MEMORY and not path.startswith("file:"):
+        _look(path, create=create)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+    if create:
+        flags |= apsw.SQLITE_OPEN_CREATE
+    return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
+
+
+def _look(path: str, *, create: bool) -> None:
+    """Say what is in the way, where SQLite would only say that it cannot open the file."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise TenureError("STORE_NOT_A_DATABASE", f"{path} is a folder, not a database")
+    if os.path.exists(path):
+        if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
+            raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
+    elif not os.path.isdir(folder):
+        code = "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED"
+        missing = os.path.abspath(path)
+        raise TenureError(
+            code, f"there is no database at {path}: the folder {folder} does not exist", missing=missing
+        )
+    elif not create:
+        raise TenureError(
+            "STORE_NOT_MIGRATED", f"there is no database at {path}", missing=os.path.abspath(path)
+        )
+
+
+def configure(connection: apsw.Connection) -> None:
+    """The settings of every connection."""
+    # Else SQLite plans some of our statements anew for every value that is bound: five times their cost.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for pragma, value in PRAGMAS:
+        connection.pragma(pragma, value)
