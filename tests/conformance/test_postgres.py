@@ -245,8 +245,9 @@ async def test_free_runs_leave_out_what_others_hold(postgres_dsn: str) -> None:
         await make_runs(store, 1, 2, 3)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
-            free = await ask(store, "lock_free_runs", [(3,), (2,), (1,)])
-            assert [run.id for run in free] == [1, 3]
+            for query in ("lock_free_runs", "lock_free_versions"):
+                free = await ask(store, query, [(3,), (2,), (1,)])
+                assert [run.id for run in free] == [1, 3]
 
 
 async def test_a_tenant_is_locked_until_the_commit(postgres_dsn: str) -> None:

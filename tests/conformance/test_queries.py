@@ -196,6 +196,12 @@ CASES = [
     rows("lock_tenants", [("beta",), ("acme",)], []),
     rows("lock_runs", [(201,), (101,), (999,)], [BUILDING, OTHERS], in_order=True),
     rows("lock_free_runs", [(201,), (101,), (999,)], [BUILDING, OTHERS], in_order=True),
+    rows(
+        "lock_free_versions",
+        [(201,), (101,), (999,)],
+        [port.RunVersion(run.id, run.version) for run in (BUILDING, OTHERS)],
+        in_order=True,
+    ),
     rows("lock_runs", [], []),
     rows("load_specs", [(101,), (999,), (201,)], [SPECS[101], SPECS[201]]),
     rows("load_steps", [(101, 2), (102, 0), (101, 9)], [GATE, OLDER]),

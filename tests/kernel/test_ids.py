@@ -44,7 +44,9 @@ def test_two_processes_begin_to_count_at_different_numbers() -> None:
     assert len({RunIds().new(MOMENT) for _ in range(20)}) > 1
 
 
-@pytest.mark.parametrize("text", ["", "run_2026-02-30_080000_abc123", "run_2026-02-14_080000_zzzzzz", "apr_1"])
+@pytest.mark.parametrize(
+    "text", ["", "run_2026-02-30_080000_abc123", "run_2026-02-14_080000_zzzzzz", "apr_1"]
+)
 def test_what_is_no_id_is_no_run(text: str) -> None:
     with pytest.raises(TenureError) as refused:
         run_int(text)

@@ -175,13 +175,12 @@ def claim(
             if not locked:
                 return Claimed([], outcome, any((t, w) in seen for _, t, w in dispatch.places))
             continue  # the steps of a locked run may be many: the next look goes further
-        runs = yield Query("lock_free_runs", [(r,) for r in sorted({c.run_id for c in chosen})])
-        if runs:
+        snaps = yield from _lock({c.run_id for c in chosen}, cache)
+        if snaps:
             break
         locked.update(c.run_id for c in chosen)
     else:
         return Claimed([], outcome, len(locked) > len(dispatch.aside))
-    snaps = {run.id: _snapshot(run, cache) for run in runs}
     now: int = (yield Query("now"))[0].now_us
     mine = [c for c in chosen if c.run_id in snaps]
     works, leases = yield from _grant(claim, dispatch, mine, snaps, now, chance)
@@ -308,13 +307,21 @@ def _within(
     return chosen
 
 
-def _snapshot(run: Run, cache: dict[int, Snapshot]) -> Snapshot:
-    """What we know of a run, if it is still so."""
-    snap = cache.pop(run.id, None)
-    if snap is None or snap.run is None or snap.run.version != run.version:
-        return Snapshot(run.id, run)
-    snap.run = run
-    return snap
+def _lock(run_ids: set[int], cache: dict[int, Snapshot]) -> Generator[Query | Save, Any, dict[int, Snapshot]]:
+    """Lock what is free of these runs. Of one that we know nothing but its version is asked for: as long as that is the
+    same, so is everything that a claim looks at."""
+    snaps: dict[int, Snapshot] = {}
+    known = [(run_id,) for run_id in sorted(run_ids) if run_id in cache]
+    if known:
+        for found in (yield Query("lock_free_versions", known)):
+            snap = cache.pop(found.id, None)  # a batch may have taken it meanwhile
+            if snap is not None and snap.run is not None and snap.run.version == found.version:
+                snaps[found.id] = snap
+        run_ids = run_ids - snaps.keys()
+    if run_ids:
+        runs: list[Run] = yield Query("lock_free_runs", [(run_id,) for run_id in sorted(run_ids)])
+        snaps.update([(run.id, Snapshot(run.id, run)) for run in runs])
+    return snaps
 
 
 DEPENDENTS_LOADED_MAX = 16
@@ -331,14 +338,17 @@ def _grant(
 ) -> Generator[Query | Save, Any, tuple[list[Work], list[Lease]]]:
     """Look at the steps again under their runs' locks, and grant."""
     by, remote = claim.by, claim.remote
-    steps: list[Step] = yield Query("load_steps", [(c.run_id, c.idx) for c in chosen])
+    unknown = [(c.run_id, c.idx) for c in chosen if c.idx not in snaps[c.run_id].steps]
+    if unknown:
+        for step in (yield Query("load_steps", unknown)):
+            snaps[step.run_id].put(("step", step.idx), step)
+    steps: list[Step] = [step for c in chosen if (step := snaps[c.run_id].steps.get(c.idx)) is not None]
     works: dict[int, Work] = {}
     context = Context(actor=f"worker:{by.worker}", initiator="system")
     leases: list[Lease] = []
     behind: list[tuple[int, int]] = []
     for step in steps:
         snap = snaps[step.run_id]
-        snap.put(("step", step.idx), step)
         run = snap.run
         assert run is not None
         if run.next_no == 1:

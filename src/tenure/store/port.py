@@ -128,6 +128,13 @@ class EventHash(msgspec.Struct, gc=False):
     hash: bytes
 
 
+class RunVersion(msgspec.Struct, gc=False):
+    """Where a run is."""
+
+    id: int
+    version: int
+
+
 class RunId(msgspec.Struct, gc=False):
     """Just an id."""
 
@@ -195,6 +202,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "lock_tenants": RunId,  # (tenant) -> PG: advisory transaction locks in sorted order; no answer rows
     "lock_runs": Run,  # (id) -> locked in id order, waiting
     "lock_free_runs": Run,  # (id) -> locked in id order, those locked by others are left out
+    "lock_free_versions": RunVersion,  # (id) -> the same, of runs whose rows may be known
     "load_specs": RunSpec,  # (run_id)
     "load_steps": Step,  # (run_id, idx)
     "load_named_steps": Step,  # (run_id, name)

@@ -34,6 +34,10 @@ select {run} from run where id = any($1::bigint[]) order by id for update
 -- The same, leaving out what others have locked. SQLite: a plain select.
 select {run} from run where id = any($1::bigint[]) order by id for update skip locked
 
+-- name: lock_free_versions
+-- The same of runs whose rows may be known.
+select id, version from run where id = any($1::bigint[]) order by id for update skip locked
+
 -- --------------------------------------------------------------------------------- the neighbourhoods
 
 -- name: load_specs

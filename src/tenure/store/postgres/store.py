@@ -45,7 +45,9 @@ T = TypeVar("T")
 READERS = 4
 MIGRATE_SECONDS_MAX = 600.0
 SILENCE_SECONDS = 5.0
-LOCKING = frozenset({"lock_tenants", "lock_runs", "lock_free_runs", "load_attempts", "beat", *WRITES})
+LOCKING = frozenset(
+    {"lock_tenants", "lock_runs", "lock_free_runs", "lock_free_versions", "load_attempts", "beat", *WRITES}
+)
 """Queries that lock or write."""
 ESTIMATE_US_MAX = 60_000_000
 """How long the server's last word on the time is good for: two clocks drift apart by some 100 us a second."""

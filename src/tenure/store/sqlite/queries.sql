@@ -27,6 +27,10 @@ select * from run where id = ?1
 -- The same here: nobody else holds a lock. PostgreSQL: for update skip locked.
 select * from run where id = ?1
 
+-- name: lock_free_versions
+-- The same of runs whose rows may be known.
+select id, version from run where id = ?1
+
 -- ----------------------------------------------------------------------------- what a command looks at
 
 -- name: load_specs
