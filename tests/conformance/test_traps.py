@@ -12,7 +12,7 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.decide import decide
+from tenure.kernel.decide import decide, plans
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Attempt, Cap
 from tenure.orchestrator import batch
@@ -461,7 +461,7 @@ async def test_stopping_finishes_what_was_submitted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("bad", ["nul", "huge number", "surrogate"])
-async def test_one_command_the_database_refuses_fails_alone(place: Place, bad: str) -> None:
+async def test_one_command_that_no_database_could_keep_fails_alone(place: Place, bad: str) -> None:
     async with World(place) as w:
         requests = [w.request(plan=["a"]) for _ in range(50)]
         spoiled = {
@@ -476,6 +476,30 @@ async def test_one_command_the_database_refuses_fails_alone(place: Place, bad: s
         assert refused.code == "INVALID_INPUT"
         assert not [answer for answer in answers if isinstance(answer, Exception)]
         assert len(await w.run_ids()) == 50
+
+
+async def test_one_command_that_only_the_database_refuses_fails_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of ours that lets by what a CHECK does not: the others of its batch must not suffer from it."""
+    monkeypatch.setattr(plans, "step_problems", lambda *_: [])
+    plans._checked.cache_clear()
+    store = Faulty(place.store())
+    async with World(place, stores=[store]) as w:
+        requests = [w.request(plan=["a"]) for _ in range(50)]
+        spoiled = w.request(plan=[step("a", retries=-5)])  # that makes less than one attempt
+        store.door.clear()
+        futures = [w.orchestrator.submit(one) for one in [*requests[:25], spoiled, *requests[25:]]]
+        store.door.set()
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        refused = answers.pop(25)
+        assert isinstance(refused, TenureError), refused
+        assert refused.code == "INVALID_INPUT"
+        assert "the database refused it" in str(refused)
+        assert not [answer for answer in answers if isinstance(answer, Exception)]
+        assert len(await w.run_ids()) == 50
+        assert store.transactions > 3, "the batch was divided"
+    plans._checked.cache_clear()
 
 
 async def test_commands_wait_while_the_store_is_away_and_succeed_when_it_is_back(place: Place) -> None:
