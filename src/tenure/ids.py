@@ -1,8 +1,8 @@
 """Ids of runs, and of the questions they ask: a text for people, integers for the database.
 
-`run_2026-02-14_080000_abc123` is (second of creation, 31 bits more: the millisecond, and 21 that tell runs of one
-millisecond apart). The integer keeps the order of creation, so that new rows go to the end of every table and index;
-the text says when the run was made, and sorts alike. Both ways are exact.
+`run_2026-02-14_080000_abc123` is (second of creation, 31 bits more). The bits are counted on from a number that every
+process draws anew each second, so the ids of one process ascend: new rows go to the end of every table and index. The
+text says when the run was made, and sorts as the integer does. Both ways are exact.
 `apr_2026-02-14_0hs5wcgrde1` is (run, number of the question in it): an approval's; a proposal's begins with `prop_`,
 a receipt's with `rcp_`.
 """
@@ -13,31 +13,37 @@ import re
 import secrets
 from datetime import UTC, datetime
 from functools import lru_cache
+from random import Random
 
 from tenure.errors import TenureError
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_BITS = 31
 _SUFFIX_MASK = (1 << _SUFFIX_BITS) - 1
-_COUNT_BITS = 21
-_COUNT_MASK = (1 << _COUNT_BITS) - 1
+_DRAWN_BITS = 30
+"""Of the number that a second's ids are counted from: nobody makes the 2^30 a second that are left behind it."""
 _PART = re.compile(r"(apr|prop|rcp)_(\d{4}-\d{2}-\d{2})_([0-9a-z]{10})([1-9a-z][0-9a-z]{0,5})")
 _DAY_SECONDS = 86_400
 _RUN = re.compile(r"run_(\d{4}-\d{2}-\d{2}_\d{6})_([0-9a-z]{6})")
 
 
 class RunIds:
-    """Makes run ids in the order of creation that one process never repeats: it counts on from a random number. Two
-    processes meet once in two million pairs of runs made in the same millisecond."""
+    """Makes run ids that ascend, so that one process never repeats one. Two processes that make a thousand runs each in
+    every second make some of the same in one of half a million seconds."""
 
-    def __init__(self, start: int | None = None) -> None:
-        self._count = secrets.randbits(_COUNT_BITS) if start is None else start & _COUNT_MASK
+    def __init__(self, seed: int | None = None) -> None:
+        self._chance = Random(secrets.randbits(64) if seed is None else seed)
+        self._second = -1
+        self._count = 0
 
     def new(self, now_us: int) -> int:
         """A fresh id for a run made at this moment."""
-        self._count = (self._count + 1) & _COUNT_MASK
-        second, within = divmod(now_us, 1_000_000)
-        return second << _SUFFIX_BITS | within // 1000 << _COUNT_BITS | self._count
+        second = now_us // 1_000_000
+        if second > self._second:
+            self._second = second
+            self._count = self._chance.getrandbits(_DRAWN_BITS)
+        self._count += 1
+        return self._second << _SUFFIX_BITS | self._count
 
 
 _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]

@@ -295,6 +295,25 @@ async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Pl
         assert (await w.step(undo)).queue == "default|flow:tenure.undo@1"
 
 
+async def test_a_compensation_whose_id_is_taken_stays_owed_and_is_made_with_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with acting(place) as w:
+        lease = await w.begin(compensate=True)
+        reply = await w.intend(lease)
+        await w.settled(lease, reply.no)
+        await w.cancel(lease.run_id)
+        with monkeypatch.context() as taken:
+            taken.setattr(w.orchestrator, "new_id", lambda: lease.run_id)
+            await w.say(c.CancelAck, lease)
+            await w.settle()
+        assert await w.run_ids() == [lease.run_id]
+        await w.later(60).sweep()
+        (undo,) = [run for run in await w.run_ids() if run != lease.run_id]
+        assert (await w.spec(undo)).undo_of == lease.run_id
+        assert await w.read("outbox_of", lease.run_id) == []
+
+
 def euros(micros: int) -> tuple[Cost, ...]:
     return (Cost("openai", "large", micros=micros, currency="EUR"),)
 

@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tenure.kernel import commands as c
 from tenure.kernel.model import Cap
 from tenure.orchestrator import claims
 from tenure.store.port import Query
@@ -113,3 +114,21 @@ async def test_work_at_the_head_of_a_lane_is_found_at_once_whatever_lies_behind(
         looked.clear()
         assert (await w.claim()).run_id == urgent
         assert looked == [8]
+
+
+async def test_a_claim_does_not_take_a_run_for_the_deleted_one_that_had_its_id(place: Place) -> None:
+    """One process knows a run that others have finished and deleted meanwhile, and then its id is given to a child."""
+    async with World(place, orchestrators=2) as w:
+        here, there = w.through(0), w.through(1)
+        run = await here.create(plan=["old"])
+        await there.complete(await there.claim())
+        await there.tell(c.Seal, run)
+        await there.later(10).tell(c.DeleteRun, run)
+        parent = await there.begin(tenant="beta")
+        plan = (c.StepSpec(name="new"),)
+        child = c.StartChild(run_id=run, workflow="flow", code_version="1", profile="tenure", plan=plan)
+        await there.wait(parent, "child", child=child)
+        await w.settle()
+        assert (await w.run(run)).version == 1, "as the one before it"
+        lease = await here.claim()
+        assert (lease.run_id, lease.tenant, lease.name) == (run, "beta", "new")

@@ -245,7 +245,7 @@ async def test_free_runs_leave_out_what_others_hold(postgres_dsn: str) -> None:
         await make_runs(store, 1, 2, 3)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
-            for query in ("lock_free_runs", "lock_free_versions"):
+            for query in ("lock_free_runs", "lock_free_heads"):
                 free = await ask(store, query, [(3,), (2,), (1,)])
                 assert [run.id for run in free] == [1, 3]
 

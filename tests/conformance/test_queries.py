@@ -197,9 +197,9 @@ CASES = [
     rows("lock_runs", [(201,), (101,), (999,)], [BUILDING, OTHERS], in_order=True),
     rows("lock_free_runs", [(201,), (101,), (999,)], [BUILDING, OTHERS], in_order=True),
     rows(
-        "lock_free_versions",
+        "lock_free_heads",
         [(201,), (101,), (999,)],
-        [port.RunVersion(run.id, run.version) for run in (BUILDING, OTHERS)],
+        [port.RunHead(run.id, run.version, run.head) for run in (BUILDING, OTHERS)],
         in_order=True,
     ),
     rows("lock_runs", [], []),

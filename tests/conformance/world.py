@@ -152,7 +152,7 @@ class World:
         for store in self.stores:
             await store.open()
             self._opened += 1
-            ids = RunIds(start=self._opened << 16)
+            ids = RunIds(seed=self._opened)
             self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.hand, **self._how))
         self.pin()
         if self._caps:

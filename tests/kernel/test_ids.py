@@ -8,40 +8,50 @@ from tenure.errors import TenureError
 from tenure.ids import RunIds, run_int, run_text
 
 MOMENT = 1_794_796_333_438_622
-MILLISECOND = 1_000
+SECOND = 1_000_000
+seeds = st.integers(min_value=0, max_value=1 << 64)
 moments = st.integers(min_value=0, max_value=4_000_000_000_000_000)
 
 
-@given(st.integers(min_value=0, max_value=(1 << 21) - 1), moments)
-def test_an_id_and_its_text_are_the_same(start: int, moment: int) -> None:
-    run_id = RunIds(start).new(moment)
+@given(seeds, moments)
+def test_an_id_and_its_text_are_the_same(seed: int, moment: int) -> None:
+    run_id = RunIds(seed).new(moment)
     assert run_int(run_text(run_id)) == run_id
 
 
-@given(st.integers(min_value=0, max_value=(1 << 31) - 1), moments, st.integers(min_value=1))
-def test_what_was_made_a_millisecond_later_comes_later(start: int, moment: int, behind: int) -> None:
-    ids = RunIds(start)
-    first = ids.new(moment)
-    later = ids.new(moment + MILLISECOND + behind % 10_000_000_000)
-    assert later > first
-    assert run_text(later) > run_text(first)
-
-
-def test_ids_of_one_moment_ascend_and_none_comes_twice() -> None:
-    ids = RunIds(7)
-    made = [ids.new(MOMENT) for _ in range(10_000)]
+@given(seeds, st.lists(moments, min_size=2, max_size=20))
+def test_ids_of_one_process_ascend_whatever_its_clock_says(seed: int, times: list[int]) -> None:
+    ids = RunIds(seed)
+    made = [ids.new(moment) for moment in times]
     assert made == sorted(set(made))
+    assert [run_text(run_id) for run_id in made] == sorted(run_text(run_id) for run_id in made)
 
 
-def test_the_count_begins_anew_without_a_repeat() -> None:
-    ids = RunIds((1 << 21) - 3)
-    made = [ids.new(MOMENT) for _ in range(6)]
-    assert len(set(made)) == 6
-    assert {run_text(run_id)[:22] for run_id in made} == {run_text(made[0])[:22]}, "they keep their second"
+@given(seeds, seeds, moments)
+def test_whoever_comes_a_second_later_comes_later(seed: int, other: int, moment: int) -> None:
+    assert RunIds(seed).new(moment) < RunIds(other).new(moment + SECOND)
 
 
-def test_two_processes_begin_to_count_at_different_numbers() -> None:
-    assert len({RunIds().new(MOMENT) for _ in range(20)}) > 1
+def test_many_of_one_moment_keep_its_second() -> None:
+    ids = RunIds()
+    made = [ids.new(MOMENT) for _ in range(10_000)]
+    assert len(set(made)) == 10_000
+    assert {run_text(run_id)[:22] for run_id in made} == {"run_2026-11-16_023213_"}
+
+
+def test_two_processes_count_from_different_numbers_and_so_does_one_in_the_next_second() -> None:
+    first, second = RunIds(), RunIds()
+    a, b, c = first.new(MOMENT), second.new(MOMENT), first.new(MOMENT + SECOND)
+    assert len({run_text(run_id)[22:] for run_id in (a, b, c)}) == 3
+
+
+def test_two_processes_that_make_many_in_one_moment_hardly_ever_meet() -> None:
+    """As with random bits: the number of pairs by 2^30."""
+    met = 0
+    for n in range(2_000):
+        mine, theirs = RunIds(2 * n), RunIds(2 * n + 1)
+        met += bool({mine.new(MOMENT) for _ in range(50)} & {theirs.new(MOMENT) for _ in range(50)})
+    assert met == 0
 
 
 @pytest.mark.parametrize(

@@ -308,14 +308,14 @@ def _within(
 
 
 def _lock(run_ids: set[int], cache: dict[int, Snapshot]) -> Generator[Query | Save, Any, dict[int, Snapshot]]:
-    """Lock what is free of these runs. Of one that we know nothing but its version is asked for: as long as that is the
-    same, so is everything that a claim looks at."""
+    """Lock what is free of these runs. Of one that we know nothing but its head is asked for: as long as that is the same,
+    so is everything that a claim looks at."""
     snaps: dict[int, Snapshot] = {}
     known = [(run_id,) for run_id in sorted(run_ids) if run_id in cache]
     if known:
-        for found in (yield Query("lock_free_versions", known)):
+        for found in (yield Query("lock_free_heads", known)):
             snap = cache.pop(found.id, None)  # a batch may have taken it meanwhile
-            if snap is not None and snap.run is not None and snap.run.version == found.version:
+            if snap is not None and snap.run is not None and snap.run.head == found.head:
                 snaps[found.id] = snap
         run_ids = run_ids - snaps.keys()
     if run_ids:

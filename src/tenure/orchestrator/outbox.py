@@ -58,9 +58,8 @@ async def deliver(
         except (Conflict, Ambiguous) as fault:
             log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         except TenureError as refused:
-            taken = (
-                refused.code == "RUN_ID_TAKEN"
-            )  # a child's id is its parent's choice: another is not taken
+            # A child's id is its parent's choice: another is not taken. Whatever else is owed is made with another one.
+            taken = refused.code == "RUN_ID_TAKEN" and row.topic == "create"
             if refused.code == "PROFILE_NOT_HERE" and lacking is not None:
                 lacking.append(row)
             elif (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":

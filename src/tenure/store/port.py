@@ -128,11 +128,13 @@ class EventHash(msgspec.Struct, gc=False):
     hash: bytes
 
 
-class RunVersion(msgspec.Struct, gc=False):
-    """Where a run is."""
+class RunHead(msgspec.Struct, gc=False):
+    """Where a run is: the hash of its newest event names all that it is made of. (Its version does not: a run may have
+    been deleted, and its id used again.)"""
 
     id: int
     version: int
+    head: bytes
 
 
 class RunId(msgspec.Struct, gc=False):
@@ -202,7 +204,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "lock_tenants": RunId,  # (tenant) -> PG: advisory transaction locks in sorted order; no answer rows
     "lock_runs": Run,  # (id) -> locked in id order, waiting
     "lock_free_runs": Run,  # (id) -> locked in id order, those locked by others are left out
-    "lock_free_versions": RunVersion,  # (id) -> the same, of runs whose rows may be known
+    "lock_free_heads": RunHead,  # (id) -> the same, of runs whose rows may be known
     "load_specs": RunSpec,  # (run_id)
     "load_steps": Step,  # (run_id, idx)
     "load_named_steps": Step,  # (run_id, name)

@@ -34,9 +34,9 @@ select {run} from run where id = any($1::bigint[]) order by id for update
 -- The same, leaving out what others have locked. SQLite: a plain select.
 select {run} from run where id = any($1::bigint[]) order by id for update skip locked
 
--- name: lock_free_versions
+-- name: lock_free_heads
 -- The same of runs whose rows may be known.
-select id, version from run where id = any($1::bigint[]) order by id for update skip locked
+select id, version, head from run where id = any($1::bigint[]) order by id for update skip locked
 
 -- --------------------------------------------------------------------------------- the neighbourhoods
 

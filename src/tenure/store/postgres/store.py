@@ -46,7 +46,7 @@ READERS = 4
 MIGRATE_SECONDS_MAX = 600.0
 SILENCE_SECONDS = 5.0
 LOCKING = frozenset(
-    {"lock_tenants", "lock_runs", "lock_free_runs", "lock_free_versions", "load_attempts", "beat", *WRITES}
+    {"lock_tenants", "lock_runs", "lock_free_runs", "lock_free_heads", "load_attempts", "beat", *WRITES}
 )
 """Queries that lock or write."""
 ESTIMATE_US_MAX = 60_000_000

@@ -27,9 +27,9 @@ select * from run where id = ?1
 -- The same here: nobody else holds a lock. PostgreSQL: for update skip locked.
 select * from run where id = ?1
 
--- name: lock_free_versions
+-- name: lock_free_heads
 -- The same of runs whose rows may be known.
-select id, version from run where id = ?1
+select id, version, head from run where id = ?1
 
 -- ----------------------------------------------------------------------------- what a command looks at
 

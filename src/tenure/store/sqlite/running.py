@@ -39,7 +39,7 @@ _QUICK = {table: quickly(table, SQL[f"save_{table}"]) for table in INDEXED}
 _UPDATE = {table: updating(table, SQL[f"save_{table}"]) for table in INDEXED}
 _INSERT = {table: inserting(table) for table in THERE}
 _LIGHT_RUN = lightly(_RUN)
-_LOCKS = frozenset({"lock_runs", "lock_free_runs", "lock_free_versions"})
+_LOCKS = frozenset({"lock_runs", "lock_free_runs", "lock_free_heads"})
 _LANES = frozenset({"lanes", "lanes_of"})
 
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
