@@ -62,6 +62,11 @@ def run_text(run_id: int) -> str:
     return f"{_made(run_id >> _SUFFIX_BITS)}{_PAIRS[high // 1296]}{_PAIRS[high % 1296]}{_PAIRS[low]}"
 
 
+def second_of(run_id: int) -> int:
+    """When the run was made, in seconds."""
+    return run_id >> _SUFFIX_BITS
+
+
 @lru_cache(maxsize=64)
 def _second(made: str) -> int:
     """The moment in an id, in seconds; -1 for one that there is not."""

@@ -437,6 +437,8 @@ async def test_wrong_requests_are_told_what_is_wrong(url: str) -> None:
             ("checkpoint", {"name": "a", "arguments": "no hex"}),
             ("complete", {"output": {"$tenure.base64": "?"}}),
             ("suspend", {"waits": []}),
+            ("start", {"label": "x", "child": {"workflow": "w", "run_id": "run_2020-01-01_000000_abc123"}}),
+            ("start", {"label": "x", "child": {"workflow": "w", "run_id": "abc123"}}),
             ("log", {"lines": [{}]}),
             ("wait", {"label": "w"}),
         ):
