@@ -125,9 +125,7 @@ async def lone(orchestrator: Orchestrator, runs: int) -> tuple[list[float], list
     """Five-step runs, one after another: the seconds of each from submit to done."""
     seconds, made = [], []
     for _ in range(runs):
-        await asyncio.sleep(
-            0
-        )  # whoever starts a run alone does so in a loop that has turned since the last one
+        await asyncio.sleep(0)  # the loop has turned since the last run, as for anybody who starts one alone
         started = time.perf_counter()
         made.append(await code_first_run(orchestrator))
         seconds.append(time.perf_counter() - started)

@@ -7,7 +7,8 @@ Laws:
 2. A capped tenant's claims take its lock before they count its live leases; nobody else does. Locks are taken
    for one window only, in order, so that claims do not wait for each other in a circle.
 3. Runs locked by others are left out, never waited for: where all that was chosen is locked, more is asked for, a
-   bounded number of times. A step is looked at again under its run's lock.
+   bounded number of times. A step is looked at again under its run's lock; one that we know is as we know it as long as its
+   run has the same head.
 4. Past the steps of workflows that have all the leases they may have, a claim looks a bounded number of windows far;
    the next one goes on there, and at the end of the queue from its beginning.
 5. A claim for one tenant sees nobody else's lanes. A remote runner's claim has a name: what was granted under it is

@@ -379,7 +379,7 @@ class Store(Protocol):
 
     @property
     def at_once(self) -> bool:
-        """Whether `save_now` is worth a try: a small commit takes no time to speak of, and nobody is in its way."""
+        """Whether `save_now` is worth a try: a small commit takes no time to speak of, and others do not write just now."""
         ...
 
     def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:

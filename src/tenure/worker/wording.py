@@ -16,7 +16,6 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide.leases import Reply
 from tenure.kernel.terms import Terms
-from tenure.limits import LEASE_SECONDS_MAX
 from tenure.sdk.acting import Ask, Told
 from tenure.worker import protocol as p
 from tenure.worker import protocol_state as ps
@@ -192,7 +191,7 @@ def _started(child: p.ChildRun, new_id: NewId) -> c.StartChild:
         for step in child.plan
     )
     return c.StartChild(
-        run_id=new_id() if child.run_id is None else _own_id(child.run_id, new_id()),
+        run_id=new_id() if child.run_id is None else _own_id(child.run_id),
         workflow=child.workflow,
         code_version=child.code_version,
         profile=child.profile,
@@ -204,16 +203,11 @@ def _started(child: p.ChildRun, new_id: NewId) -> c.StartChild:
     )
 
 
-def _own_id(text: str, ours: int) -> int:
-    """The id that a runner has chosen for a child. It must be of about now, as ours is, by as much as a lease may be old: an
-    older one may have been a run's that has been deleted, and that others still know."""
+def _own_id(text: str) -> int:
     try:
-        chosen = ids.run_int(text)
+        return ids.run_int(text)
     except TenureError as wrong:
         raise TenureError("INVALID_INPUT", f"run_id: {text[:60]!r} is no id of a run") from wrong
-    if abs(ids.second_of(chosen) - ids.second_of(ours)) > LEASE_SECONDS_MAX:
-        raise TenureError("INVALID_INPUT", f"run_id: {text[:60]!r} is not of about now")
-    return chosen
 
 
 def _recorded(m: p.Checkpoint, head: Head) -> c.RecordCheckpoint:

@@ -2,7 +2,8 @@
 
 Laws:
 1. A reference to an artifact is one of the tenant's own runs'.
-2. The id of a run that is started is nobody's yet; or that of the very run which this one has started: a repeat.
+2. The id of a run that is started is nobody's yet, and of about now: an older one may have been that of a run which is deleted,
+   and which other processes still know. Or it is that of the very run which this one has started: a repeat.
 3. What else begins like a reference of ours is refused, but for the end of a run that goes on as another.
 """
 
@@ -14,9 +15,11 @@ import msgspec
 
 from tenure import ids
 from tenure.artifacts import Reference, is_reference
+from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.model import Run
+from tenure.limits import LEASE_SECONDS_MAX
 from tenure.sdk import codec
 from tenure.store.port import Store
 from tenure.store.remote import Ticket
@@ -35,7 +38,9 @@ class Doubts:
         child = _child_of(command)
         if child is not None:
             found: list[Run] = await self._store.read("get_run", child.run_id)
-            if found and (found[0].tenant != ticket.tenant or not await self._is_ours(ticket, found[0])):
+            if not found:
+                await self._check_new(child.run_id)
+            elif found[0].tenant != ticket.tenant or not await self._is_ours(ticket, found[0]):
                 raise TenureError("INVALID_INPUT", "a child's id is its own: this one is in use")
         for body in _payloads(command):
             if not body.startswith(codec.RESERVED):
@@ -46,6 +51,12 @@ class Doubts:
                 raise TenureError(
                     "INVALID_INPUT", "a payload that begins with `{\"$tenure` is none of a runner's"
                 )
+
+    async def _check_new(self, run_id: int) -> None:
+        """Refuse an id that is further from now than a lease may be old, as is the message that names it."""
+        now = self._store.estimate_us() or (await self._store.read("now"))[0].now_us
+        if abs(now - us(ids.second_of(run_id))) > us(LEASE_SECONDS_MAX):
+            raise TenureError("INVALID_INPUT", f"a child's id is of about now: {ids.run_text(run_id)} is not")
 
     async def _is_ours(self, ticket: Ticket, run: Run) -> bool:
         """Whether a run was started by this lease's run, so that this is a repeat."""

@@ -49,8 +49,9 @@ QUICK_COMMIT_SECONDS = 0.001
 SLOW_COMMIT_SECONDS = 0.004
 """As much as one commit may count for."""
 WAL_PAGES_MAX_SMALL = 1000
-"""When the log is brought into the file as long as commits are small: the log begins anew sooner, and what is written over and over stays in the
-processor's caches (a sixth of a small commit's time). Large commits would do it too often."""
+"""When the log is brought into the file as long as commits are small: it begins anew sooner than at WAL_PAGES_MAX, and what
+is written over and over stays in the processor's caches (a sixth of a small commit's time). Large commits would do it
+too often."""
 SHARED_US = 100_000
 """How long after others have written nothing is done at once: the file would so rarely be free that they hardly got it."""
 _HOST_CLOCK = HostClock()
