@@ -15,7 +15,7 @@ from tenure.store import families, port
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "tenure"
 
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 800
 LONG_MODULES: dict[str, str] = {}
 """Modules that may pass the limit: path -> why there is no seam."""
 
@@ -97,7 +97,7 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_a_module_that_passes_500_lines_is_looking_for_its_seam() -> None:
+def test_a_module_that_passes_800_lines_is_looking_for_its_seam() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in modules(SRC)}
     assert [
         f"{path}: {n} lines"

@@ -127,6 +127,42 @@ _LINES = (
     ),
     Invariant("I54", "payloads within limits", "run"),
     Invariant("I55", "every run is terminal or waits for a named person, event or time", "eventual"),
+    Invariant(
+        "I56",
+        "an accepted artifact is never changed by a lease that has ended; a late one is kept beside it, marked",
+        "elsewhere",
+        "the tests of artifacts",
+    ),
+    Invariant(
+        "I57",
+        "no step body begins under a lease that had ended by the store's clock",
+        "elsewhere",
+        "the chaos tests: rows show when a lease was held, not when a body began",
+    ),
+    Invariant(
+        "I58",
+        "every fact that a policy verdict relied on holds in the commit that records the intention",
+        "elsewhere",
+        "the tests of acts",
+    ),
+    Invariant(
+        "I59",
+        "nobody decides an approval who caused, changed or fed the run before the question was asked",
+        "elsewhere",
+        "the tests of separation of duties",
+    ),
+    Invariant(
+        "I60",
+        "two values have the same digest if and only if they are the same value",
+        "elsewhere",
+        "the property tests of digests",
+    ),
+    Invariant(
+        "I61",
+        "a step whose condition is false is never leased, and every view says that it was skipped and why",
+        "elsewhere",
+        "the tests of declared workflows",
+    ),
 )
 
 INVARIANTS: dict[str, Invariant] = {line.number: line for line in _LINES}

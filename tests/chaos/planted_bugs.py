@@ -1,0 +1,28 @@
+"""Bugs that the simulator cannot show: each is planted into the real code, and a short story must notice it.
+
+A story is an async function that takes an empty folder. It plays on a real store, and asserts what must hold by what
+can be seen from outside: the doctor's findings, a ledger of effects kept outside Tenure, an answer to a client.
+Bugs that the simulator does show are in `tests/simulation/planted.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.simulation.planted import Change
+
+Story = Callable[[Path], Awaitable[None]]
+
+
+class PlantedBug(NamedTuple):
+    """A bug, and the story that must fail while it is there."""
+
+    what: str
+    changes: tuple[Change, ...]
+    story: Story
+
+
+PLANTED_BUGS: dict[str, PlantedBug] = {}
+"""By name."""

@@ -1,0 +1,19 @@
+"""Each story of `planted_bugs.py` passes on the real code and fails with its bug."""
+
+from pathlib import Path
+
+import pytest
+
+from tenure.errors import TenureError
+from tests.chaos.planted_bugs import PLANTED_BUGS
+from tests.simulation.planted import Bug, planted
+
+
+@pytest.mark.parametrize("name", PLANTED_BUGS)
+async def test_a_story_notices_its_bug(name: str, tmp_path: Path) -> None:
+    bug = PLANTED_BUGS[name]
+    (tmp_path / "real").mkdir()
+    (tmp_path / "planted").mkdir()
+    await bug.story(tmp_path / "real")
+    with planted(Bug(bug.what, bug.changes, seed=0)), pytest.raises((AssertionError, TenureError)):
+        await bug.story(tmp_path / "planted")
