@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tenure.kernel.decide import facts
+from tests.chaos import stories_fences
 from tests.simulation.planted import Change
 
 Story = Callable[[Path], Awaitable[None]]
@@ -24,5 +26,18 @@ class PlantedBug(NamedTuple):
     story: Story
 
 
-PLANTED_BUGS: dict[str, PlantedBug] = {}
+PLANTED_BUGS: dict[str, PlantedBug] = {
+    # ---------------------------------------------------------------------------------------- fences
+    "statement-shown-as-reported": PlantedBug(
+        "somebody's word that a run was reported makes it REPORTED",
+        (
+            Change(
+                facts.state_reported,
+                "spec = d.edit(spec)",
+                "spec = d.edit(spec)\n        d.edit_run().reported_at = d.now",
+            ),
+        ),
+        stories_fences.statement_changes_no_status,
+    ),
+}
 """By name."""

@@ -46,12 +46,19 @@ def test_labels_are_set_taken_away_and_shown(tenure: Tenure) -> None:
     assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run).err, "they stand behind it now"
 
 
-def test_an_end_is_reported(tenure: Tenure) -> None:
+def test_a_statement_that_an_end_was_reported_is_shown_and_changes_no_status(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     assert "no outcome to report yet" in tenure("runs", "reported", run).err
     tenure("runs", "cancel", run)
-    assert tenure("runs", "reported", run).out == f"{run} is reported\n"
-    assert "canceled (REPORTED" in tenure("runs", "show", run).out
+    me = f"uid:{os.getuid()}"
+    assert tenure("runs", "reported", run).out == f"{run}: {me} says that its end was reported\n"
+    said = tenure("runs", "reported", run, "--by", "ci", "--json").json()
+    assert (said["run"], said["statement"]["by"]) == (run, me), "the first statement counts"
+    told = tenure("runs", "show", run).out
+    assert "REPORTED" not in told
+    assert "CANCELED in delta-ci" in told
+    assert f"by {me} at" in told
+    assert tenure("runs", "events", run, "--json").json()[-1]["kind"] == "report_stated"
 
 
 @pytest.mark.parametrize("verb", ["resume", "rerun", "label"])

@@ -40,7 +40,7 @@ async def every_run_life(w: World) -> list[int]:
     await w.claim()
     await w.later(31).sweep()
     for run in runs:
-        await w.tell(c.MarkReported, run, "status-reporter")
+        await w.report(run)
     return runs
 
 
@@ -69,11 +69,16 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
         async with w.refuses("RUN_INVALID_TRANSITION"):
-            await w.tell(c.MarkReported, run)
+            await w.report(run)
         await w.work_off(run)
-        assert await w.tell(c.MarkReported, run) == {"again": False}
+        async with w.refuses("FORBIDDEN"):
+            await w.tell(c.MarkReported, run)
+        assert not (await w.tell(c.StateReported, run))["again"]
+        assert run_words(DCI, await w.events(run))[-1] == "SUCCESS", "somebody's word is not the reporter's"
+        assert await w.report(run) == {"again": False}
+        assert run_words(DCI, await w.events(run))[-1] == "REPORTED"
         before = await w.bundle(run)
-        assert await w.tell(c.MarkReported, run) == {"again": True}
+        assert await w.report(run) == {"again": True}
         assert await w.bundle(run) == before
         async with w.refuses("RUN_TERMINAL_STATE"):
             await w.cancel(run)

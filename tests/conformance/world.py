@@ -414,6 +414,11 @@ class World:
         """Any other command about a run."""
         return await self.do(command(run_id=run, context=self.context(who), **how))
 
+    async def report(self, run: int) -> Any:
+        """What the status reporter says once the world has been told."""
+        context = self.context("system:reporter", "system")
+        return await self.do(c.MarkReported(run_id=run, context=context))
+
     async def finished(self, run: int) -> again.Finished:
         """What resume and rerun are made from."""
         rows = await self.bundle(run)

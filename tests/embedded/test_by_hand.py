@@ -1,6 +1,8 @@
 """Labels, a report and a lease taken away, by hand, on both stores."""
 
+from tenure import ids
 from tenure.embedded import StepSpec
+from tenure.kernel import commands as c
 from tests.embedded.stage import stage
 from tests.embedded.test_engine import NOBODY, refused
 
@@ -69,13 +71,33 @@ async def test_whoever_changes_labels_stands_behind_the_run(url: str) -> None:
         assert await engine.approve(run, approver="bob") == "approved"
 
 
-async def test_the_end_of_a_run_is_reported_once_and_stays_what_it_was(url: str) -> None:
+async def test_a_statement_that_the_end_was_reported_is_recorded_and_never_shows_reported(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD], profile="delta-ci")
         await refused("RUN_INVALID_TRANSITION", engine.mark_reported(run))
         await engine.complete(await engine.claim())
-        await engine.mark_reported(run, actor="ci")
+        said = await engine.mark_reported(run, actor="ci")
         found = await engine.get(run)
-        assert (found.status, found.shown) == ("succeeded", "REPORTED")
-        await engine.mark_reported(run)
+        assert (found.status, found.shown, found.reported_at) == ("succeeded", "SUCCESS", None)
+        assert found.reported_statement == said
+        assert said.by == "ci"
+        last = (await engine.events(run))[-1]
+        assert (last.kind, last.actor) == ("report_stated", "ci")
+        assert await engine.mark_reported(run, actor="ada") == said, "the first statement counts"
         assert (await engine.get(run)).events == found.events
+
+
+async def test_only_the_system_marks_a_run_as_reported_and_a_statement_does_not_hinder_it(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.create("w", [BUILD], profile="delta-ci")
+        await engine.complete(await engine.claim())
+        said = await engine.mark_reported(run, actor="ci")
+        about = {"run_id": ids.run_int(run), "tenant": engine.tenant}
+        by_hand = c.MarkReported(**about, context=engine.context("ci"))
+        await refused("FORBIDDEN", engine.orchestrator.send(by_hand))
+        assert (await engine.get(run)).shown == "SUCCESS"
+        reporter = c.Context("system:reporter", "system", "published")
+        await engine.orchestrator.send(c.MarkReported(**about, context=reporter))
+        found = await engine.get(run)
+        assert (found.status, found.shown, found.reported_statement) == ("succeeded", "REPORTED", said)
+        assert found.reported_at is not None

@@ -22,7 +22,7 @@ from tenure.govern.ledger.keys import Keys
 from tenure.govern.ledger.notes import Checkpoint
 from tenure.govern.signing import Signer, Trust, make_key
 from tenure.kernel import leaves, merkle
-from tenure.kernel.commands import MarkReported
+from tenure.kernel.commands import Context, MarkReported
 from tenure.store.bundles import examine
 from tenure.store.identity import Change, Identity
 from tests.govern.ledgers import LedgerPlace, all_leaves, append
@@ -116,7 +116,9 @@ async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
         (run,) = await acme.engine.runs()
         number = ids.run_int(run.id)
         ended = [event for event in await store.read("events_of", number) if event.kind != "sealed"]
-        told = MarkReported(run_id=number, tenant=TENANT, context=acme.engine.context(None))
+        told = MarkReported(
+            run_id=number, tenant=TENANT, context=Context("system:reporter", "system", "published")
+        )
         await acme.engine.orchestrator.send(told)
         await acme.sealing.seal(acme.engine.orchestrator, number)
         first, second = (

@@ -570,6 +570,10 @@ class Story:
         """The world has been told."""
         return self.do(c.MarkReported(run_id=self.run_id, context=self._by("w_reporter", "system")))
 
+    def state_reported(self, who: str = "u_operator") -> Any:
+        """Somebody says that the world has been told."""
+        return self.do(c.StateReported(run_id=self.run_id, context=self._by(who)))
+
     def seal(self) -> Any:
         """Seal the finished run's history."""
         return self.do(c.Seal(run_id=self.run_id, context=self._by("w_sealer", "system")))

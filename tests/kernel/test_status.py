@@ -285,7 +285,7 @@ def check(story: Story, facts: Facts, old: str, events: int) -> None:
 # ------------------------------------------------------------------------------------- pairs one by one
 
 EVERYWHERE: list[type[c.RunCommand]] = [
-    c.PlanFailed, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.Seal, c.RequestCancel, c.DeleteRun,
+    c.PlanFailed, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.StateReported, c.Seal, c.RequestCancel, c.DeleteRun,
 ]  # fmt: skip
 
 
@@ -328,6 +328,7 @@ def test_a_command_is_accepted_by_its_states_and_refused_by_all_others(
         c.Unpause: set(RUN.states) - CLOSED_RUN,
         c.EndWait: {"waiting_external"},
         c.MarkReported: set(CLOSED_RUN),
+        c.StateReported: set(CLOSED_RUN),
         c.Seal: set(CLOSED_RUN),
         c.RequestCancel: set(RUN.states) - CLOSED_RUN,
         c.DeleteRun: set[str](),  # not sealed yet

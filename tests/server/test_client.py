@@ -74,8 +74,9 @@ async def test_a_run_from_its_start_to_its_end_over_a_server(url: str) -> None:
         await client.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
         about = await client.get(run)
         assert (about.labels, about.metadata["pr"]) == ({"stage": "live"}, 7)
-        await client.mark_reported(run)
-        assert (await client.events(run))[-1].kind == "reported"
+        said = await client.mark_reported(run)
+        assert (await client.get(run)).reported_statement == said
+        assert (await client.events(run))[-1].kind == "report_stated"
 
 
 async def test_a_failure_is_raised_as_an_engine_raises_it(url: str) -> None:

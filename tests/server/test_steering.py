@@ -246,7 +246,7 @@ async def test_a_step_is_taken_from_its_worker_and_given_out_again(url: str) -> 
             assert await client.revoke(run, "main") == "ready"
 
 
-async def test_an_end_is_reported(url: str) -> None:
+async def test_a_statement_that_an_end_was_reported_is_answered_and_changes_no_status(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -256,7 +256,13 @@ async def test_an_end_is_reported(url: str) -> None:
         await operator.post(f"/runs/{run}/cancel")
         for _ in range(2):
             answer = await operator.post(f"/runs/{run}/reported")
-            assert (answer.status_code, answer.json()) == (200, {"id": run, "reported": True})
+            said = answer.json()
+            assert (answer.status_code, said["id"], said["reported"]) == (200, run, False)
+        seen = (await operator.get(f"/runs/{run}?profile=delta-ci")).json()
+        assert (seen["shown"], seen["reported_at"], seen["reported_statement"]) == (
+            "CANCELED", None, said["statement"],
+        )  # fmt: skip
+        assert said["statement"]["by"].startswith("client:")
 
 
 # ------------------------------------------------------------------------------------- labels and metadata

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tenure.orchestrator.receipts import ReceiptView
     from tenure.orchestrator.spending import By, RunCosts, SpendingView
     from tenure.orchestrator.tries import TryView
+    from tenure.orchestrator.views import Statement
 
 
 class Desk(Protocol):
@@ -183,8 +184,8 @@ class Desk(Protocol):
         """Take a step from the worker that has it; its state then."""
         ...
 
-    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> None:
-        """The world has been told how it ended."""
+    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> Statement:
+        """Record somebody's word that the world was told how it ended."""
         ...
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:

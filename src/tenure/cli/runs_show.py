@@ -229,6 +229,8 @@ def show_run(
         ("created", when(run.created_at)),
         ("started", when(run.started_at)),
         ("finished", run.finished and f"{when(run.finished_at)} (took {lasted(run.seconds)})"),
+        ("reported", when(run.reported_at)),
+        ("said to be reported", _stated(run)),
         ("deadline", "" if run.finished else when(run.deadline_at)),
         ("budget", None if costs.budget is None else f"spent {costs.text}"),
         ("costs", costs_text(costs.lines)),
@@ -242,6 +244,16 @@ def show_run(
     console.print(facts)
     console.print()
     console.print(steps_table(steps, everything=everything))
+
+
+def _stated(run: RunView) -> str | None:
+    """Whose word it is that the end was reported."""
+    said = run.reported_statement
+    return (
+        None
+        if said is None
+        else f"by {said.by} at {when(said.at)} (their word; the status reporter has the say)"
+    )
 
 
 def _error(run: RunView) -> str | None:

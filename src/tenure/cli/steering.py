@@ -197,12 +197,14 @@ def label(
 def reported(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Say that the world has been told how a finished run ended: the profile delta-ci shows it as REPORTED then.
+    """Record your word that the world has been told how a finished run ended.
 
-    For whatever tells people or another system of it, such as a commit's status. How the run ended stays as it is.
+    The history and `tenure runs show` name you; the first statement counts. The status does not change: only the status reporter
+    makes a run REPORTED.
     """
-    ask(db, tenant, lambda e: e.mark_reported(run, actor=who(by)), changes=True)
-    _said(as_json, run, {"reported": True}, f"{run} is reported")
+    said = ask(db, tenant, lambda e: e.mark_reported(run, actor=who(by)), changes=True)
+    words = f"{run}: {said.by} says that its end was reported"
+    _said(as_json, run, {"statement": {"by": said.by, "at": said.at}}, words)
 
 
 def delete(

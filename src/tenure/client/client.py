@@ -25,6 +25,7 @@ from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView,
 from tenure.embedded.looking import Delivered, LogView, WorkflowView
 from tenure.errors import TenureError
 from tenure.orchestrator.tries import TryView
+from tenure.orchestrator.views import Statement
 
 WAIT_SECONDS = 25.0
 """How long one request waits for a run's end; then the next one does."""
@@ -275,10 +276,11 @@ class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
         found = await self._to.send("POST", f"{_run(run_id)}/revoke", dict[str, Any], {"step": step})
         return str(found["state"])
 
-    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> None:
-        """The world has been told how it ended."""
+    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> Statement:
+        """Record your word that the world was told how it ended. The run's status does not follow it."""
         del actor
-        await self._to.ask("POST", f"{_run(run_id)}/reported")
+        found = await self._to.send("POST", f"{_run(run_id)}/reported", dict[str, Any])
+        return msgspec.convert(found["statement"], Statement)
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Runs of a server end by its retention, not by hand."""

@@ -11,6 +11,8 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import CLOSED_RUN, Attempt, Step
+from tenure.orchestrator.step_views import moment
+from tenure.orchestrator.views import Statement
 
 if TYPE_CHECKING:
     from tenure.embedded.engine import Engine
@@ -75,13 +77,15 @@ class ByHand:
             raise TenureError("INVALID_INPUT", f"several steps are worked on; name one of {listed}")
         return held[0]
 
-    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> None:
-        """The world has been told how a finished run ended: delta-ci shows it as REPORTED from now on. Again changes nothing."""
+    async def mark_reported(self, run_id: str, *, actor: str | None = None) -> Statement:
+        """Record somebody's word that the world has been told how a finished run ended. It is in the history and in
+        `reported_statement` of the run; its status stays: only the status reporter makes that REPORTED. The first statement counts."""
         engine = self._here
-        command = c.MarkReported(
+        command = c.StateReported(
             run_id=ids.run_int(run_id), tenant=engine.tenant, context=engine.context(actor)
         )
-        await engine.orchestrator.send(command)
+        stated = await engine.orchestrator.send(command)
+        return Statement(by=stated["by"], at=moment(stated["at"]))
 
     @property
     def _here(self) -> Engine:

@@ -413,7 +413,11 @@ class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The world has been told how the run ended."""
+    """The status reporter has told the world how the run ended. Only the system sends this; people send `StateReported`."""
+
+
+class StateReported(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Somebody says that the world has been told how the run ended. It is recorded as their word and changes no status."""
 
 
 class Seal(RunCommand, frozen=True, gc=False, kw_only=True):

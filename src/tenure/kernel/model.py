@@ -141,6 +141,9 @@ class RunSpec(Row, gc=False):
     """Whether its cancellation starts a run that undoes what it did."""
     behind: str = ""
     """Who stands behind it besides the requester, as `id id`: none of them counts as an approver of what it does."""
+    reported_stated_by: str | None = None
+    """Who said first that its end was reported. That is their word: `run.reported_at` is the reporter's."""
+    reported_stated_at: int | None = None
 
 
 class Step(Row, gc=False):

@@ -80,6 +80,13 @@ RESTARTED = "$tenure.restarted"
 """The key of an output that names the run which a restarted one went on as; see `tenure.sdk.codec`."""
 
 
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said of a run: their word, and no state of it."""
+
+    by: str
+    at: datetime
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run."""
 
@@ -126,6 +133,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     error: Any = None
     restarted_as: str | None = None
     """The run that it went on as (`tenure.restart`)."""
+    reported_at: datetime | None = None
+    """When the status reporter told the world how it ended."""
+    reported_statement: Statement | None = None
+    """Who said by hand that the world was told, and when. The status does not follow it."""
 
     @property
     def finished(self) -> bool:
@@ -138,6 +149,13 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 def _text(run_id: int | None) -> str | None:
     return None if run_id is None else ids.run_text(run_id)
+
+
+def statement_of(spec: RunSpec) -> Statement | None:
+    """Who said that the run's end was reported."""
+    if spec.reported_stated_by is None or spec.reported_stated_at is None:
+        return None
+    return Statement(by=spec.reported_stated_by, at=moment(spec.reported_stated_at))
 
 
 # ------------------------------------------------------------------------------------------------- words
@@ -266,6 +284,8 @@ class Views:
             output=output if successor is None else None,
             error=await self._payload(run.id, run.error_ref),
             restarted_as=successor,
+            reported_at=maybe(run.reported_at),
+            reported_statement=statement_of(spec),
         )
 
     async def list_runs(

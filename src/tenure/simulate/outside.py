@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from tenure.simulate.world import World
 
 
+REPORTER = Context("system:reporter", "system", "report")
+
+
 class Somebody:
     """Asks until there is an answer, and takes a refusal for one."""
 
@@ -175,7 +178,7 @@ class Clients(Somebody):
         elif deed == "metadata":
             await self.ask(UpdateMetadata(**about, labels='{"seen":"yes"}'))
         elif deed == "report":
-            await self.ask(MarkReported(**about))
+            await self.ask(MarkReported(**about | {"context": REPORTER}))
             await self.ask(Seal(**about))
             if rng.random() < 0.5:
                 await self.ask(DeleteRun(**about))

@@ -64,6 +64,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.Pause: facts.pause,
     c.Unpause: facts.unpause,
     c.MarkReported: facts.mark_reported,
+    c.StateReported: facts.state_reported,
     c.Seal: facts.seal,
     c.UpdateMetadata: facts.update_metadata,
     c.DeleteRun: facts.delete,

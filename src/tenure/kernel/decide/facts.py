@@ -7,7 +7,15 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.kernel import history
 from tenure.kernel.behind import stand_behind
-from tenure.kernel.commands import DeleteRun, MarkReported, Pause, Seal, Unpause, UpdateMetadata
+from tenure.kernel.commands import (
+    DeleteRun,
+    MarkReported,
+    Pause,
+    Seal,
+    StateReported,
+    Unpause,
+    UpdateMetadata,
+)
 from tenure.kernel.decide.checks import about_problems
 from tenure.kernel.decide.closing import finish
 from tenure.kernel.draft import Decision, Draft
@@ -48,17 +56,37 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
     return finish(d, {"paused": False, "again": False}, "unpause")
 
 
-def mark_reported(d: Draft, _c: MarkReported) -> Decision:
-    """The world knows the outcome; the outcome itself stays."""
+def _must_have_outcome(d: Draft) -> None:
     if d.run.status not in CLOSED_RUN:
         raise TenureError(
             "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: there is no outcome to report yet"
         )
+
+
+def mark_reported(d: Draft, c: MarkReported) -> Decision:
+    """The world knows the outcome; the outcome itself stays. Only the reporter says so, which is part of the system."""
+    if c.context.initiator != "system":
+        raise TenureError(
+            "FORBIDDEN", f"only the status reporter marks a run as reported, not {c.context.actor!r}"
+        )
+    _must_have_outcome(d)
     if d.run.reported_at is not None:
         return Decision({"again": True})
     d.edit_run().reported_at = d.now
     d.notes["reported"] = {"owner": REPORTER}
     return d.decision({"again": False}, "reported")
+
+
+def state_reported(d: Draft, c: StateReported) -> Decision:
+    """Record whose word it is that the world knows the outcome. The first statement stays; no status changes."""
+    _must_have_outcome(d)
+    spec = d.spec()
+    again = spec.reported_stated_at is not None
+    if not again:
+        spec = d.edit(spec)
+        spec.reported_stated_by, spec.reported_stated_at = c.context.actor, d.now
+    stated = {"again": again, "by": spec.reported_stated_by, "at": spec.reported_stated_at}
+    return Decision(stated) if again else d.decision(stated, "report_stated")
 
 
 def seal(d: Draft, c: Seal) -> Decision:

@@ -29,6 +29,7 @@ from tenure.kernel.decide.keyed import expired
 from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.listing import FOREVER_US, NEWEST, Place, Wanted, check_status, page
+from tenure.orchestrator.views import Statement
 from tenure.server.call import Call
 from tenure.server.problems import Problem, named, problem_of
 from tenure.server.routes.creating import IN_PROCESS
@@ -89,10 +90,12 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the world has been told how it ended."""
+    """Who said that the world has been told how it ended."""
 
     id: str
     reported: bool
+    """Whether the status reporter has told the world. A statement does not change it."""
+    statement: Statement
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,9 +218,10 @@ async def revoke_step(
 
 @post("/runs/{run_id:str}/reported", summary="Say that a run's end was reported", status_code=200)
 async def report_run(request: Call, run_id: FromPath[str]) -> Reported:
-    """The world has been told how it ended: delta-ci shows it as REPORTED. Again changes nothing."""
-    await request.engine.mark_reported(run_id)
-    return Reported(id=run_id, reported=True)
+    """Record the caller's word that the world was told how it ended. The status stays as it is; the first statement counts."""
+    statement = await request.engine.mark_reported(run_id)
+    row = await request.engine.views.row(ids.run_int(run_id))
+    return Reported(id=run_id, reported=row.reported_at is not None, statement=statement)
 
 
 @patch("/runs/{run_id:str}", summary="Change labels and metadata")

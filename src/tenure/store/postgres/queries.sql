@@ -523,8 +523,10 @@ select {n.run} from unnest({rows}::run_in[]) n where (n.id in (select run_id fro
 returning id
 
 -- name: save_run_spec
--- Labels and metadata change, an erased salt, and who stands behind it; nothing else does.
-update run_spec s set behind = n.behind, labels = n.labels, metadata = n.metadata, salt = n.salt
+-- Labels and metadata change, an erased salt, who stands behind it, and who said that its end was reported; nothing else
+-- does.
+update run_spec s set behind = n.behind, labels = n.labels, metadata = n.metadata, salt = n.salt,
+    reported_stated_by = n.reported_stated_by, reported_stated_at = n.reported_stated_at
 from unnest({rows}::run_spec_in[]) n
 where s.run_id = any (array[n.run_id]) and (n.run_id in (select id from ok)) is true
 

@@ -597,6 +597,8 @@ create table run_spec (
     currency text collate "C" not null,
     compensate boolean not null,
     behind text collate "C" not null,
+    reported_stated_by text collate "C",
+    reported_stated_at bigint,
     constraint run_spec_mode_known CHECK (concurrency_mode = ANY (ARRAY['queue'::text, 'supersede'::text])),
     constraint run_spec_pkey PRIMARY KEY (run_id)
 );
@@ -1211,7 +1213,9 @@ create type run_spec_in as (
     budget bigint,
     currency text,
     compensate boolean,
-    behind text
+    behind text,
+    reported_stated_by text,
+    reported_stated_at bigint
 );
 
 create type stale_in as (

@@ -283,7 +283,7 @@ select id from run where id = ?1 and version = ?2
 -- changes(): a RETURNING clause costs a third more.
 insert into run_spec values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-    ?23, ?24, ?25, ?26, ?27
+    ?23, ?24, ?25, ?26, ?27, ?28, ?29
 )
 on conflict do nothing
 
@@ -311,9 +311,9 @@ update run set
 where id = ?1
 
 -- name: save_run_spec
--- Labels and metadata change, an erased salt, and who stands behind it; nothing else does. (?27 is the last column, so that a
--- whole row can be bound.)
-update run_spec set labels = ?20, metadata = ?21, salt = ?22, behind = ?27
+-- Labels and metadata change, an erased salt, who stands behind it, and who said that its end was reported; nothing else
+-- does. (?29 is the last column, so that a whole row can be bound.)
+update run_spec set labels = ?20, metadata = ?21, salt = ?22, behind = ?27, reported_stated_by = ?28, reported_stated_at = ?29
 where run_id = ?1
 
 -- name: save_step

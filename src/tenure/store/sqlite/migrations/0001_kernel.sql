@@ -154,7 +154,9 @@ create table run_spec (
     budget integer,
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
-    behind text not null
+    behind text not null,
+    reported_stated_by text,
+    reported_stated_at integer
 ) strict;
 
 -- I31: one run per tenant, source and key.
