@@ -1,5 +1,7 @@
 """Labels, a report and a lease taken away, by hand, on both stores."""
 
+from typing import Any
+
 from tenure import ids
 from tenure.embedded import StepSpec
 from tenure.kernel import commands as c
@@ -92,7 +94,7 @@ async def test_only_the_system_marks_a_run_as_reported_and_a_statement_does_not_
         run = await engine.create("w", [BUILD], profile="delta-ci")
         await engine.complete(await engine.claim())
         said = await engine.mark_reported(run, actor="ci")
-        about = {"run_id": ids.run_int(run), "tenant": engine.tenant}
+        about: dict[str, Any] = {"run_id": ids.run_int(run), "tenant": engine.tenant}
         by_hand = c.MarkReported(**about, context=engine.context("ci"))
         await refused("FORBIDDEN", engine.orchestrator.send(by_hand))
         assert (await engine.get(run)).shown == "SUCCESS"
