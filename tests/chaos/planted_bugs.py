@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tenure.kernel.decide import facts
-from tests.chaos import stories_fences
+from tenure.kernel.decide import acts, facts
+from tests.chaos import stories_fences, stories_govern
 from tests.simulation.planted import Change
 
 Story = Callable[[Path], Awaitable[None]]
@@ -38,6 +38,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
             ),
         ),
         stories_fences.statement_changes_no_status,
+    ),
+    "outdated-verdict": PlantedBug(
+        "a call is intended although a fact that its verdict relied on has changed",
+        (Change(acts._still_holds, "if relied is None:", "if True:"),),
+        stories_govern.five_acts_under_one_write,
     ),
 }
 """By name."""

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from tenure.doctor import Bundle
 from tenure.kernel import commands as c
 from tenure.kernel import history
+from tenure.kernel.actions import Relied
 from tenure.kernel.costs import Cost
-from tests.kernel.acting import ASK, DENY, ActStory
+from tests.kernel.acting import ALLOW, ASK, DENY, ActStory
 from tests.kernel.driver import RUN_ID, Story
 
 Body = dict[str, Any]
@@ -203,7 +205,8 @@ def acted(run_id: int = RUN_ID) -> ActStory:
     story.repeat(lost)
     story.settle(lost, "succeeded")
     story.reversed_by(lost, 12345)
-    story.intend(story.act("d#1"))
+    relied = Relied(writes=(3, 3), spent=0, since=story.now, until=story.now + 1)
+    story.intend(story.act("d#1"), structs.replace(ALLOW, relied=relied))
     story.cancel()
     story.after(600).sweep()
     assert story.status == "canceled"

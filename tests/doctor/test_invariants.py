@@ -1208,6 +1208,45 @@ def a_call_again_that_no_person_wanted(bundle: Bundle) -> None:
     rewrite(bundle, "settle_receipt", change)
 
 
+def _relied_on(bundle: Bundle, kept: str) -> None:
+    no = receipt(bundle, "d#1").verdict_no
+    next(row for row in bundle.verdicts if row.no == no).relied = kept
+
+
+@breaks("I58", healthy.acted)
+def a_verdict_that_counted_other_writes(bundle: Bundle) -> None:
+    _relied_on(bundle, '{"writes":[0,2]}')
+
+
+@breaks("I58", healthy.acted)
+def a_verdict_that_counted_other_costs(bundle: Bundle) -> None:
+    _relied_on(bundle, '{"spent":7}')
+
+
+@breaks("I58", healthy.acted)
+def a_verdict_of_an_earlier_time(bundle: Bundle) -> None:
+    _relied_on(bundle, f'{{"since":0,"until":{receipt(bundle, "d#1").intent_at}}}')
+
+
+@breaks("I58", healthy.acted)
+def a_verdict_of_a_later_time(bundle: Bundle) -> None:
+    _relied_on(bundle, f'{{"since":{receipt(bundle, "d#1").intent_at + 1}}}')
+
+
+@breaks("I58", healthy.acted)
+def facts_that_cannot_be_read(bundle: Bundle) -> None:
+    _relied_on(bundle, "{")
+
+
+@breaks("I58", healthy.acted)
+def a_fixed_fact_that_changes(bundle: Bundle) -> None:
+    rewrite(
+        bundle,
+        "claim",
+        lambda body: body["set"].setdefault("run", {}).setdefault("", {}).update(workflow="other"),
+    )
+
+
 @breaks("I40", healthy.acted)
 def a_verdict_of_another_action(bundle: Bundle) -> None:
     receipt(bundle, "b#1").digest = b"x" * 32

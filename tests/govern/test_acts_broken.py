@@ -19,7 +19,7 @@ async def test_a_policy_that_cannot_be_read_now_is_asked_again_and_nothing_is_ca
     with ServiceDouble() as service:
         async with lab_of(service, order) as lab:
             policies = lab.engine.station.governor.policies
-            asked = policies.ruling
+            asked = policies.judge
             away = [TenureError("STORE_UNAVAILABLE", "away")] * 2
 
             async def ruling(*given: Any, **how: Any) -> Any:
@@ -28,7 +28,7 @@ async def test_a_policy_that_cannot_be_read_now_is_asked_again_and_nothing_is_ca
                     raise away.pop()
                 return await asked(*given, **how)
 
-            policies.ruling = ruling  # type: ignore[method-assign]  # a fault on its way
+            policies.judge = ruling  # type: ignore[method-assign]  # a fault on its way
             run = await lab.start(order, 7)
             assert await run.result() == [1, 700]
             assert len(service.effects) == 1
@@ -42,7 +42,7 @@ async def test_a_policy_that_breaks_denies() -> None:
             async def ruling(*_given: Any, **_how: Any) -> Any:
                 raise ZeroDivisionError
 
-            lab.engine.station.governor.policies.ruling = ruling  # type: ignore[method-assign]  # a defect
+            lab.engine.station.governor.policies.judge = ruling  # type: ignore[method-assign]  # a defect
             run = await lab.start(order, 7)
             with pytest.raises(TenureError, match="POLICY_DENIED"):
                 await run.result()

@@ -1,4 +1,4 @@
-"""Acts: I36 to I38, I40 and I41, and what I42, I43 and I46 say of them; and what a run has spent (I3).
+"""Acts: I36 to I38, I40, I41 and I58, and what I42, I43 and I46 say of them; and what a run has spent (I3).
 
 A receipt's history is the edges its events have taken; what its rows cannot show (that a call was made at all, that a policy
 version was the active one) is seen by tests with a service that keeps its own log, and by the commit that intends.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import Body, View
-from tenure.kernel.actions import SAFE_TO_REPEAT
+from tenure.kernel.actions import FIXED_COLUMNS, SAFE_TO_REPEAT, Relied
 from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.governed import HELD_RECEIPT, Receipt
 from tenure.limits import COST_TOTAL_MAX
@@ -124,6 +126,47 @@ def errors_deny(view: View) -> Iterator[Finding]:
         for no, columns in body.get("set", {}).get("verdict", {}).items():
             if columns.get("outcome") == "deny" and (event.seq, columns.get("idx")) not in failed:
                 yield f"verdict {no}", f"denies in event {event.seq}, and its step goes on"
+
+
+@checks("I58")
+def relied_facts_hold(view: View) -> Iterator[Finding]:
+    """What a verdict relied on was so in the commit that recorded it: writes and spending as the events before had left them, and
+    the commit's own time. (Roles and groups of a person have no history in a run: the tests of acts show those.)"""
+    if not view.bundle.verdicts:
+        return
+    relied = {str(verdict.no): verdict.relied for verdict in view.bundle.verdicts if verdict.relied}
+    purse = {"writes": 0, "spent": 0}
+    for event, body in view.bodies:
+        changes = body.get("set", {})
+        for no in changes.get("verdict", {}).keys() & relied.keys():
+            yield from _outdated(f"verdict {no}", relied[no], purse, event.at)
+        purse |= changes.get("purse", {}).get("", {})
+
+
+def _outdated(row: str, kept: str, purse: dict[str, int], at: int) -> Iterator[Finding]:
+    try:
+        relied = msgspec.json.decode(kept, type=Relied)
+    except msgspec.DecodeError as fault:
+        yield row, f"what it relied on cannot be read: {fault}"
+        return
+    if relied.writes is not None and not relied.writes[0] <= purse["writes"] <= relied.writes[1]:
+        low, high = relied.writes
+        yield row, f"relied on {low} to {high} writes; the run had made {purse['writes']}"
+    if relied.spent is not None and relied.spent != purse["spent"]:
+        yield row, f"relied on {relied.spent} spent; the run had spent {purse['spent']}"
+    if (relied.since is not None and at < relied.since) or (relied.until is not None and at >= relied.until):
+        yield row, f"relied on a moment from {relied.since} to {relied.until}; it was recorded at {at}"
+
+
+@checks("I58")
+def fixed_facts_stay(view: View) -> Iterator[Finding]:
+    """Facts that no commit checks again are written by the event that creates the run, and by no other."""
+    for event, body in view.bodies[1:]:
+        for table, columns in FIXED_COLUMNS.items():
+            for changed in body.get("set", {}).get(table, {}).values():
+                for column in columns:
+                    if column in changed:
+                        yield f"{table}.{column}", f"is changed by event {event.seq} ({event.kind})"
 
 
 @checks("I42")

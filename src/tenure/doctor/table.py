@@ -142,8 +142,7 @@ _LINES = (
     Invariant(
         "I58",
         "every fact that a policy verdict relied on holds in the commit that records the intention",
-        "elsewhere",
-        "the tests of acts",
+        "run",
     ),
     Invariant(
         "I59",

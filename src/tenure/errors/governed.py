@@ -34,6 +34,13 @@ CODES: dict[str, ErrorSpec] = {
         "The policy, or a condition of it, could not be evaluated: that is a denial.",
         "`tenure policy explain RUN` names the rule; guard what may be missing with `has(...)`.",
     ),
+    "POLICY_FACTS_CHANGED": spec(
+        409,
+        "The policy, or a fact that it relied on, kept changing before the action could be intended. Nothing was called.",
+        "Nothing to do: it is tried again within the act's retries. Let fewer acts of a run go on at once where rules read "
+        "`run.writes` or `run.spent`.",
+        retryable=True,
+    ),
     "SECOND_PERSON_NEEDED": spec(
         403,
         "A second person must say it: whoever proposed it does not confirm it.",

@@ -219,6 +219,8 @@ class Governor:
             approval_no = None
             if ruling.outcome != "allow":
                 reply = await self._propose(action, ruling)
+                if reply.state == "again":
+                    continue
                 if reply.state != "go_on":
                     return self._refused(reply)
                 approval_no = reply.approval_no
@@ -231,7 +233,9 @@ class Governor:
                 return await self._settling.call(action, reply, began, tries=tries)
             if reply.state not in ("again", "ask"):
                 return await self._not_intended(action, reply)
-        raise TenureError("STORE_BUSY", "policy and people change faster than an action can be intended")
+        changed = f"the policy, its facts or its approval changed {ROUNDS_MAX} times before {action.ask.action} was intended"
+        later = self.now_us() + round(LATER_SECONDS * 1e6)
+        return Told(state="failed", code="POLICY_FACTS_CHANGED", message=changed, retry_at=later)
 
     async def _ruling(self, action: Action, run: Run, spec: RunSpec, anew: bool) -> Ruling:
         """Law 3: what cannot be asked denies, unless it is the database: then the step is given back."""
@@ -246,8 +250,7 @@ class Governor:
                 "key": proposed.name,
                 "reverses": proposed.reverses is not None,
             }
-            facts = await self.policies.facts(run, spec, asked, self.now_us())
-            return await self.policies.ruling(run.tenant, facts, fresh=anew)
+            return await self.policies.judge(run, spec, asked, self.now_us(), fresh=anew)
         except TenureError as refused:
             if refused.retryable:
                 raise

@@ -72,6 +72,33 @@ class Proposed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The receipt it takes back: (run, no)."""
 
 
+FIXED_COLUMNS: dict[str, tuple[str, ...]] = {
+    "run": ("tenant", "workflow", "code_version", "profile", "workspace", "repo", "created_at"),
+    "run_spec": ("requester", "trigger_type", "trigger_ref", "attempt_no", "budget", "currency"),
+}
+"""Columns that a policy may read and no commit checks again, because only the commit that creates the run writes them."""
+
+
+class Relied(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The facts behind a ruling that other commits can change. A ruling counts only in a commit that finds them unchanged.
+
+    A fact that is None was not read by any rule about the action."""
+
+    writes: tuple[int, int] | None = None
+    """The lowest and the highest `run.writes` for which the policy says the same."""
+    spent: int | None = None
+    since: int | None = None
+    until: int | None = None
+    """The policy says the same at every moment from `since` up to, and without, `until`."""
+    person: tuple[str, str, str] | None = None
+    """The requester's id, and their roles and groups as they are kept; `[]` where the person is closed or unknown."""
+
+    def as_kept(self) -> str | None:
+        """What the verdict's row keeps of it. Roles and groups of a person are not kept."""
+        kept = msgspec.structs.replace(self, person=None)
+        return None if kept == Relied() else msgspec.json.encode(kept).decode()
+
+
 class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a policy said of an action."""
 
@@ -89,6 +116,8 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A code, where it was denied because something is broken, frozen or unknown."""
     why: str = ""
     """In words, for people; not kept."""
+    relied: Relied | None = None
+    """None: it relies on nothing that another commit can change."""
 
 
 class ActMessage(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -112,7 +141,7 @@ class ProposeAct(ActMessage, frozen=True, gc=False, kw_only=True):
 
 class IntendAct(ActMessage, frozen=True, gc=False, kw_only=True):
     """Intend a call: in one commit the approval is used up, the write counted and the receipt written. Everything that was
-    decided before is looked at again here: policy version, freezes, caps, budget, approvers, expiry."""
+    decided before is looked at again here: policy version, the facts it relied on, freezes, caps, budget, approvers, expiry."""
 
     act: Proposed
     ruling: Ruling
@@ -182,7 +211,7 @@ class ActReply(msgspec.Struct, gc=False, omit_defaults=True):
     """call: intended, make the call before `call_by`. done: it was done (result_ref of this run, or `source`). open: there is a
     receipt whose end is not known (`receipt_state`). failed: it failed for good, or may be tried again from `eligible_at` on. wait:
     a question is open (`no` is the wait to suspend on). go_on: it is approved (`approval_no`), intend it. ask: the approval does not
-    suffice, propose it. again: the policy has changed, ask it again. busy: another receipt holds the key and its end is not known.
+    suffice, propose it. again: the policy or a fact it relied on has changed, ask it again. busy: another receipt holds the key and its end is not known.
     refused: denied, rejected, expired or frozen; the step has ended. settled: recorded. cancel: the run is being canceled, nothing
     new is done."""
     no: int | None = None

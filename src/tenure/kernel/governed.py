@@ -54,6 +54,8 @@ class Verdict(Row, gc=False):
     """The idempotency key."""
     act_tier: str = ""
     """The operation's own; `tier` is what the policy asked for."""
+    relied: str | None = None
+    """What the ruling relied on and this commit found unchanged, as JSON: `kernel.actions.Relied` without its person."""
 
 
 class Receipt(Row, gc=False):

@@ -17,7 +17,7 @@ import msgspec
 
 from tenure.declared.expressions import Expression, measured, parse, program, reason_of
 from tenure.errors import TenureError
-from tenure.govern.policy.facts import ROOTS
+from tenure.govern.policy.facts import ROOTS, checked_facts
 from tenure.govern.policy.model import TIERS, Policy, Rule
 from tenure.kernel.actions import Ruling
 
@@ -61,7 +61,8 @@ class _Condition:
 
     def __init__(self, source: str) -> None:
         self._expression: Expression = parse(source, ROOTS)
-        self._roots = {reference.root for reference in self._expression.refers}
+        self.refers = self._expression.refers
+        self._roots = {reference.root for reference in self.refers}
         self._program = program(self._expression.source) if self._expression.path is None else None
 
     def value(self, facts: _Facts) -> Any:
@@ -94,6 +95,12 @@ class Compiled:
             ready = _Ready(rule)
             for operation in rule.operations:
                 self._by_action.setdefault((rule.connector, operation), []).append(ready)
+        self._reads = {action: _read_by(found) for action, found in self._by_action.items()}
+
+    def reads(self, facts: dict[str, Any]) -> frozenset[str]:
+        """Which facts that can change the rules about an action read."""
+        action = facts["action"]
+        return self._reads.get((action["connector"], action["operation"]), frozenset())
 
     def ruling(self, facts: dict[str, Any]) -> Ruling:
         """What it says of `facts`; it never raises."""
@@ -156,6 +163,11 @@ class Compiled:
             within_seconds=min(one.within_seconds for one in asked),
             why="\n".join(_reason(rule) for rule in asking),
         )
+
+
+def _read_by(found: list[_Ready]) -> frozenset[str]:
+    conditions = [ready.condition for ready in found if ready.condition is not None]
+    return checked_facts(reference for condition in conditions for reference in condition.refers)
 
 
 def _reason(rule: Rule) -> str:

@@ -5,17 +5,21 @@ Laws:
    later by whoever may steer the run, so they are no facts; the run's input is a payload and is none either.
 2. Roles and groups of a person are those of now: what an admin takes away is gone from the next action on.
 3. Everything is JSON. Moments are texts in RFC 3339 (`timestamp(time.now)` makes them CEL's), in UTC.
+4. Facts are read before the commit that relies on them. So each fact either cannot change, or that commit compares it again:
+   `FACTS` says which, for every one, and a test fails while one is missing there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tenure import ids
 from tenure.clock import SECOND_US
+from tenure.declared.expressions import Reference
 from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.governed import Purse
 from tenure.kernel.model import Run, RunSpec
@@ -64,6 +68,66 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "time": _object(now=_TEXT, date=_TEXT, hour=_WHOLE, minute=_WHOLE, weekday=_WHOLE),
 }
 """JSON Schemas of the other roots."""
+
+
+FIXED, CHECKED = "fixed", "checked"
+
+
+class Fact(NamedTuple):
+    """Why a fact that a verdict relied on holds in the commit that records the intention (I58)."""
+
+    how: str
+    """FIXED: nothing changes it. CHECKED: the commit compares it with what the verdict relied on (`kernel.actions.Relied`)."""
+    by: str
+    """Of a fixed one: what fixes it, a column of `kernel.actions.FIXED_COLUMNS` or the action's digest. Of a checked one: the
+    field of `Relied`."""
+
+
+FACTS: dict[str, Fact] = {
+    "action.connector": Fact(FIXED, "digest"),
+    "action.operation": Fact(FIXED, "digest"),
+    "action.target": Fact(FIXED, "digest"),
+    "action.fields": Fact(FIXED, "digest"),
+    "action.tier": Fact(FIXED, "digest"),
+    "action.key": Fact(FIXED, "digest"),
+    "action.reverses": Fact(FIXED, "digest"),  # by its key: `undo:RUN:RECEIPT`
+    "run.id": Fact(FIXED, "digest"),
+    "run.workflow": Fact(FIXED, "run.workflow"),
+    "run.version": Fact(FIXED, "run.code_version"),
+    "run.profile": Fact(FIXED, "run.profile"),
+    "run.workspace": Fact(FIXED, "run.workspace"),
+    "run.repo": Fact(FIXED, "run.repo"),
+    "run.trigger": Fact(FIXED, "run_spec.trigger_type, run_spec.trigger_ref"),
+    "run.created_at": Fact(FIXED, "run.created_at"),
+    "run.attempt": Fact(FIXED, "run_spec.attempt_no"),
+    "run.writes": Fact(CHECKED, "writes"),
+    "run.spent": Fact(CHECKED, "spent"),
+    "run.budget": Fact(FIXED, "run_spec.budget"),
+    "run.currency": Fact(FIXED, "run_spec.currency"),
+    "tenant.id": Fact(FIXED, "run.tenant"),
+    "person.id": Fact(FIXED, "run_spec.requester"),
+    "person.kind": Fact(FIXED, "run_spec.requester"),
+    "person.roles": Fact(CHECKED, "person"),
+    "person.groups": Fact(CHECKED, "person"),
+    "time.now": Fact(CHECKED, "since, until"),
+    "time.date": Fact(CHECKED, "since, until"),
+    "time.hour": Fact(CHECKED, "since, until"),
+    "time.minute": Fact(CHECKED, "since, until"),
+    "time.weekday": Fact(CHECKED, "since, until"),
+}
+"""By root and name; see law 4."""
+
+
+def checked_facts(references: Iterable[Reference]) -> frozenset[str]:
+    """Which facts that can change stand behind these references. A root that is read as a whole reads all its facts."""
+    read = set()
+    for reference in references:
+        named = reference.parts[0] if reference.parts else None
+        for name, fact in FACTS.items():
+            root, _, rest = name.partition(".")
+            if fact.how == CHECKED and root == reference.root and named in (None, rest):
+                read.add(name)
+    return frozenset(read)
 
 
 def facts_of(
@@ -134,6 +198,11 @@ def time_facts(now_us: int) -> dict[str, Any]:
         "minute": now.minute,
         "weekday": now.isoweekday(),
     }
+
+
+def person_kept(person: Person | None) -> tuple[str, str]:
+    """Roles and groups as the commit of an intention compares them: as they are kept, and none of who is closed or unknown."""
+    return ("[]", "[]") if person is None or person.closed_at is not None else (person.roles, person.groups)
 
 
 def _moment(at_us: int) -> str:

@@ -4,7 +4,7 @@ Laws:
 1. The messages of an act carry the fence of a lease and no number. A message of a lease that has ended is stale: recorded once,
    told LEASE_STALE, and nothing changes. While the run is being canceled nothing new is proposed, intended or repeated.
 2. Everything that was decided before is looked at again in the commit that intends a call, in its own transaction: the policy's
-   version, freezes, caps, budget, the approval and the people who gave it, and who holds the key.
+   version, the facts it relied on (`Relied`), freezes, caps, budget, the approval and the people who gave it, and who holds the key.
 3. An approval is good for one action: its digest. The tries of that action share it; for anything else people are asked anew,
    in another round. A refusal or an expiry ends the step, and cannot be caught.
 4. What is denied ends the step; the verdict says why, and keeps what was proposed. Nothing is called that has no receipt.
@@ -24,6 +24,7 @@ from tenure.kernel.actions import (
     IntendAct,
     ProposeAct,
     Proposed,
+    Relied,
     RepeatAct,
     Ruling,
 )
@@ -72,6 +73,8 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
     step, _ = hold_act(d, c)
     if step.state == "canceling":
         return Decision(ActReply("cancel"))
+    if not _still_holds(d, c.ruling.relied):
+        return Decision(ActReply("again"))
     if c.ruling.outcome == "deny":
         return _deny(d, c, step, c.ruling, c.ruling.error, "propose_act")
     if c.ruling.outcome != "needs_approval":
@@ -216,6 +219,7 @@ def _add_verdict(d: Draft, idx: int, act: Proposed, ruling: Ruling, error: str |
             ruling.people_in,
             None if ruling.within_seconds is None else us(ruling.within_seconds),
             error if error is not None else ruling.error,
+            relied=None if ruling.relied is None else ruling.relied.as_kept(),
         )
     )
 
@@ -276,6 +280,8 @@ def intend(d: Draft, c: IntendAct) -> Decision:
     governance = outside.governance
     if c.ruling.version != (0 if governance is None else governance.version):
         return Decision(ActReply("again"))
+    if not _still_holds(d, c.ruling.relied):
+        return Decision(ActReply("again"))
     denied = _denied(d, c, outside)
     if denied is not None:
         error, why = denied
@@ -298,6 +304,29 @@ def intend(d: Draft, c: IntendAct) -> Decision:
     d.edit_run().receipts += 1
     edit_purse(d).writes += 1
     return finish(d, _call(d, receipt.no, call_by), "intend_act")
+
+
+def _still_holds(d: Draft, relied: Relied | None) -> bool:
+    """Whether the facts that a ruling relied on are the same in this commit (I58)."""
+    if relied is None:
+        return True
+    if relied.writes is not None or relied.spent is not None:
+        purse = purse_of(d)
+        if relied.writes is not None and not relied.writes[0] <= purse.writes <= relied.writes[1]:
+            return False
+        if relied.spent is not None and relied.spent != purse.spent:
+            return False
+    if relied.since is not None and d.now < relied.since:
+        return False
+    if relied.until is not None and d.now >= relied.until:
+        return False
+    if relied.person is None:
+        return True
+    name, roles, groups = relied.person
+    person = _outside(d, None, (name,)).people.get(name)
+    if person is None or person.closed_at is not None:
+        return (roles, groups) == ("[]", "[]")
+    return (roles, groups) == (person.roles, person.groups)
 
 
 def _known(newest: Receipt, now: int) -> ActReply | None:

@@ -792,6 +792,7 @@ create table verdict (
     request_ref integer,
     name text collate "C" not null,
     act_tier text collate "C" not null,
+    relied text collate "C",
     constraint verdict_outcome_known CHECK (outcome = ANY (ARRAY['allow'::text, 'deny'::text, 'needs_approval'::text])),
     constraint verdict_pkey PRIMARY KEY (run_id, no)
 );
@@ -1288,7 +1289,8 @@ create type verdict_in as (
     error text,
     request_ref integer,
     name text,
-    act_tier text
+    act_tier text,
+    relied text
 );
 
 create type wait_in as (

@@ -825,6 +825,7 @@ CREATE TABLE verdict (
     request_ref integer,
     name text not null,
     act_tier text not null,
+    relied text,
     primary key (run_id, no),
     constraint verdict_outcome_known check (outcome in ('allow', 'deny', 'needs_approval'))
 ) strict, without rowid;

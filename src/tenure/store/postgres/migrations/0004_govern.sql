@@ -22,6 +22,7 @@ create table verdict (
     request_ref integer,
     name text collate "C" not null,
     act_tier text collate "C" not null,
+    relied text collate "C",
     primary key (run_id, no),
     constraint verdict_outcome_known check (outcome in ('allow', 'deny', 'needs_approval'))
 );
@@ -206,7 +207,7 @@ create index run_unsealed on run (finished_at, id) where finished_at is not null
 create type verdict_in as (
     run_id bigint, no integer, tenant text, idx integer, label text, connector text, operation text, digest
     bytea, version integer, outcome text, rules text, at bigint, tier text, people integer, people_in text,
-    within_us bigint, error text, request_ref integer, name text, act_tier text);
+    within_us bigint, error text, request_ref integer, name text, act_tier text, relied text);
 create type receipt_in as (
     run_id bigint, no integer, tenant text, idx integer, label text, try_no integer, connector text, operation
     text, tier text, name text, digest bytea, repeats text, reversible boolean, verdict_no integer,
