@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tenure.govern import signing
+from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts, facts
 from tests.chaos import stories_fences, stories_govern
 from tests.simulation.planted import Change
@@ -43,6 +45,20 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "a call is intended although a fact that its verdict relied on has changed",
         (Change(acts._still_holds, "if relied is None:", "if True:"),),
         stories_govern.five_acts_under_one_write,
+    ),
+    "unchecked-payloads": PlantedBug(
+        "the check of a ledger passes over payloads that are not what the histories name",
+        (
+            Change(
+                checking._Runs._one, "for code, compare in _COMPARED:", "for code, compare in _COMPARED[:3]:"
+            ),
+        ),
+        stories_govern.payloads_replaced_under_a_checkpoint,
+    ),
+    "loose-base64": PlantedBug(
+        "bits of a proof or a checkpoint that stand for nothing may be anything",
+        (Change(signing.unb64, "return body if b64(body) == text else None", "return body"),),
+        stories_govern.a_padding_bit_is_flipped,
     ),
 }
 """By name."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import apsw
+
+from tenure.embedded import Engine
 from tenure.errors import TenureError
+from tenure.govern.ledger import notes
+from tenure.govern.ledger.book import Book
+from tenure.govern.ledger.checking import check
+from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.ledger.keys import Keys
+from tenure.govern.signing import Trust, make_key
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.acting import lab_of, orders
 
@@ -24,3 +33,37 @@ async def five_acts_under_one_write(folder: Path) -> None:
             with contextlib.suppress(TenureError):
                 await run.result()
         assert len(service.effects) <= 1
+
+
+async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
+    """Every payload is replaced by somebody who can write the database; a checkpoint was kept. The check finds it, and
+    no bit of that checkpoint can be flipped unnoticed."""
+    signer = make_key(folder / "seal.key")
+    async with Engine(f"sqlite:{folder / 'tenure.db'}", tenant="acme", sweep=False) as engine:
+        await engine.create("build", [{"name": "compile", "tool": "make"}], input={"n": 1})
+        await Keys(engine.store).ready(signer)
+        keeper = Keeper(engine.store, signer=lambda: signer)
+        await keeper.enter_runs()
+        await keeper.sign_due(now=True)
+        newest = await Book(engine.store, "acme").newest()
+        assert newest is not None
+        kept, trust = notes.parse(newest.note), Trust.of_public(signer.public)
+        assert (await check(engine.store, "acme", kept, trust)).flaws == []
+        connection = apsw.Connection(str(folder / "tenure.db"))
+        connection.execute("update payload set body = x'7b7d'")
+        connection.close()
+        found = await check(engine.store, "acme", kept, trust)
+        assert {flaw.code for flaw in found.flaws} == {"PAYLOAD_CHANGED"}
+
+
+async def a_padding_bit_is_flipped(folder: Path) -> None:
+    """A bit that stands for nothing is flipped in a checkpoint's signature: it is no checkpoint any more."""
+    signer = make_key(folder / "seal.key")
+    note = (await notes.signed(signer, "tenure/abc/acme", 1, bytes(32), 0)).note
+    last = note.rstrip("=\n")[-1]
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = letters[letters.index(last) ^ 1]
+    place = len(note.rstrip("=\n")) - 1
+    with contextlib.suppress(TenureError):
+        notes.parse(note[:place] + other + note[place + 1 :])
+        raise AssertionError("two texts are one checkpoint")

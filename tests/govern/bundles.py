@@ -136,7 +136,7 @@ class Sealed:
         assert self.bundle.envelope is not None
         envelope = json.loads(self.bundle.envelope)
         change(envelope)
-        return json.dumps(envelope).encode()
+        return json.dumps(envelope, separators=(",", ":")).encode() + b"\n"
 
     def signed_by(self, signer: Signer, statement: bytes | None = None) -> bytes:
         """The statement, signed by another."""

@@ -12,17 +12,18 @@ import pytest
 from tenure import ids
 from tenure.artifacts import Artifacts
 from tenure.embedded import Engine
+from tenure.embedded.plan import make_plan
 from tenure.errors import TenureError
 from tenure.govern.evidence.sealer import Sealing
 from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import Book
-from tenure.govern.ledger.checking import Checked, check
+from tenure.govern.ledger.checking import BESIDE, Checked, check
 from tenure.govern.ledger.keeper import Keeper
 from tenure.govern.ledger.keys import Keys
 from tenure.govern.ledger.notes import Checkpoint
 from tenure.govern.signing import Signer, Trust, make_key
 from tenure.kernel import leaves, merkle
-from tenure.kernel.commands import Context, MarkReported
+from tenure.kernel.commands import Context, CreateRun, MarkReported
 from tenure.store.bundles import examine
 from tenure.store.identity import Change, Identity
 from tests.govern.ledgers import LedgerPlace, all_leaves, append
@@ -43,7 +44,7 @@ class Scene:
 
     async def run(self, *, seal: bool = True) -> int:
         """A run that ends at once, by being canceled."""
-        run = await self.engine.create("build", [{"name": "compile", "tool": "make"}])
+        run = await self.engine.create("build", [{"name": "compile", "tool": "make"}], input={"n": 1})
         await self.engine.cancel(run)
         if seal:
             await self.sealing.seal(self.engine.orchestrator, ids.run_int(run))
@@ -91,7 +92,10 @@ async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlac
         checkpoint = await acme.kept()
         found = await acme.check(checkpoint)
         assert found.flaws == []
-        assert found.unchecked == []
+        assert found.unchecked == [BESIDE], "what has no history cannot be compared with one"
+        assert found.erased == 0
+        assert found.payloads
+        assert any("payloads" in line for line in found.checked)
         # Of each run that it was made and that it is sealed; of the open one the former; and the admin chain.
         assert (found.size, found.runs, found.deleted) == (2 * RUNS + 2, RUNS + 1, 0)
         kinds = [leaf.kind for leaf in await all_leaves(acme.engine.store, TENANT)]
@@ -143,6 +147,80 @@ async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledge
         found = await acme.check(checkpoint)
         assert found.flaws == []
         assert found.deleted == RUNS
+
+
+async def test_payloads_that_were_replaced_are_found_and_erased_ones_counted(
+    ledger_place: LedgerPlace,
+) -> None:
+    """The whole root and every history fit: only the salted digests in the histories tell."""
+    async with scene(ledger_place) as acme:
+        checkpoint = await acme.kept()
+        before = await acme.check(checkpoint)
+        assert before.payloads is not None
+        assert before.payloads >= RUNS
+        body = {"sqlite": "x'7b7d'", "postgres": "'{}'::bytea"}[ledger_place.kind]
+        await ledger_place.by_hand(f"update payload set body = {body}")
+        replaced = await acme.check(checkpoint)
+        assert codes(replaced) == {"PAYLOAD_CHANGED"}
+        assert {flaw.place for flaw in replaced.flaws} == {run.id for run in await acme.engine.runs()}
+        assert replaced.checked == [], "nothing is said to be good where something is wrong"
+        await ledger_place.by_hand("delete from payload")
+        erased = await acme.check(checkpoint)
+        assert erased.flaws == []
+        assert erased.erased == before.payloads
+        assert any(f"{erased.erased} payloads that were erased" in line for line in erased.unchecked)
+        report = await examine(acme.engine.store)
+        assert report.erased == erased.erased
+        assert any("erased" in line for line in report.unchecked)
+        assert any("--checkpoint" in line for line in report.unchecked)
+
+
+async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reached(
+    ledger_place: LedgerPlace,
+) -> None:
+    async with scene(ledger_place, runs=0) as acme:
+        artifacts = Artifacts(str(ledger_place.folder / "artifacts"))
+        reference = await artifacts.put(b"x" * 100_000, "run_1")
+        plan = make_plan([{"name": "compile", "tool": "make"}])
+        number = acme.engine.orchestrator.new_id()
+        await acme.engine.orchestrator.create(
+            CreateRun(
+                run_id=number,
+                tenant=TENANT,
+                workflow="build",
+                code_version="1",
+                profile="agent-runs",
+                plan=plan,
+                input=reference,
+                context=acme.engine.context(None),
+            )
+        )
+        run = ids.run_text(number)
+        await acme.engine.cancel(run)
+        await acme.sealing.seal(acme.engine.orchestrator, ids.run_int(run))
+        checkpoint = await acme.kept()
+
+        async def look(there: Artifacts | None) -> Checked:
+            return await check(
+                acme.engine.store, TENANT, checkpoint, Trust.of_public(acme.signer.public), there
+            )
+
+        assert (await look(artifacts)).unchecked == [BESIDE]
+        assert any("1 payloads among the artifacts" in line for line in (await look(None)).unchecked)
+        (large,) = [
+            file
+            for file in (ledger_place.folder / "artifacts").rglob("*")
+            if file.is_file() and file.stat().st_size == 100_000
+        ]
+        large.write_bytes(large.read_bytes().replace(b"xx", b"yy", 1))
+        assert codes(await look(artifacts)) == {"PAYLOAD_CHANGED"}
+
+
+async def test_rows_that_were_changed_beside_their_history_are_found(ledger_place: LedgerPlace) -> None:
+    async with scene(ledger_place) as acme:
+        checkpoint = await acme.kept()
+        await ledger_place.by_hand("update step set tool = 'other'")
+        assert codes(await acme.check(checkpoint)) == {"ROWS_CHANGED"}
 
 
 SEAL_REWRITTEN = {

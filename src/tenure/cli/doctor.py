@@ -130,6 +130,8 @@ def _show(database: Database, report: Report) -> None:
         console.print(
             Text(f"... and {count - SHOWN_MAX} more (--json has the first {len(report.violations)})")
         )
+    for line in report.unchecked:
+        console.print(shown(f"not checked: {line}", "yellow"), soft_wrap=True)
     for run_id in report.unsteady:
         console.print(Text(f"not examined, it kept changing: {ids.run_text(run_id)}", style="yellow"))
     verdict = counted(count, "violation") if count else "no violation"
@@ -153,6 +155,7 @@ def _as_json(database: Database, report: Report) -> dict[str, object]:
         "events": report.events,
         "checked": report.checked,
         "elsewhere": report.elsewhere,
+        "not_checked": report.unchecked,
         "found": report.found,
         "violations": [
             {

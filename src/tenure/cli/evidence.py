@@ -103,6 +103,11 @@ def export(
     if any(not part.sealed for part in parts):
         text = f"{counted(sum(not part.sealed for part in parts), 'part')} built just now: not sealed, and not in the ledger"
         console.print(shown(text, "yellow"), soft_wrap=True)
+    if any(part.sealed and part.proof is None for part in parts):
+        text = "no proof of the ledger: no checkpoint was signed over it yet; `tenure ledger sign`, then export it again"
+        console.print(shown(text, "yellow"), soft_wrap=True)
+    if parts:
+        console.print("nothing was checked: `tenure verify` does that with these files alone")
 
 
 async def _exported(

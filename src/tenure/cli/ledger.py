@@ -23,6 +23,7 @@ from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.client.transport import Transport
+    from tenure.embedded import Engine
     from tenure.govern.ledger.checking import Checked
     from tenure.govern.ledger.notes import Checkpoint
     from tenure.kernel.governance import Signed
@@ -249,10 +250,11 @@ def check(
     kept = None if checkpoint is None else _note(checkpoint)
     trusted = Trust.given(key, trust)
 
-    async def look(store: Store) -> list[Checked]:
+    async def look(engine: Engine) -> list[Checked]:
         from tenure.client.ledger import tenant_of
         from tenure.govern.ledger.checking import check as checked
 
+        store = engine.store
         if kept is not None and tenant is None and not installation:
             whose = [tenant_of(kept)]
         elif tenant is None and not installation:
@@ -260,7 +262,8 @@ def check(
             whose = [each.tenant for each in sizes]
         else:
             whose = [_whose(tenant, installation)]
-        return [await checked(store, each, kept, trusted) for each in whose]
+        reachable = engine.artifacts if engine.artifacts.is_somewhere else None
+        return [await checked(store, each, kept, trusted, reachable) for each in whose]
 
     async def look_there(to: Transport) -> list[Checked]:
         from tenure.client.ledger import RemoteLedger
@@ -268,7 +271,7 @@ def check(
         _no_installation(installation)
         return [await RemoteLedger(to, tenant).check(kept, trusted)]
 
-    found = _on_either(db, look, look_there)
+    found = asked(db, look, look_there)
     wrong = any(each.flaws for each in found)
     if as_json:
         print_json({"clean": not wrong, "ledgers": found})
@@ -291,14 +294,14 @@ def _tell(checked: Checked) -> None:
             f" {counted(checked.checkpoints, 'checkpoint')}"
         )
     console.print(shown(f"{name}: {what}"), soft_wrap=True)
+    for line in checked.checked:
+        console.print(shown(f"  ok           {line}", "green"), soft_wrap=True)
     for line in checked.unchecked:
         console.print(shown(f"  not checked  {line}", "yellow"), soft_wrap=True)
     for flaw in checked.flaws:
         console.print(
             shown(f"  WRONG        {flaw.code} {flaw.place}: {flaw.text}", "bold red"), soft_wrap=True
         )
-    if not checked.flaws:
-        console.print(shown("  ok           it is what was signed for", "green"))
 
 
 def _note(file: Path) -> Checkpoint:

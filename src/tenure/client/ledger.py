@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from tenure.client.transport import Transport
     from tenure.govern.ledger.notes import Checkpoint
 
-NO_DATABASE = "whether the runs and the admin chain are what the ledger says of them: that takes the database"
+NO_DATABASE = (
+    "whether runs, payloads and the admin chain are what the ledger says of them: that takes the database"
+)
 NO_TRUST = "whether the keys are the right ones: they are what the server says; give --trust"
 
 
@@ -101,6 +103,7 @@ class RemoteLedger:
             runs=None,
             deleted=None,
             checkpoints=0 if newest is None else 1,
+            checked=[] if flaws or newest is None else _checked(newest, kept),
             flaws=flaws,
             unchecked=unchecked,
         )
@@ -155,6 +158,16 @@ class RemoteLedger:
         [one], read = found, notes.parse(found[0].note)
         at = us(one.signed_at.timestamp())
         return Signed(tenant_of(read), read.size, read.root, read.note, one.key_id, at)
+
+
+def _checked(newest: Checkpoint, kept: Checkpoint | None) -> list[str]:
+    """What was compared, in words."""
+    found = [f"a key that is believed has signed for {newest.size} leaves"]
+    if kept is not None:
+        found.append(
+            f"the server proves that they begin with the {kept.size} that your checkpoint was signed over"
+        )
+    return found
 
 
 def tenant_of(checkpoint: Checkpoint) -> str:

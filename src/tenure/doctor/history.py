@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
+from tenure.doctor.bundle import Bundle
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
 from tenure.kernel import history
@@ -96,6 +97,11 @@ def payloads_equal_their_digests(view: View) -> Iterator[Finding]:
         yield "run", "has no run_spec row"
     elif about != history.digest(spec.salt, (spec.labels + spec.metadata).encode()):
         yield "run_spec", "labels and metadata are not those the history has the digest of"
+
+
+def missing_payloads(bundle: Bundle) -> int:
+    """How many payloads the run has numbered that are not there any more: they were erased."""
+    return max(0, bundle.run.next_ref - 1 - len(bundle.payloads))
 
 
 @checks("I7")

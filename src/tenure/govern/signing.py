@@ -409,8 +409,10 @@ def b64(body: bytes) -> str:
 
 
 def unb64(text: str) -> bytes | None:
-    """The bytes of a text; None where it is none."""
+    """The bytes of a text; None where it is none, or not the one text that `b64` writes of them: the last letter before the padding
+    has bits that stand for nothing, and those are zero."""
     try:
-        return base64.b64decode(text, validate=True)
+        body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
+    return body if b64(body) == text else None

@@ -17,6 +17,7 @@ import msgspec
 
 from tenure.artifacts import Artifacts
 from tenure.doctor import INVARIANTS, Bundle, Violation, WholeView, check_run, check_whole
+from tenure.doctor.history import missing_payloads
 from tenure.doctor.whole import Leases, Start, Wrote
 from tenure.errors import TenureError
 from tenure.kernel.governed import HELD_RECEIPT
@@ -33,6 +34,8 @@ TRIES = 50
 """How often a run is read before it is left out: it changes faster than it can be looked at."""
 TRY_AGAIN_SECONDS = 0.02
 VIOLATIONS_KEPT_MAX = 1_000
+NO_CHECKPOINT = "whether the database was changed as a whole, or an old backup put back: `tenure ledger check --checkpoint FILE`"
+NO_ARTIFACTS = "what is in large payloads and uploaded artifacts: only their references are compared"
 
 
 class Reader(Protocol):
@@ -55,6 +58,32 @@ class Report(msgspec.Struct, kw_only=True):
     unsteady: list[int] = []
     """Runs that changed every time they were looked at."""
     settled: bool = False
+    erased: int = 0
+    """How many payloads the histories name that are not there any more: nothing is left to compare."""
+    unreached: int = 0
+    """How many parts of evidence lie where they could not be read from here."""
+    only_rows: bool = False
+    """Whether no place for artifacts was given, so that nothing that lies there was looked at."""
+
+    @property
+    def unchecked(self) -> list[str]:
+        """What was not checked, in words."""
+        found = [NO_CHECKPOINT, NO_ARTIFACTS]
+        if self.only_rows:
+            found.append(
+                "whether evidence lies among the artifacts: there is no place for them; set TENURE_ARTIFACTS"
+            )
+        if self.unreached:
+            found.append(f"{self.unreached} parts of evidence: the artifacts cannot be reached from here")
+        if self.erased:
+            found.append(
+                f"{self.erased} payloads that were erased: nothing is left to compare with their digests"
+            )
+        if self.unsteady:
+            found.append(f"{len(self.unsteady)} runs that changed every time they were read")
+        if not self.settled:
+            found.append("what holds once everything due is done: give --settled")
+        return found
 
     @property
     def clean(self) -> bool:
@@ -131,7 +160,7 @@ async def examine(
     against no rate, for a database whose caps were changed since. With `artifacts`, the bundles that lie there are compared
     with their records.
     """
-    report = Report(settled=settled)
+    report = Report(settled=settled, only_rows=artifacts is None)
     now: int = (await store.read("now"))[0].now_us
     total = next(size.rows for size in await store.read("sizes") if size.table == "run")
     starts: list[Start] = []
@@ -151,8 +180,9 @@ async def examine(
             report.runs += 1
             report.events += len(bundle.events)
             report.add(check_run(bundle, settled=settled, now=now))
+            report.erased += missing_payloads(bundle)
             if artifacts is not None:
-                report.add(await _lost_evidence(artifacts, bundle))
+                report.add(await _lost_evidence(artifacts, bundle, report))
             run = bundle.run
             if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
                 starts.append(Start(run.admitted_at, run.id, run.tenant, run.workflow))
@@ -164,8 +194,8 @@ async def examine(
     return report
 
 
-async def _lost_evidence(artifacts: Artifacts, bundle: Bundle) -> list[Violation]:
-    """I52, of what lies among the artifacts; where those cannot be reached from here, nothing is said."""
+async def _lost_evidence(artifacts: Artifacts, bundle: Bundle, report: Report) -> list[Violation]:
+    """I52, of what lies among the artifacts; what cannot be reached from here is counted."""
     found = []
     for row in bundle.evidence:
         problem = "its bundle is not what was sealed"
@@ -174,6 +204,7 @@ async def _lost_evidence(artifacts: Artifacts, bundle: Bundle) -> list[Violation
                 continue
         except TenureError as refused:
             if refused.code != "ARTIFACT_LOST":
+                report.unreached += 1
                 continue
             problem = "its bundle is not among the artifacts"
         found.append(Violation("I52", problem, row.run_id, f"evidence {row.no}"))

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from tenure import ids
-from tenure.kernel import history, leaves, merkle
+from tenure.kernel import leaves, merkle
 from tenure.kernel.governance import Leaf, Node, Signed, SigningKey
-from tenure.kernel.model import Event, Run
 from tenure.kernel.service import AdminEvent
 from tenure.store.ledger import LedgerSize, Reader, RunHead, ledger_name
 
@@ -31,8 +30,8 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is wrong: a code, where, and what it is."""
 
     code: str
-    """LEAF_MISSING, LEAF_CHANGED, NODE_CHANGED, TRUNCATED, REWRITTEN, RUN_DROPPED, RUN_CHANGED, RUN_TRUNCATED,
-    ADMIN_CHANGED, ADMIN_TRUNCATED, KEYS_CHANGED."""
+    """LEAF_MISSING, LEAF_CHANGED, NODE_CHANGED, TRUNCATED, REWRITTEN, RUN_DROPPED, RUN_CHANGED, RUN_TRUNCATED, ROWS_CHANGED,
+    PAYLOAD_CHANGED, ADMIN_CHANGED, ADMIN_TRUNCATED, KEYS_CHANGED."""
     place: str
     text: str
 
@@ -218,31 +217,6 @@ class _Walk:
                     place,
                     f"its line {leaf.part} is not the one that leaf {leaf.pos} tells of",
                 )
-
-
-async def histories(store: Reader, tenant: str) -> list[Flaw]:
-    """The runs of a tenant whose events do not follow from each other."""
-    found: list[Flaw] = []
-    after = 0
-    while page := await store.read("run_ids_after", after, PAGE_LEAVES):
-        after = page[-1].run_id
-        for each in page:
-            run: list[Run] = await store.read("get_run", each.run_id)
-            if run and run[0].tenant == tenant:
-                seq = _unsound(await store.read("events_of", each.run_id), tenant)
-                if seq is not None:
-                    text = f"its history does not recompute at event {seq}"
-                    found.append(Flaw(code="RUN_CHANGED", place=ids.run_text(each.run_id), text=text))
-    return found
-
-
-def _unsound(events: Sequence[Event], tenant: str) -> int | None:
-    before = b""
-    for seq, event in enumerate(events, 1):
-        if event.seq != seq or history.rehash(event, before, tenant) != event.hash:
-            return seq
-        before = event.hash
-    return None
 
 
 async def _keys(store: Reader) -> list[Flaw]:

@@ -1,6 +1,7 @@
 """Whether a part is in its tenant's ledger: by a proof that lies beside it, and a checkpoint that was kept elsewhere.
 
-Law: the checkpoint is believed by its signature, the proof by its hashes alone; what the leaf says is made from the bundle.
+Law: the checkpoint is believed by its signature, the proof by its hashes; what the leaf says is made from the bundle. No byte of
+the proof is passed over.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ def check_ledger(said: Predicate, proof: bytes | None, checkpoint: bytes, trust:
     try:
         given = notes.parse_proof(proof)
     except TenureError as fault:
-        raise Wrong("PROOF_MISSING", "the proof", fault.message) from None
+        raise Wrong("PROOF_INVALID", "the proof", fault.message) from None
     if (given.checkpoint.origin, given.checkpoint.size) != (kept.origin, kept.size):
         raise Wrong("PROOF_MISSING", "the proof", notes.inclusion_problem(b"", given, kept) or "")
     problem = notes.inclusion_problem(leaf_of(said).body, given, kept)
     if problem is not None:
         raise Wrong("NOT_IN_LEDGER", "the ledger", problem)
+    problem = notes.own_checkpoint_problem(given, kept, trust)
+    if problem is not None:
+        raise Wrong("PROOF_INVALID", "the proof's checkpoint", problem)
     signed = "" if trust is not None else ", which was not checked itself"
     return f"leaf {given.index} of the ledger, by the checkpoint of {kept.size} leaves{signed}"

@@ -4,20 +4,20 @@ Laws:
 1. Its subjects are the zip and every file in it, each with its SHA-256: whoever has the zip, or one file of it, can tell.
 2. What is signed is DSSE's pre-authentication encoding of the statement's bytes, with Ed25519. An envelope without a signature
    says by that that it is not signed.
-3. `sealed_at` is the store's time; a key that is revoked from a moment on is believed for what was sealed before.
+3. An envelope has one encoding: exactly these fields in this order, no blanks, one newline at the end, base64 with zero padding
+   bits. Whatever is written otherwise is refused.
+4. `sealed_at` is the store's time; a key that is revoked from a moment on is believed for what was sealed before.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenure.govern.evidence.archive import MANIFEST
 from tenure.govern.evidence.bundle import Built, Manifest, digest_of
-from tenure.govern.signing import Signer
+from tenure.govern.signing import Signer, unb64
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -29,13 +29,13 @@ ENVELOPE_SUFFIX = ".dsse.json"
 ENVELOPE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a subject."""
 
     sha256: str
 
 
-class Subject(msgspec.Struct, frozen=True):
+class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A thing that a statement is about."""
 
     name: str
@@ -56,7 +56,7 @@ class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sealed_at: int
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True):
+class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See law 1."""
 
     type: str = msgspec.field(name="_type")
@@ -121,17 +121,28 @@ def opened(body: bytes) -> Opened:
         raise ValueError("it is too large for an envelope")
     try:
         read: Any = msgspec.json.decode(body, type=_Envelope)
-        payload = base64.b64decode(read.payload, validate=True)
-        signatures = {one.keyid: base64.b64decode(one.sig, validate=True) for one in read.signatures}
+        if msgspec.json.encode(read) + b"\n" != body:
+            raise ValueError("it is not in the one form of an envelope")
+        payload = _unb64(read.payload)
+        signatures = {one.keyid: _unb64(one.sig) for one in read.signatures}
+        if len(signatures) != len(read.signatures):
+            raise ValueError("one key has signed it twice")
         if read.payload_type != PAYLOAD_TYPE:
             raise ValueError(f"its payload is {read.payload_type[:100]!r}, not {PAYLOAD_TYPE}")
         statement = msgspec.json.decode(payload, type=Statement)
-    except (msgspec.DecodeError, binascii.Error, UnicodeDecodeError, RecursionError) as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise ValueError(str(fault)) from None
     if statement.type != STATEMENT_TYPE or statement.predicate_type != PREDICATE_TYPE:
         raise ValueError("it is no in-toto Statement v1 about evidence")
     signed = _envelope(payload).pae()
     return Opened(statement=statement, signed=signed, signatures=signatures)
+
+
+def _unb64(text: str) -> bytes:
+    body = unb64(text)
+    if body is None:
+        raise ValueError("a part of it is no base64, or not in its one form")
+    return body
 
 
 def _envelope(payload: bytes) -> Envelope:
@@ -142,12 +153,12 @@ def _envelope(payload: bytes) -> Envelope:
     return Envelope(payload, PAYLOAD_TYPE, {})
 
 
-class _Signature(msgspec.Struct, frozen=True):
+class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keyid: str
     sig: str
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload: str
     payload_type: str = msgspec.field(name="payloadType")
     signatures: list[_Signature]

@@ -3,8 +3,8 @@
 Laws:
 1. It names the first thing that is wrong (`wrong.CODES`) and where. From the inside out: the zip, the manifest, the events, the
    other files, what they say against what the events say, the statement, its signature, the ledger.
-2. What was not checked is said: without a key who sealed it, without a checkpoint whether a run was dropped, a history cut off
-   or an old backup restored.
+2. What was not checked is said: the payloads, which no bundle has; without a key who sealed it; without a checkpoint whether a run
+   was dropped, a history cut off or an old backup restored.
 3. Nothing in a bundle is believed before it is checked, and what is read is bounded: see `archive`.
 """
 
@@ -42,6 +42,7 @@ checked. (2 is a wrong use of the command line.)"""
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 """What decoding of a stranger's JSON may raise."""
 NO_KEY = "who sealed it: give --key or --trust"
+NO_PAYLOADS = "what the payloads say (inputs, outputs, questions, results): a bundle has their salted digests, not the bytes"
 NO_CHECKPOINT = "whether runs were dropped, histories cut off or an old backup restored: give --checkpoint"
 
 
@@ -139,6 +140,7 @@ class _Check:
             f"events {chain.first} to {chain.last} chain to {chain.head[:12]}",
             "what the files say follows from the events",
         ]
+        self.not_checked.append(NO_PAYLOADS)
         self._goes_on(manifest, ends)
         predicate = self._statement(manifest, files)
         if self.checkpoint is None:
@@ -365,18 +367,22 @@ def check_statement(statement: Statement, manifest: Manifest, files: dict[str, b
 
 
 def check_signature(signatures: dict[str, bytes], signed: bytes, at: int, trust: Trust) -> str:
-    """The key that is trusted and has signed; one of them suffices."""
+    """The key that is trusted and has signed. One suffices; a wrong signature in the name of a trusted key is not passed over."""
     if not signatures:
         raise Wrong("UNSIGNED", "the statement", "it has no signature: whoever sealed it had no key")
     first: Wrong | None = None
+    by: str | None = None
     for key, signature in signatures.items():
         problem = trust.key_problem(key)
         if problem is not None:
             first = first or Wrong("KEY_UNTRUSTED", "the signature", problem)
         elif (problem := trust.problem(key, signed, signature, at)) is None:
-            return key
+            by = by or key
+        elif trust.key_problem(key, at) is not None:
+            first = first or Wrong("KEY_REVOKED", "the signature", problem)
         else:
-            code = "KEY_REVOKED" if trust.key_problem(key, at) is not None else "SIGNATURE_WRONG"
-            first = first or Wrong(code, "the signature", problem)
-    assert first is not None
-    raise first
+            raise Wrong("SIGNATURE_WRONG", "the signature", problem)
+    if by is None:
+        assert first is not None
+        raise first
+    return by

@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "SIGNATURE_WRONG": "The signature is not that key's over this statement.",
     "CHECKPOINT_INVALID": "The ledger's checkpoint cannot be read or believed.",
     "PROOF_MISSING": "There is no proof of the ledger beside the bundle that fits the checkpoint.",
+    "PROOF_INVALID": "The proof of the ledger is not in its one form, or its own checkpoint cannot be believed.",
     "NOT_IN_LEDGER": "The ledger of the checkpoint does not have this bundle.",
 }
 

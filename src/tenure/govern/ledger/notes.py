@@ -5,8 +5,11 @@ Laws:
    it was signed, because a key may be revoked from a moment on. The signature line has Ed25519 (type 1) and the origin as name.
 2. A proof is in the form of C2SP's tlog-proof: index, hashes from the leaf up, and the checkpoint it leads to. Its `extra`
    is the leaf itself.
-3. What comes from outside is bounded, and read strictly: whatever is not in this form is refused, never guessed at.
+3. What comes from outside is bounded, and has one encoding: whatever is not written as we write it is refused, never guessed at.
+   Base64 has zero padding bits, numbers have no leading zeros, lines end with one newline, no line comes twice.
 4. A checkpoint is believed only as far as a key of a trust file has signed it for its time.
+5. Every byte of a proof counts: its leaf is the one that is asked about, and its own checkpoint is the one that was kept, or one
+   over the same leaves that a trusted key has signed.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ PROOF_SUFFIX = ".tlog-proof"
 _DASH = "\u2014 "
 _ED25519 = b"\1"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_ORIGIN = re.compile(r"[^\s+]+")
 _SIGNATURE = re.compile(rf"{_DASH}([^\s+]+) ([A-Za-z0-9+/]+=*)")
 
 
@@ -84,6 +88,8 @@ def parse(note: str | bytes) -> Checkpoint:
     if len(said) < 3 or not all(said):
         raise _invalid("it has not the three lines: origin, size, root")
     origin, size, root, *more = said
+    if not _ORIGIN.fullmatch(origin):
+        raise _invalid("its first line is no origin: it has no blanks and no +")
     if not _NUMBER.fullmatch(size):
         raise _invalid("its second line is no size")
     hashed = unb64(root)
@@ -134,23 +140,39 @@ def parse_proof(text: str | bytes) -> Proof:
     body = None
     if lines and lines[0].startswith("extra "):
         body = unb64(lines.pop(0).removeprefix("extra "))
-    if not lines or not _NUMBER.fullmatch(lines[0].removeprefix("index ")):
+        if not body:
+            raise _invalid("its `extra` is no leaf in base64", "proof")
+    word, _, index = lines[0].partition(" ") if lines else ("", "", "")
+    if word != "index" or not _NUMBER.fullmatch(index):
         raise _invalid("it has no index", "proof")
     hashes = [unb64(line) for line in lines[1:]]
     if len(hashes) > PROOF_HASHES_MAX or any(one is None or len(one) != merkle.HASH_BYTES for one in hashes):
         raise _invalid("one of its lines is no hash in base64", "proof")
     return Proof(
-        index=int(lines[0].removeprefix("index ")),
+        index=int(index),
         hashes=tuple(one for one in hashes if one is not None),
         body=body,
         checkpoint=parse(note),
     )
 
 
+def own_checkpoint_problem(proof: Proof, checkpoint: Checkpoint, trust: Trust | None) -> str | None:
+    """Why a proof's own checkpoint is not what it should be, besides the one that was kept (law 5); None: it is."""
+    if proof.checkpoint.note == checkpoint.note:
+        return None
+    if trust is None:
+        return "its own checkpoint is not the one that was kept, and without --key or --trust nobody can tell who signed it"
+    try:
+        signer_of(proof.checkpoint, trust)
+    except TenureError as refused:
+        return refused.message
+    return None
+
+
 def inclusion_problem(body: bytes, proof: Proof, checkpoint: Checkpoint) -> str | None:
     """Why a proof does not show that a leaf with this body is in the ledger of a checkpoint; None: it does.
 
-    The checkpoint is the one that was kept, and believed already; the proof's own counts for nothing.
+    The checkpoint is the one that was kept, and believed already.
     """
     its = proof.checkpoint
     if its.origin != checkpoint.origin:
@@ -166,6 +188,8 @@ def inclusion_problem(body: bytes, proof: Proof, checkpoint: Checkpoint) -> str 
     leaf = merkle.leaf_hash(body)
     if not merkle.is_included(leaf, proof.index, checkpoint.size, proof.hashes, checkpoint.root):
         return f"leaf {proof.index} of the ledger is not this one: the run was changed, or is another's"
+    if proof.body is not None and proof.body != body:
+        return f"the `extra` of the proof is not leaf {proof.index}: the proof was changed"
     return None
 
 
@@ -195,15 +219,19 @@ def _signatures(lines: Sequence[str]) -> tuple[tuple[str, bytes, bytes], ...]:
         if match is None or body is None or len(body) < 5:
             raise _invalid("one of its last lines is no signature")
         found.append((match[1], body[:4], body[4:]))
+    if len({(name, hint) for name, hint, _ in found}) < len(found):
+        raise _invalid("one key has signed it twice")
     return tuple(found)
 
 
 def _time(lines: Sequence[str]) -> int | None:
-    for line in lines:
-        word, _, number = line.partition(" ")
-        if word == "time" and _NUMBER.fullmatch(number):
-            return int(number) * SECOND_US
-    return None
+    found = [line for line in lines if line.partition(" ")[0] == "time"]
+    if not found:
+        return None
+    number = found[0].removeprefix("time ")
+    if len(found) > 1 or not _NUMBER.fullmatch(number):
+        raise _invalid("its line `time` is no second, or is there twice")
+    return int(number) * SECOND_US
 
 
 def _key_hash(name: str, public: bytes) -> bytes:
