@@ -186,6 +186,18 @@ def test_there_is_one_sqlite_in_a_process() -> None:
     assert found == []
 
 
+def test_suggestions_are_made_in_one_place() -> None:
+    """Comparing words is slow, and senders choose how many there are: `tenure.suggestions` bounds that."""
+    found = [
+        place
+        for place, tree in parsed(SRC)
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and node.module == "difflib")
+        or (isinstance(node, ast.Import) and any(name.name == "difflib" for name in node.names))
+    ]
+    assert found == ["src/tenure/suggestions.py"]
+
+
 def test_the_kernel_is_pure() -> None:
     assert [
         f"{path}:{line} {what}" for path, tree in parsed(SRC / "kernel") for line, what in impurities(tree)

@@ -103,8 +103,10 @@ WORKFLOW_DEPTH_MAX = 32
 WORKFLOW_NODES_MAX = 20_000
 """Keys and values of a workflow file."""
 WORKFLOW_STEPS_MAX = 1_000
-WORKFLOW_PROBLEMS_MAX = 50
-"""Problems told about one file; whoever has more starts with these."""
+PROBLEMS_MAX = 50
+"""Problems told about one file or one input; whoever has more starts with these."""
+SUGGESTIONS_MAX = 10
+"""Suggestions of what was meant in one document: "did you mean ...?"."""
 EXPRESSION_BYTES_MAX = 2 * 1024
 COMPREHENSIONS_MAX = 8
 """In one expression."""

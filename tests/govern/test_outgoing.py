@@ -106,6 +106,45 @@ def test_link_local_and_its_like_stay_out_of_reach_whatever_is_allowed() -> None
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.170.2",
+        "169.254.170.23",
+        "168.63.129.16",
+        "100.100.100.200",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:42::42",
+    ],
+)
+def test_what_a_cloud_tells_its_machines_is_out_of_reach_in_every_writing(address: str) -> None:
+    wide = Reach(loopback=True, private=True, networks=("0.0.0.0/0", "::/0"))
+    ip = ip_address(address)
+    writings = [address]
+    if ip.version == 4:
+        high, low = int(ip) >> 16, int(ip) & 0xFFFF
+        last = f"{high:x}:{low:x}"
+        flipped = int(ip) ^ 0xFFFF_FFFF
+        writings += [
+            f"::ffff:{last}",  # mapped
+            f"::ffff:0:{last}",  # translated
+            f"::{last}",  # compatible
+            f"64:ff9b::{last}",  # NAT64
+            f"64:ff9b:1::{last}",  # NAT64 of a network's own
+            f"2002:{last}::",  # 6to4
+            f"2001:0:1:1::{flipped >> 16:x}:{flipped & 0xFFFF:x}",  # Teredo
+            f"2606:2800:220:1:0:5efe:{last}",  # ISATAP
+            f"2606:2800:220:1:200:5efe:{last}",
+        ]
+    for reach in (Reach(), Reach(private=True), wide):
+        assert not [text for text in writings if is_allowed(text, reach)]
+
+
+@pytest.mark.parametrize(
     ("url", "is_refused"),
     [
         ("https://api.example.com/x", False),

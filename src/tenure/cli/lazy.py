@@ -5,7 +5,6 @@ Law: names, order and the line about each command are known without importing an
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tenure.cli.servers import with_server
+from tenure.suggestions import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,5 +96,5 @@ def _nothing() -> None:
 
 def meant(given: str, known: Iterable[str]) -> str:
     """What may have been meant, as the end of a sentence."""
-    near = get_close_matches(given, list(known), n=3, cutoff=0.5)
+    near = suggest(given, known, most=3, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

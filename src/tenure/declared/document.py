@@ -7,13 +7,13 @@ Laws:
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import msgspec
 
 from tenure.errors import Detail, TenureError
-from tenure.limits import WORKFLOW_BYTES_MAX, WORKFLOW_PROBLEMS_MAX
+from tenure.limits import PROBLEMS_MAX, WORKFLOW_BYTES_MAX
+from tenure.suggestions import Suggestions
 
 Path = tuple[str | int, ...]
 
@@ -80,12 +80,6 @@ def path_text(path: Path) -> str:
     return whole
 
 
-def close_to(word: str, known: list[str]) -> str:
-    """A guess at what was meant, as the end of a sentence."""
-    found = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
 class Problems:
     """What was found wrong with a file so far."""
 
@@ -102,6 +96,9 @@ class Problems:
         self.needs = needs
         self.root: Node | None = None
         self.found: set[Problem] = set()
+        self.guesses = Suggestions()
+        """What was meant, for the first few problems."""
+        self.close_to = self.guesses.close_to
 
     def add(self, path: Path, text: str, mark: Mark | None = None) -> None:
         """Remember a problem; its place is the path's where no other is given."""
@@ -124,12 +121,12 @@ class Problems:
         lines = [
             f"{self.source}:{p.line}:{p.column}: {p.path + ': ' if p.path else ''}{p.text}" for p in inorder
         ]
-        shown = lines[:WORKFLOW_PROBLEMS_MAX]
+        shown = lines[:PROBLEMS_MAX]
         if len(lines) > len(shown):
             shown.append(f"{self.source}: and {len(lines) - len(shown)} more")
         details = tuple(
             Detail(f"{self.source}:{p.line}:{p.column}", f"{p.path + ': ' if p.path else ''}{p.text}")
-            for p in inorder[:WORKFLOW_PROBLEMS_MAX]
+            for p in inorder[:PROBLEMS_MAX]
         )
         return TenureError(self.code, "\n".join(shown), details, problems=len(lines))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from tenure.limits import (
     EXPRESSION_BYTES_MAX,
     NESTED_COMPREHENSION_ITEMS_MAX,
 )
+from tenure.suggestions import close_to
 
 if TYPE_CHECKING:
     import cel
@@ -231,15 +231,8 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
         _check_root(name, roots, bound)
     for function in compiled.functions():
         if function.isidentifier() and function not in FUNCTIONS:
-            guess = get_close_matches(function, FUNCTIONS, n=1)
-            raise Malformed(
-                f"there is no function {function!r}"
-                + (
-                    f"; did you mean {guess[0]!r}?"
-                    if guess
-                    else f"; there are {', '.join(sorted(FUNCTIONS))}"
-                )
-            )
+            guess = close_to(function, FUNCTIONS) or f"; there are {', '.join(sorted(FUNCTIONS))}"
+            raise Malformed(f"there is no function {function!r}{guess}")
     refers = dict.fromkeys(_references(tokens, roots))
     missed = {name for name in names if name in roots} - {r.root for r in refers}
     if missed:

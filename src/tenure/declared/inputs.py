@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 import msgspec
 
-from tenure.declared.document import close_to
 from tenure.errors import Detail, TenureError
+from tenure.limits import PROBLEMS_MAX
 from tenure.secrets import FORM, is_reference
+from tenure.suggestions import Suggestions
 
 NO_DEFAULT = "\0none"
 """Where there is no default. (A text, so that a definition stays JSON; no YAML text can have it.)"""
@@ -90,6 +92,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             yield from (("default", problem) for problem in self.problems(self.default))
 
 
+GUESSES_MAX = 3
+"""Suggestions for the inputs of one run: they are made while its caller waits."""
 JSON_TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
@@ -123,19 +127,21 @@ def same_json(value: Any, choice: Any) -> bool:
 
 
 def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a run: checked, with defaults filled in, as JSON; INVALID_INPUT names all that is wrong."""
+    """The inputs of a run: checked, with defaults filled in, as JSON; INVALID_INPUT names what is wrong, the first
+    `PROBLEMS_MAX` problems of it."""
     problems: list[Detail] = []
+    guesses = Suggestions(GUESSES_MAX)
     for name in given:
+        if len(problems) >= PROBLEMS_MAX:
+            break
         if name not in inputs:
-            known = list(inputs)
-            guess = close_to(str(name), known) or (
-                f"; it has {', '.join(known)}" if known else "; it has none"
-            )
+            guess = guesses.close_to(str(name), inputs, "it has") if inputs else "; it has none"
             problems.append(Detail(f"inputs.{name}", f"workflow {workflow} has no such input{guess}"))
     bound: dict[str, Any] = {}
     for name, declared in inputs.items():
         if name in given:
-            problems += [Detail(f"inputs.{name}", problem) for problem in declared.problems(given[name])]
+            found = islice(declared.problems(given[name]), PROBLEMS_MAX)
+            problems += [Detail(f"inputs.{name}", problem) for problem in found]
             bound[name] = given[name]
         elif declared.required:
             problems.append(Detail(f"inputs.{name}", f"must be given: {_named(declared.type)}"))
@@ -148,6 +154,7 @@ def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -
             problems.append(Detail("inputs", f"must be JSON: {fault}"))
         else:
             return plain
+    del problems[PROBLEMS_MAX:]
     text = "; ".join(f"{problem.path} {problem.problem}" for problem in problems)
     raise TenureError("INVALID_INPUT", text, tuple(problems))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tenure.declared import expressions, templates
-from tenure.declared.document import Path, Problems, close_to
+from tenure.declared.document import Path, Problems
 from tenure.declared.expressions import FIELDS, ROOTS, TRY, Malformed, Reference
 from tenure.declared.model import GATES, Retry
 from tenure.declared.shapes import Variant
@@ -167,18 +167,22 @@ class Rules:
             first.setdefault(step_id, i)
 
     def _check_needs(self, step: Variant) -> None:
-        known = list(self.graph.index_of)
+        known = self.graph.index_of
         own = step.values.get("id")
         written = self.problems.root
-        for name in step.values.get("needs", ()):
-            at: Path = (*step.path, "needs")
-            if written is not None:  # a wrong item was left out, so that the place is looked for by its text
-                below = written.entries["steps"][1].items[_index(step)].entries["needs"][1].items
-                at = (*at, next(i for i, item in enumerate(below) if item.value == name))
+        needs = step.values.get("needs", ())
+        places: dict[Any, int] = {}
+        if (
+            written is not None and needs
+        ):  # a wrong item was left out, so that a place is looked for by its text
+            below = written.entries["steps"][1].items[_index(step)].entries["needs"][1].items
+            places = {item.value: i for i, item in reversed(list(enumerate(below)))}
+        for name in needs:
+            at: Path = (*step.path, "needs", places[name]) if name in places else (*step.path, "needs")
             if name == own:
                 self.problems.add(at, "a step cannot need itself")
             elif name not in known:
-                self.problems.add(at, f"there is no step {name!r}{close_to(name, known)}")
+                self.problems.add(at, f"there is no step {name!r}{self.problems.close_to(name, known)}")
 
     # ------------------------------------------------------------------------------------- expressions
 
@@ -234,23 +238,23 @@ class Rules:
                 hint = ""
                 if isinstance(parts[0], str) and "-" in parts[0]:
                     hint = " (a subtraction has blanks around its sign)"
-                yield f"there is no input {parts[0]!r}{close_to(str(parts[0]), self.inputs)}{hint}"
+                yield f"there is no input {parts[0]!r}{self.problems.close_to(str(parts[0]), self.inputs)}{hint}"
         elif root == "steps":
             yield from self._step_problems(parts, step)
         elif root in FIELDS and parts and parts[0] not in FIELDS[root]:
-            guess = close_to(str(parts[0]), list(FIELDS[root]))
+            guess = self.problems.close_to(str(parts[0]), FIELDS[root])
             yield f"there is no {root}.{parts[0]}; there are {', '.join(FIELDS[root])}{guess}"
         elif roots is _STABLE and root == TRY[0] and (not parts or parts[0] == TRY[1]):
             yield f"{reference} is not the same at every try; a key can look at run.id"
 
     def _step_problems(self, parts: tuple[str | int, ...], step: Variant) -> Iterator[str]:
-        known = list(self.graph.index_of)
+        known = self.graph.index_of
         if not parts or not isinstance(parts[0], str):
             yield "a step is named: steps.ID.output"
             return
         name = parts[0]
         if name not in known:
-            yield f"there is no step {name!r}{close_to(name, known)}"
+            yield f"there is no step {name!r}{self.problems.close_to(name, known)}"
         elif name == step.values.get("id"):
             yield "a step cannot look at its own output"
         elif not self.graph.is_before(self.graph.index_of[name], _index(step)):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure import durations
-from tenure.declared.document import Node, Path, Problems, close_to
+from tenure.declared.document import Node, Path, Problems
 from tenure.declared.templates import OPEN
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX, RUN_TIMEOUT_SECONDS_MAX
@@ -84,7 +84,7 @@ class Text(Shape, frozen=True, kw_only=True):
         if self.choices:
             if value not in self.choices:
                 said = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
-                problems.add(path, said + close_to(value, [*self.choices]), node.mark)
+                problems.add(path, said + problems.close_to(value, self.choices), node.mark)
                 return MISSING
             return value
         printable = value.isprintable() or (self.lines and "\0" not in value)
@@ -328,7 +328,7 @@ def read_fields(
     made = {}
     for key, (mark, below) in node.entries.items():
         if key not in known:
-            guess = close_to(key, list(known)) or f"; there are {', '.join(known)}"
+            guess = problems.close_to(key, known, "there are")
             problems.add((*path, key), f"{what} has no {key!r}{guess}", mark)
             continue
         value = known[key].shape.read(below, (*path, key), problems)
@@ -394,8 +394,9 @@ class Variants(Shape, frozen=True, kw_only=True):
                 if kinds
                 else f"needs one of {every}"
             )
-            guesses = [close_to(key, [*self.kinds]) for key in node.entries if key not in self._names()]
-            guess = "" if kinds else next((guess for guess in guesses if guess), "")
+            names = self._names()
+            unknown = () if kinds else (key for key in node.entries if key not in names)
+            guess = next(filter(None, (problems.close_to(key, self.kinds) for key in unknown)), "")
             problems.add(path, f"{self.what} {said}{guess}", node.mark)
             return MISSING
         fields = (*self.common, *self.kinds[kinds[0]])

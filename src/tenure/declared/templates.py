@@ -21,7 +21,7 @@ from tenure.declared.expressions import Expression, Malformed, Reference
 from tenure.errors import TenureError
 
 OPEN, CLOSE = "${{", "}}"
-_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
+_QUOTED = re.compile(r"\"(?:[^\"\\]++|\\.)*+\"|'(?:[^'\\]++|\\.)*+'", re.DOTALL)
 _REMEMBERED_CHARS_MAX = 1_000
 """Longer templates are parsed each time, so that what is remembered stays small."""
 
@@ -82,12 +82,14 @@ def divide(text: str) -> Iterator[tuple[bool, str]]:
 
 def _end(text: str, at: int) -> int:
     """Where an expression ends: at the first `}}` that is neither in quotes nor the end of a map."""
-    depth = 0
+    depth, open_quotes = 0, ""
     while at < len(text):
-        quoted = _QUOTED.match(text, at)
-        if quoted:
-            at = quoted.end()
-            continue
+        if text[at] in "\"'" and text[at] not in open_quotes:
+            quoted = _QUOTED.match(text, at)
+            if quoted:
+                at = quoted.end()
+                continue
+            open_quotes += text[at]  # all others of its kind that follow are escaped, and have no end either
         if depth == 0 and text.startswith(CLOSE, at):
             return at
         depth += {"{": 1, "}": -1}.get(text[at], 0)

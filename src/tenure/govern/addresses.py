@@ -3,9 +3,10 @@
 Laws:
 1. An address is looked at when it is connected to, whatever its name said before: a name that leads elsewhere tomorrow leads
    nowhere. TLS and the Host header still have the name.
-2. An IPv6 address that has an IPv4 address inside is that address (IPv4-mapped, NAT64), or is refused (6to4, Teredo, local NAT64).
-3. Link-local, multicast, unspecified and reserved addresses are out of reach, whatever is allowed: the machines' own
-   metadata, which has credentials, is there.
+2. An IPv6 address that has an IPv4 address inside is that address (IPv4-mapped, NAT64), or is refused (6to4, Teredo, ISATAP,
+   local NAT64, IPv4-compatible and IPv4-translated).
+3. Link-local, multicast, unspecified and reserved addresses are out of reach, whatever is allowed, and so are the addresses
+   at which clouds serve a machine's metadata (`METADATA`): it has credentials.
 
 Webhooks (`tenure.publish`) and the connectors' calls (`govern.outgoing`) go through the same backend.
 """
@@ -26,8 +27,27 @@ LEADS_ELSEWHERE = (
     IPv6Network("2002::/16"),  # 6to4
     IPv6Network("2001::/32"),  # Teredo
     IPv6Network("64:ff9b:1::/48"),  # NAT64 of a network's own
+    IPv6Network("::ffff:0:0:0/96"),  # IPv4-translated (SIIT)
     IPv6Network("::/96"),  # IPv4-compatible, long out of use; ::1 and :: are looked at before
 )
+METADATA = tuple(
+    ip_network(text)
+    for text in (
+        "169.254.169.254/32",  # AWS, Azure, Google, Oracle, DigitalOcean, OpenStack; all of link-local is refused anyway
+        "169.254.170.2/32",  # AWS: credentials of tasks (ECS)
+        "169.254.170.23/32",  # AWS: credentials of pods (EKS)
+        "fd00:ec2::/32",  # AWS: the same and time and names, over IPv6
+        "fd20:ce::254/128",  # Google
+        "fd00:c1::/32",  # Oracle
+        "fd00:42::42/128",  # Scaleway
+        "168.63.129.16/32",  # Azure: its agent's server
+        "100.100.100.200/32",  # Alibaba
+        "192.0.0.192/32",  # Oracle, before
+    )
+)
+"""Where clouds serve what a machine may know of itself. Some are ordinary public or private addresses."""
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+"""The third quarter of an address with an IPv4 address in its last (RFC 5214)."""
 THIS_NETWORK = IPv4Network("0.0.0.0/8")
 
 Address = IPv4Address | IPv6Address
@@ -62,12 +82,14 @@ def parsed(address: str) -> Address:
 def is_allowed(address: str, reach: Reach) -> bool:
     """Whether requests may go to an address."""
     ip = parsed(address)
+    if any(ip in network for network in METADATA):
+        return False
     if ip.is_loopback:
         return reach.loopback or _is_listed(ip, reach)
     if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
         return False
     if isinstance(ip, IPv6Address):
-        if any(ip in network for network in LEADS_ELSEWHERE):
+        if any(ip in network for network in LEADS_ELSEWHERE) or int(ip) >> 32 & 0xFFFF_FFFF in _ISATAP:
             return False
         if ip.is_site_local:
             return reach.private or _is_listed(ip, reach)

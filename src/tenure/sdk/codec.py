@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from difflib import get_close_matches
 from hashlib import blake2b
 from types import NoneType
 from typing import Any, get_type_hints
@@ -23,6 +22,7 @@ import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.limits import PAYLOAD_BYTES_MAX
+from tenure.suggestions import close_to
 
 _SIMPLE = (str, int, bool, NoneType)
 """What JSON gives back exactly as it was, unless something else was declared."""
@@ -211,12 +211,6 @@ class Parameters:
         values = {name: getattr(given, name) for name in self.names}
         positional = [values.pop(name) for name in self._positional]
         return function(*positional, **values)
-
-
-def close_to(word: str, known: Iterable[str]) -> str:
-    """A guess at what was meant, as the end of a sentence."""
-    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 _UNKNOWN = re.compile("Object contains unknown field `(.*)`")

@@ -17,7 +17,7 @@ from tenure.errors import TenureError
 from tenure.kernel.retry import Backoff
 from tenure.kernel.terms import Terms
 from tenure.limits import RETRIES_MAX
-from tenure.sdk.codec import close_to
+from tenure.suggestions import close_to
 
 Duration = str | int | float | timedelta
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from tenure.declared.document import close_to
 from tenure.errors import TenureError
 from tenure.govern.connector import Call, Connector, Fault, Found, Operation, Reversal
 from tenure.govern.connectors import schemas
@@ -27,6 +26,7 @@ from tenure.govern.wording import bounded, lines
 from tenure.kernel.actions import Repeats
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.secrets import heard
+from tenure.suggestions import close_to
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 OPERATION = re.compile(r"[a-z][a-z0-9_]{0,62}(\.[a-z][a-z0-9_]{0,62}){0,3}")

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from tenure.declared.document import close_to
 from tenure.declared.inputs import JSON_TYPES, same_json, shown_json
 from tenure.errors import Detail, TenureError
+from tenure.limits import PROBLEMS_MAX
 from tenure.secrets import FORM, is_reference
+from tenure.suggestions import Suggestions, close_to
 
 DEPTH_MAX = 32
-PROBLEMS_MAX = 20
 
 _IS: dict[str, Callable[[Any], bool]] = {**JSON_TYPES, "null": lambda v: v is None}
 _SAID = frozenset({"type", "description", "title", "examples", "default", "enum", "secret"})
@@ -76,8 +76,11 @@ def check_schema(schema: Any, at: str, depth: int = 0) -> None:
         check_schema(schema["items"], f"{at}.items", depth + 1)
 
 
-def problems(schema: Mapping[str, Any], value: Any, at: str, depth: int = 0) -> Iterator[Detail]:
+def problems(
+    schema: Mapping[str, Any], value: Any, at: str, depth: int = 0, guesses: Suggestions | None = None
+) -> Iterator[Detail]:
     """What keeps a value from fitting its schema."""
+    guesses = guesses or Suggestions()
     if depth > DEPTH_MAX:
         yield Detail(at, f"is nested over {DEPTH_MAX} deep")
         return
@@ -103,9 +106,9 @@ def problems(schema: Mapping[str, Any], value: Any, at: str, depth: int = 0) -> 
     elif isinstance(value, list | tuple):
         yield from _size(value, schema.get("minItems"), schema.get("maxItems"), "items", at)
         for i, item in enumerate(value):
-            yield from problems(schema.get("items", {}), item, f"{at}[{i}]", depth + 1)
+            yield from problems(schema.get("items", {}), item, f"{at}[{i}]", depth + 1, guesses)
     elif isinstance(value, Mapping):
-        yield from _object_problems(schema, value, at, depth)
+        yield from _object_problems(schema, value, at, depth, guesses)
 
 
 def _text_problems(schema: Mapping[str, Any], value: str, at: str) -> Iterator[Detail]:
@@ -115,7 +118,7 @@ def _text_problems(schema: Mapping[str, Any], value: str, at: str) -> Iterator[D
 
 
 def _object_problems(
-    schema: Mapping[str, Any], value: Mapping[str, Any], at: str, depth: int
+    schema: Mapping[str, Any], value: Mapping[str, Any], at: str, depth: int, guesses: Suggestions
 ) -> Iterator[Detail]:
     yield from _size(value, schema.get("minProperties"), schema.get("maxProperties"), "keys", at)
     declared: Mapping[str, Any] = schema.get("properties", {})
@@ -123,12 +126,12 @@ def _object_problems(
     for key, below in value.items():
         here = f"{at}.{key}"
         if key in declared:
-            yield from problems(declared[key], below, here, depth + 1)
+            yield from problems(declared[key], below, here, depth + 1, guesses)
         elif isinstance(others, Mapping):
-            yield from problems(others, below, here, depth + 1)
+            yield from problems(others, below, here, depth + 1, guesses)
         elif not others:
-            there = f"; there are {', '.join(declared)}" if declared else "; there are none"
-            yield Detail(here, f"is not known{close_to(key, list(declared)) or there}")
+            guess = guesses.close_to(key, declared, "there are") if declared else "; there are none"
+            yield Detail(here, f"is not known{guess}")
     for key in schema.get("required", ()):
         if key not in value:
             yield Detail(f"{at}.{key}", "must be given")

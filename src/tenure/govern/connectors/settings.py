@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tenure.declared.document import Problems, close_to, read
+from tenure.declared.document import Problems, read
 from tenure.declared.shapes import MISSING, Field, Length, ListOf, MapOf, Record, Text
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach, is_allowed
@@ -189,7 +189,7 @@ def _made(name: str, given: dict[str, Any], problems: Problems, secrets: Secrets
         return _imported(name, kind, given, problems)
     if kind not in KINDS:
         known = [*KINDS, "MODULE:NAME"]
-        said = f"there is no kind {kind!r}{close_to(kind, known)}; there are {', '.join(known)}"
+        said = f"there is no kind {kind!r}{problems.close_to(kind, known)}; there are {', '.join(known)}"
         problems.add((*at, "kind"), said)
         return None
     keys, usual_url, maker = KINDS[kind]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tenure.declared.document import Problems, close_to
+from tenure.declared.document import Problems
 from tenure.declared.expressions import Malformed, parse
 from tenure.govern.connector import Operation
 from tenure.govern.policy.facts import ACTION, ROOTS, SCHEMAS
@@ -64,7 +64,7 @@ def _check_rule(rule: Rule, connectors: Connectors, problems: Problems) -> None:
             problems.add((*path, "when"), f"{what}{several}")
 
         try:
-            check_paths(tree, roots_of(operation), tell)
+            check_paths(tree, roots_of(operation), tell, problems.guesses)
         except Unfollowed as fault:
             tell(str(fault))
 
@@ -87,13 +87,13 @@ def _operations(
     problems: Problems,
 ) -> list[Operation]:
     if connector not in connectors:
-        guess = close_to(connector, [*connectors]) or f"; there are {', '.join(sorted(connectors))}"
+        guess = problems.close_to(connector, sorted(connectors), "there are")
         problems.add((*path, "connector"), f"there is no connector {connector!r}{guess}")
         return []
     known = connectors[connector].operations
     for name in names:
         if name not in known:
-            guess = close_to(name, [*known]) or f"; there are {', '.join(sorted(known))}"
+            guess = problems.close_to(name, sorted(known), "there are")
             problems.add((*path, "operation"), f"{connector} has no operation {name!r}{guess}")
     return [known[name] for name in names if name in known]
 
@@ -112,5 +112,5 @@ def _check_cases(policy: Policy, connectors: Connectors, problems: Problems) -> 
             others = schema.get("additionalProperties", "properties" not in schema)
             for name in case.action[root]:
                 if name not in properties and others is False:
-                    guess = close_to(name, [*properties]) or f"; there are {', '.join(properties)}"
+                    guess = problems.close_to(name, properties, "there are")
                     problems.add((*path, root, name), f"there is no {root}.{name}{guess}")

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tenure.declared.document import close_to
 from tenure.declared.expressions import COMPREHENSIONS
 from tenure.govern.policy.syntax import (
     Call,
@@ -29,6 +28,7 @@ from tenure.govern.policy.syntax import (
     Operator,
     Unfollowed,
 )
+from tenure.suggestions import Suggestions
 
 Schema = Mapping[str, Any]
 
@@ -62,9 +62,11 @@ _SCALARS = frozenset(
 Tell = Callable[[str], None]
 
 
-def check_paths(tree: Expr, roots: Mapping[str, Schema], tell: Tell) -> None:
+def check_paths(
+    tree: Expr, roots: Mapping[str, Schema], tell: Tell, guesses: Suggestions | None = None
+) -> None:
     """Tell everything that is wrong with a condition over `roots`."""
-    walk = _Walk(tell)
+    walk = _Walk(tell, guesses or Suggestions())
     result = walk.type_of(tree, roots)
     types = {part.get("type") for part in alternatives(result)}
     if types and None not in types and "boolean" not in types:
@@ -90,8 +92,9 @@ def alternatives(schema: Schema) -> Iterator[Schema]:
 class _Walk:
     """See the laws above. A type of None is that of something wrong which has been told."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, guesses: Suggestions) -> None:
         self._tell = tell
+        self._guesses = guesses
 
     def type_of(self, tree: Expr, scope: Mapping[str, Schema]) -> Schema:
         match tree:
@@ -138,7 +141,7 @@ class _Walk:
         if found:
             return found[0] if len(found) == 1 else {"anyOf": found}
         if known:
-            guess = close_to(name, known) or f"; there are {', '.join(known)}"
+            guess = self._guesses.close_to(name, known, "there are")
             self._tell(f"there is no {written}{guess}")
         else:
             self._tell(f"there is no {written}: what is before it is {_shown(schema)}")

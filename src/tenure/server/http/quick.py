@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar.connection import ASGIConnection
 
-from tenure.errors import TenureError
 from tenure.server.runs.idempotency import Answer, Request, given_key, hash_of, key_text
 from tenure.server.runs.new_runs import Asking, NewRun, create
 
@@ -47,10 +46,11 @@ async def create_run(service: Service, scope: Any, receive: Receive) -> Answer:
 
 async def _body(receive: Receive) -> bytes:
     message: Any = await receive()
-    body: bytes = message.get("body", b"")
+    first: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        return first
+    pieces = [first]
     while message.get("more_body", False):
         message = await receive()
-        body += message.get("body", b"")
-    if message["type"] != "http.request":
-        raise TenureError("REQUEST_MALFORMED", "the client has gone")
-    return body
+        pieces.append(message.get("body", b""))
+    return b"".join(pieces)

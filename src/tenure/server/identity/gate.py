@@ -16,7 +16,7 @@ import hmac
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ K = TypeVar("K")
 _BEARER = re.compile(rb"[Bb]earer +tn_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 COOKIE = "tenure_session"
+_COOKIE_NAME = COOKIE.encode()
 CACHED_MAX = 10_000
 """Keys, sessions, strangers and addresses that are kept, each."""
 REFUSALS_PER_SECOND = 50.0
@@ -114,7 +115,7 @@ class Gate:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if given:
             return await self.by_bearer(given[0] if len(given) == 1 else b"", _address(scope))
-        cookie = connection.cookies.get(COOKIE)
+        cookie = session_cookie(scope["headers"])
         if cookie is not None:
             who = await self.by_cookie(cookie, _address(scope))
             if scope.get("method", "GET") not in _READS:
@@ -257,6 +258,18 @@ class Gate:
         """An address has sent a wrong credential."""
         left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
         self._refusals[address] = (left - 1, time.monotonic())
+
+
+def session_cookie(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The value of our cookie, as it was sent. (The framework's reader takes the square of a cookie's length, and ours needs
+    no quotes.)"""
+    for name, value in headers:
+        if name == b"cookie":
+            for pair in value.split(b";"):
+                key, _, held = pair.partition(b"=")
+                if key.strip() == _COOKIE_NAME:
+                    return held.strip().decode("latin-1")
+    return None
 
 
 def _address(scope: Any) -> str:

@@ -243,10 +243,7 @@ class Tail:
         if wanted is None:
             return bounds.head + 1, 0
         if wanted[0] <= bounds.trimmed or wanted[0] > bounds.head + 1:
-            raise TenureError(
-                "STREAM_RESET",
-                f"what happened after {wanted[0]}-{wanted[1]} is not kept any more (it is up to {bounds.trimmed})",
-            )
+            raise TenureError("STREAM_RESET")
         return wanted
 
     async def missed(self, listener: Listener) -> tuple[bytes, bool]:

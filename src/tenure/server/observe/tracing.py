@@ -17,6 +17,9 @@ from tenure.orchestrator.spans import NAME
 
 _READ = TraceContextTextMapPropagator()
 _NONE: dict[str, str] = {}
+PARENT_BYTES_MAX = 128
+STATE_BYTES_MAX = 512
+"""What W3C asks everybody to pass on. Longer ones are not even looked at."""
 _TRACER = trace.get_tracer(NAME)
 """It finds its provider when there is one."""
 
@@ -29,10 +32,11 @@ class Tracing:
     def __init__(self, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
         given = headers.get(b"traceparent")
         carrier = _NONE
-        if given is not None:
+        if given is not None and len(given) <= PARENT_BYTES_MAX:
             carrier = {"traceparent": given.decode("latin-1")}
-            if b"tracestate" in headers:
-                carrier["tracestate"] = headers[b"tracestate"].decode("latin-1")
+            state = headers.get(b"tracestate", b"")
+            if 0 < len(state) <= STATE_BYTES_MAX:
+                carrier["tracestate"] = state.decode("latin-1")
         above = _READ.extract(carrier, context=contexts.Context())
         self._span = _TRACER.start_span(method, context=above, kind=trace.SpanKind.SERVER)
         if self._span.is_recording():

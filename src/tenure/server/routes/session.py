@@ -18,7 +18,7 @@ from litestar.params import FromPath, JSONBody
 from tenure.errors import TenureError
 from tenure.server.call import Call
 from tenure.server.identity.directory import OVERLAP_SECONDS, OVERLAP_SECONDS_MAX, Directory
-from tenure.server.identity.gate import COOKIE
+from tenure.server.identity.gate import COOKIE, session_cookie
 from tenure.server.identity.installation import enrol
 from tenure.server.identity.pages import page_of
 from tenure.server.identity.principals import Kind, Principal, new_secret
@@ -125,7 +125,7 @@ async def show(request: Call) -> WhoView:
 @delete("/session", summary="End a browser's session")
 async def end(request: Call) -> Response[None]:
     """The session of the cookie that is sent, if there is one; the key stays as it is."""
-    held = request.cookies.get(COOKIE)
+    held = session_cookie(request.scope["headers"])
     if held is not None:
         await request.service.identity.end_session(digest_of(held))
         request.service.gate.forget()
