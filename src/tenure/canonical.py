@@ -1,13 +1,19 @@
-"""JSON in the one form that RFC 8785 (JCS) gives it, so that two texts of the same value have the same hash.
+"""JSON in one form per value, so that two values have the same hash if and only if they are equal.
 
 Laws:
-1. Names are in the order of their UTF-16 code units, numbers are written as ECMAScript writes them, texts with the fewest
-   escapes; there is no space.
-2. A number is a double, as in the RFC: whole numbers beyond 2^53 that are the same double are the same here.
+1. The form is that of RFC 8785 (JCS) with one addition: a number without a fraction is written in full, as an integer. Names are
+   in the order of their UTF-16 code units, other numbers as ECMAScript writes them, texts with the fewest escapes; no spaces.
+2. Two values are equal if they are alike in structure and their parts are equal: integers exactly (9007199254740993 is not
+   9007199254740992), other numbers as doubles, a double without a fraction as the integer that it is (1 = 1.0, -0 = 0,
+   1e21 = 1000000000000000000000), texts by code points. `true` is not 1.
+3. What has no such form is refused: NaN, infinities, half of a surrogate pair, names that are no texts. A JSON text with the
+   same name twice in one object is refused where it is read (`decode_json`): others could read another value than we do.
 """
 
 from __future__ import annotations
 
+import json
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -18,21 +24,40 @@ _EXACT_MAX = 2**53
 _DIGITS_MAX = 21
 """ECMAScript writes this many digits before it takes to an exponent."""
 
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class DuplicateName(msgspec.DecodeError):
+    """An object of a JSON text has the same name twice."""
+
 
 def canonical(value: Any) -> bytes:
-    """A decoded JSON value in its canonical form."""
-    if _is_plain(value):
-        return msgspec.json.encode(value, order="sorted")
-    return _written(value).encode()
+    """A decoded JSON value in its canonical form; INVALID_INPUT where it has none."""
+    try:
+        if _is_plain(value):
+            return msgspec.json.encode(value, order="sorted")
+        return _written(value).encode()
+    except UnicodeEncodeError as half:
+        raise TenureError(
+            "INVALID_INPUT", "a text has half of a surrogate pair; send whole characters"
+        ) from half
+    except RecursionError as deep:
+        raise TenureError("INVALID_INPUT", "a value is nested too deeply") from deep
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal (law 2)."""
+    return canonical(one) == canonical(other)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the quick encoder writes it canonically: it has neither fractions nor large numbers, and names in ASCII only."""
+    """Whether the quick encoder writes it canonically: it has neither floats nor large numbers, and names in ASCII only."""
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return True
     if kind is dict:
-        return all(name.isascii() and _is_plain(part) for name, part in value.items())
+        return all(type(name) is str and name.isascii() and _is_plain(part) for name, part in value.items())
     if kind is list:
         return all(map(_is_plain, value))
     return kind is int and -_EXACT_MAX <= value <= _EXACT_MAX
@@ -40,9 +65,11 @@ def _is_plain(value: Any) -> bool:
 
 def _written(value: Any) -> str:
     if isinstance(value, dict):
+        if not all(isinstance(name, str) for name in value):
+            raise TenureError("INVALID_INPUT", "a name of an object is not a text; JSON has only texts there")
         named = sorted(value.items(), key=lambda item: item[0].encode("utf-16-be"))
         return "{" + ",".join(f"{_text(name)}:{_written(part)}" for name, part in named) + "}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ",".join(map(_written, value)) + "]"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number(value)
@@ -50,19 +77,24 @@ def _written(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return _encode(value).decode()
 
 
 def number(value: float) -> str:
-    """A number as ECMAScript's Number.prototype.toString writes it."""
+    """A number without a fraction in full, any other as ECMAScript's Number.prototype.toString writes it."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise TenureError("INVALID_INPUT", f"{value} is no number of JSON; send null or a text")
+        if not value.is_integer():
+            return _fraction(value)
     try:
-        double = float(value)
-    except OverflowError as large:
-        raise TenureError("REQUEST_MALFORMED", "a number in the body is beyond all doubles") from large
-    if double != double or double in (float("inf"), float("-inf")):
-        raise ValueError("JSON has no such number")
-    if double == 0:
-        return "0"
+        return str(int(value))
+    except ValueError as large:  # Python writes at most 4,300 digits
+        raise TenureError("INVALID_INPUT", "a number has over 4300 digits; send it as a text") from large
+
+
+def _fraction(double: float) -> str:
+    """A double that is no integer: it is below 2^53, so that it is written with digits after the point or an exponent."""
     sign, text = ("-", repr(-double)) if double < 0 else ("", repr(double))
     mantissa, _, power = text.partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -71,13 +103,71 @@ def number(value: float) -> str:
     leading = len(digits) - len(digits.lstrip("0"))
     digits, point = digits.lstrip("0"), point - leading
     digits = digits.rstrip("0")
-    count = len(digits)
-    if count <= point <= _DIGITS_MAX:
-        return sign + digits + "0" * (point - count)
     if 0 < point <= _DIGITS_MAX:
         return f"{sign}{digits[:point]}.{digits[point:]}"
     if -6 < point <= 0:
         return f"{sign}0.{'0' * -point}{digits}"
-    exponent = point - 1
-    shown = digits[0] + (f".{digits[1:]}" if count > 1 else "")
-    return f"{sign}{shown}e{'+' if exponent > 0 else '-'}{abs(exponent)}"
+    shown = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+    return f"{sign}{shown}e-{abs(point - 1)}"
+
+
+# ------------------------------------------------------------------------------------- reading and writing
+
+
+def encode_json(value: Any) -> bytes:
+    """A value as JSON that reads back as the same value. What the encoder would change without a word is refused: ValueError for
+    NaN and infinities, DuplicateName where two names become one text (1 and "1")."""
+    body = _encode(value)
+    kind = type(value)
+    if kind is str or kind is bool or value is None or kind is int:
+        return body
+    if b"null" in body:
+        _check_finite(value)
+    if body.count(b":") > 1:
+        check_names(body, _decode(body))
+    return body
+
+
+def _check_finite(value: Any) -> None:
+    left = [msgspec.to_builtins(value)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left.extend(part.values())
+        elif isinstance(part, list | tuple):
+            left.extend(part)
+        elif isinstance(part, float) and not isfinite(part):
+            raise ValueError(f"JSON has no {part}; use null or a text")
+
+
+def decode_json(text: bytes | str) -> Any:
+    """A JSON text as a value: numbers as they are written, and no name twice (`DuplicateName`, a msgspec.DecodeError)."""
+    value = _decode(text)
+    check_names(text, value)
+    return value
+
+
+def check_names(text: bytes | str, value: Any) -> None:
+    """Refuse a JSON text that has a name twice in one object. `value` is what the text was decoded to.
+
+    Decoding keeps one of two equal names, so that encoding the value again loses a colon. Texts have colons too, some of them
+    escaped: each is counted at least as often in the text as in the value. So equal counts prove that nothing was lost, and only
+    other texts are read again with care.
+    """
+    body = text.encode() if isinstance(text, str) else text
+    colons = body.count(b":")
+    if colons < 2:
+        return
+    if b"\\u003" in body:
+        colons += body.count(b"\\u003a") + body.count(b"\\u003A")
+    if colons != _encode(value).count(b":"):
+        json.loads(body, object_pairs_hook=_pairs)
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1:
+        names: set[str] = set()
+        for name, _ in pairs:
+            if name in names:
+                raise DuplicateName(f"JSON has the name {name[:100]!r} twice in one object")
+            names.add(name)

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tenure import canonical
 from tenure.govern import signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts, facts
-from tests.chaos import stories_fences, stories_govern
+from tests.chaos import stories_expr, stories_fences, stories_govern
 from tests.simulation.planted import Change
 
 Story = Callable[[Path], Awaitable[None]]
@@ -59,6 +60,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "bits of a proof or a checkpoint that stand for nothing may be anything",
         (Change(signing.unb64, "return body if b64(body) == text else None", "return body"),),
         stories_govern.a_padding_bit_is_flipped,
+    ),
+    "rounded-integers": PlantedBug(
+        "digests write integers as doubles, so that two amounts beyond 2^53 are one",
+        (Change(canonical.number, "str(int(value))", "str(int(float(value)))"),),
+        stories_expr.a_key_stands_for_one_amount,
     ),
 }
 """By name."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.canonical import canonical
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def put(
 
     about = described(workflow)
     definition = msgspec.json.encode(about, order="sorted")
-    digest = about.get("digest") or hashlib.sha256(definition).hexdigest()
+    digest = about.get("digest") or hashlib.sha256(canonical(msgspec.to_builtins(about))).hexdigest()
     return await engine.store.put_workflow(
         tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest
     )

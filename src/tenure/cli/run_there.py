@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from tenure.canonical import DuplicateName, decode_json
 from tenure.cli.console import err, print_json, shown
 from tenure.cli.run import INTERRUPTED, STILL_WAITS
 from tenure.cli.session import wait_for
@@ -108,7 +109,9 @@ def _inputs(given: list[str] | None) -> dict[str, Any]:
             continue
         for name, said in pairs([text]).items():
             try:
-                found[name] = msgspec.json.decode(said)
+                found[name] = decode_json(said)
+            except DuplicateName as twice:
+                raise TenureError("INVALID_INPUT", f"--input {name}: {twice}") from twice
             except msgspec.DecodeError:
                 found[name] = said
     return found

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from tenure.canonical import decode_json
 from tenure.cli.options import not_empty
 from tenure.cli.servers import chosen_server, refuse_server
 from tenure.clock import HostClock
@@ -207,7 +208,7 @@ def json_value(text: str | None, what: str) -> Any:
         except (OSError, UnicodeDecodeError) as fault:
             raise TenureError("INVALID_INPUT", f"{what}: {text[1:]} cannot be read: {fault}") from fault
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
     except RecursionError as fault:
         raise TenureError("INVALID_INPUT", f"{what} is nested too deeply") from fault
     except msgspec.DecodeError as fault:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.canonical import DuplicateName, decode_json
 from tenure.cli.console import err, plain
 from tenure.cli.lazy import meant
 from tenure.cli.session import json_value
@@ -226,6 +227,8 @@ def _value(schema: dict[str, Any], text: str) -> Any:
     if schema.get("type") == "string":
         return text
     try:
-        return msgspec.json.decode(text)
+        return decode_json(text)
+    except DuplicateName as twice:
+        raise TenureError("INVALID_INPUT", str(twice)) from twice
     except msgspec.DecodeError:
         return text

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from tenure.canonical import encode_json
 from tenure.errors import CODES, Detail, TenureError
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Transport:
         sent = {name: value for name, value in (params or {}).items() if value is not None}
         extra = dict(headers or {})
         if content is None and body is not None:
-            content = msgspec.json.encode(body)
+            content = _encoded(body)
         if content is not None:
             extra["Content-Type"] = content_type
         if method == "POST":
@@ -147,6 +148,13 @@ class Transport:
                 raise _refused(answer)
             async for line in answer.aiter_lines():
                 yield line
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return encode_json(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as fault:
+        raise TenureError("INVALID_INPUT", f"what is sent must be JSON: {fault}") from fault
 
 
 def _refused(answer: httpx.Response) -> TenureError:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.canonical import decode_json
 from tenure.declared.resolving import Resolved
 from tenure.limits import (
     COMMAND_GRACE_SECONDS,
@@ -275,7 +276,7 @@ def _result(
             said = f"{name} printed over {COMMAND_OUTPUT_BYTES_MAX} bytes, which is too much for an output in JSON"
             return _failed(made, FAILED, said, "")
         try:
-            value = msgspec.json.decode(bytes(out.kept))
+            value = decode_json(bytes(out.kept))
         except (msgspec.DecodeError, RecursionError) as fault:
             return _failed(made, FAILED, f"{name} should have printed JSON: {fault}", tail)
         # The value stands for the text: an output has to fit a payload.

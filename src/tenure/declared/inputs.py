@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tenure.canonical import DuplicateName, decode_json, encode_json
 from tenure.errors import Detail, TenureError
 from tenure.limits import PROBLEMS_MAX
 from tenure.secrets import FORM, is_reference
@@ -149,8 +150,8 @@ def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -
             bound[name] = declared.default
     if not problems:
         try:
-            plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(bound))
-        except (TypeError, ValueError, OverflowError, RecursionError) as fault:
+            plain: dict[str, Any] = msgspec.json.decode(encode_json(bound))
+        except (TypeError, ValueError, OverflowError, RecursionError, DuplicateName) as fault:
             problems.append(Detail("inputs", f"must be JSON: {fault}"))
         else:
             return plain
@@ -169,7 +170,9 @@ def from_texts(inputs: Mapping[str, Input], texts: Mapping[str, str]) -> dict[st
             values[name] = text
             continue
         try:
-            values[name] = msgspec.json.decode(text)
+            values[name] = decode_json(text)
+        except DuplicateName as twice:
+            problems.append(Detail(f"inputs.{name}", str(twice)))
         except (msgspec.DecodeError, RecursionError):
             problems.append(
                 Detail(f"inputs.{name}", f"must be {_named(declared.type)} in JSON, not {text[:60]!r}")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure import own_profiles
+from tenure.canonical import canonical
 from tenure.declared import rules
 from tenure.declared.document import Problems, read
 from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
@@ -51,7 +52,7 @@ def load(text: str, source: str = "<text>") -> Declared:
     defined = {name: value for name, value in msgspec.structs.asdict(made).items() if name != "text"}
     if made.terms == NO_TERMS:
         del defined["terms"]  # a file that asks for none keeps its digest
-    digest = hashlib.sha256(msgspec.json.encode(defined, order="sorted")).hexdigest()
+    digest = hashlib.sha256(canonical(msgspec.to_builtins(defined))).hexdigest()
     return msgspec.structs.replace(
         made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source, text=text
     )

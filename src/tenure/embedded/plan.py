@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
+from tenure.canonical import canonical, decode_json
 from tenure.errors import Detail, TenureError
 from tenure.kernel import capability
 from tenure.kernel.commands import SYSTEM, CreateRun, StepSpec
-from tenure.sdk.codec import RESERVED
+from tenure.sdk.codec import RESERVED, encode
 
 PlanLike = Sequence[StepSpec | Mapping[str, Any]]
 CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med", "high")}
@@ -32,11 +33,8 @@ def payload(value: Any, *, aside: bool = False) -> bytes | None:
     reference of ours is refused, unless the caller puts it aside (`Engine.kept`)."""
     if value is None:
         return None
-    try:
-        body = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as fault:
-        raise TenureError("INVALID_INPUT", f"a payload must be JSON: {fault}") from fault
-    if body.startswith(RESERVED) and not aside:
+    body = value if isinstance(value, bytes) else encode(value, "a payload")
+    if body is not None and body.startswith(RESERVED) and not aside:
         raise TenureError("INVALID_INPUT", "a payload's first name may not begin with '$tenure'")
     return body
 
@@ -47,9 +45,26 @@ def json_object(value: Mapping[str, Any] | None) -> str:
 
 
 def request_hash(command: CreateRun) -> bytes:
-    """What makes two requests the same one: everything asked for, not when and by whom."""
-    asked = msgspec.structs.replace(command, context=SYSTEM, run_id=0, trace=None)
-    return sha256(msgspec.msgpack.encode(asked)).digest()
+    """What makes two requests the same one: everything asked for, not when and by whom. Values are equal as `tenure.canonical` says."""
+    asked = msgspec.to_builtins(msgspec.structs.replace(command, context=SYSTEM, run_id=0, trace=None))
+    asked |= {
+        "input": _meant(command.input),
+        "labels": _meant(command.labels),
+        "metadata": _meant(command.metadata),
+    }
+    for step, said in zip(command.plan or (), asked["plan"] or (), strict=True):
+        said["input"] = _meant(step.input)
+    return sha256(canonical(asked)).digest()
+
+
+def _meant(body: bytes | str | None) -> Any:
+    """The value of a payload; of one that is no JSON its bytes, marked."""
+    if body is None:
+        return None
+    try:
+        return {"json": msgspec.json.decode(body)}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {"bytes": msgspec.to_builtins(body)}
 
 
 def make_plan(steps: PlanLike) -> tuple[StepSpec, ...]:
@@ -106,7 +121,7 @@ def read_plan(file: Path) -> tuple[StepSpec, ...]:
     except (OSError, UnicodeDecodeError) as fault:
         raise TenureError("PLAN_INVALID", f"{file} cannot be read: {fault}") from fault
     try:
-        raw = tomllib.loads(text) if file.suffix == ".toml" else msgspec.json.decode(text)
+        raw = tomllib.loads(text) if file.suffix == ".toml" else decode_json(text)
     except RecursionError as fault:
         raise TenureError("PLAN_INVALID", f"{file} is nested too deeply") from fault
     except (tomllib.TOMLDecodeError, msgspec.DecodeError) as fault:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from tenure.canonical import is_equal
 from tenure.errors import TenureError
 from tenure.kernel.decide.checks import is_name
 from tenure.kernel.retry import Rng, delay_us
@@ -97,7 +98,7 @@ class Acting(Waiting):
         same = known.action == ask.action and ask.key in ("", known.name)
         if same and known.request is not None:
             asked = msgspec.json.decode(await self.fetched(known.request) or b"{}")
-            same = asked == {"target": ask.target, "fields": ask.fields}
+            same = is_equal(asked, {"target": ask.target, "fields": ask.fields})
         if not same:
             self.misfit(f"the code asks for {ask.action} at {ask.label!r} where something else was done")
 

@@ -3,9 +3,10 @@
 Laws:
 1. Payloads are JSON. What a step returns to its workflow is what was stored, read back: a first run and a
    replay see the same value.
-2. The digest of arguments is the same in every process: sets and dictionaries are ordered, and an argument that
-   has no value of its own (a client, a connection) counts as its type's name.
-3. What cannot be encoded or does not fit its type is refused with the place and what was expected.
+2. The digest of arguments is the same in every process and for equal values alone (`tenure.canonical`): sets and dictionaries
+   are ordered, and an argument that has no value of its own (a client, a connection) counts as its type's name.
+3. What cannot be encoded or does not fit its type is refused with the place and what was expected; so is what JSON would change:
+   NaN and infinities, and two names of an object that are one text (1 and "1").
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from tenure.canonical import canonical, encode_json
 from tenure.errors import Detail, TenureError
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.suggestions import close_to
@@ -37,9 +39,10 @@ def _nameless(value: Any) -> str:
 
 
 _encoder = msgspec.json.Encoder()
-_digester = msgspec.msgpack.Encoder(enc_hook=_nameless, order="deterministic")
-_NOTHING = _digester.encode(((), {}))
-NO_ARGUMENTS = blake2b(_NOTHING, digest_size=_DIGEST_BYTES).digest()
+_sorter = msgspec.json.Encoder(order="sorted")
+NO_ARGUMENTS = blake2b(b"[[],{}]", digest_size=_DIGEST_BYTES).digest()
+_PLAIN = frozenset({str, bool, NoneType})
+_EXACT_MAX = 2**53
 
 
 def encode(value: Any, what: str) -> bytes | None:
@@ -47,7 +50,11 @@ def encode(value: Any, what: str) -> bytes | None:
     if value is None:
         return None
     try:
-        return _encoder.encode(value)
+        return encode_json(value)
+    except msgspec.DecodeError as twice:
+        raise TenureError(
+            "INVALID_INPUT", f"{what}: {twice}; names that are not texts become texts"
+        ) from twice
     except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"{what} must be JSON or a msgspec type: {fault}") from fault
 
@@ -64,11 +71,25 @@ def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """What a call was made with, in a few bytes."""
     if not args and not kwargs:
         return NO_ARGUMENTS
+    return blake2b(_digested(args, kwargs), digest_size=_DIGEST_BYTES).digest()
+
+
+def _digested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    if all(map(_is_short, args)) and all(map(_is_short, kwargs.values())):
+        return _sorter.encode((args, kwargs))  # which is canonical already
     try:
-        body = _digester.encode((args, kwargs))
+        plain = msgspec.to_builtins([args, kwargs], enc_hook=_nameless, order="deterministic", str_keys=True)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        body = repr([_nameless(a) for a in (*args, *kwargs.values())]).encode()
-    return blake2b(body, digest_size=_DIGEST_BYTES).digest()
+        return repr([_nameless(a) for a in (*args, *kwargs.values())]).encode()
+    try:
+        return canonical(plain)
+    except TenureError:  # NaN and the like: no payload, but a step may be called with it
+        return repr(plain).encode("utf-8", "surrogatepass")
+
+
+def _is_short(value: Any) -> bool:
+    kind = type(value)
+    return kind in _PLAIN or (kind is int and -_EXACT_MAX <= value <= _EXACT_MAX)
 
 
 class Codec:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from tenure.canonical import decode_json
 from tenure.errors import TenureError
 from tenure.kernel.service import Delivery
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
@@ -74,9 +75,9 @@ def malformed(why: str) -> TenureError:
 
 
 def decoded(body: bytes) -> Any:
-    """JSON, or REQUEST_MALFORMED."""
+    """JSON with no name twice in one object, or REQUEST_MALFORMED."""
     try:
-        return msgspec.json.decode(body)
+        return decode_json(body)
     except RecursionError:
         raise malformed("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:

@@ -4,7 +4,8 @@ Laws:
 1. A request's id is its X-Request-ID where that is printable and short, else one of ours; every answer repeats it.
 2. A body is read only as far as it may be long, and only for as long as it may take. A client that hangs up before its
    end is no fault of the server: the request is refused, and nothing is logged as a failure.
-3. Bodies are JSON, nested no deeper than they may be, but on the routes that say otherwise (`_OTHER`).
+3. Bodies are JSON, nested no deeper than they may be and with no name twice in one object, but on the routes that say
+   otherwise (`_others`).
 4. Every answer says that it is not to be kept, guessed at or framed, unless its route says something else.
 5. A request that was refused before its body was read ends its connection: nobody reads the rest.
 6. HEAD is answered as GET is, without the body; OPTIONS and 405 list the methods there are.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import structlog
 
+from tenure.canonical import DuplicateName, decode_json
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.http.methods import methods_at
@@ -181,7 +183,9 @@ class Entry:
             if body.json:
                 pieces.append(piece)
                 if not more:
-                    check_depth(b"".join(pieces), depth_max)
+                    whole = b"".join(pieces)
+                    check_depth(whole, depth_max)
+                    check_names(whole)
             if not more:
                 left = _READ
             return message
@@ -209,6 +213,16 @@ def check_depth(body: bytes, most: int) -> None:
         *_, depth = depths = tuple(accumulate(array("b", steps[at : at + _DEPTHS_AT_ONCE]), initial=depth))
         if max(depths) > most:
             raise TenureError("REQUEST_MALFORMED", f"the body is nested deeper than {most} levels")
+
+
+def check_names(body: bytes) -> None:
+    """Refuse a body that has a name twice in one object; what is no JSON at all is told by the route."""
+    try:
+        decode_json(body)
+    except DuplicateName as twice:
+        raise TenureError("REQUEST_MALFORMED", f"{twice}; send it once") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return
 
 
 def _tell(scope: Any, request_id: str, status: int, seconds: float) -> None:

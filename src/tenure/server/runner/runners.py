@@ -22,6 +22,7 @@ import msgspec
 
 from tenure import ids
 from tenure.artifacts import Reference
+from tenure.canonical import canonical
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.errors import TenureError
@@ -386,7 +387,7 @@ class Runners:
         refused: list[str] = []
         for entry in entries:
             text = msgspec.json.encode(entry.definition, order="sorted")
-            digest = entry.digest or sha256(text).hexdigest()
+            digest = entry.digest or sha256(canonical(entry.definition)).hexdigest()
             about = (who.tenant, entry.name, entry.version, entry.kind)
             if len(digest) > NAME_CHARS_MAX or not digest.isprintable():
                 raise TenureError("INVALID_INPUT", "a digest is printable and not long")

@@ -1,0 +1,174 @@
+"""I60 through every door: two values have the same digest exactly if they are equal, and what people are shown is what is sent.
+
+`tests/server/test_canonical.py` has the rule itself and its property test; these stories show that every door keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import tenure
+from tenure.declared import load
+from tenure.embedded.plan import request_hash
+from tenure.errors import TenureError
+from tenure.kernel.commands import CreateRun
+from tenure.sdk import Workflow, codec
+from tests.govern.acting import ASK
+from tests.server.senders import register
+from tests.server.stage import problem, site
+from tests.server.test_canonical import VALUES, equal
+from tests.server.test_runner import claim
+from tests.server.test_runner_acts import POST, acme, governed, start
+
+PAIRS = [
+    ("9007199254740993", "9007199254740992"),
+    ("1234567890123456789", "1234567890123456788"),
+    ("9007199254740993", "9007199254740992.0"),
+    ("123456789012345678901234567890", "123456789012345678901234567891"),
+    ("1", "1.0"),
+    ("-0", "0.0"),
+    ("1e21", "1000000000000000000000"),
+    ("true", "1"),
+    ('"é"', '"\\u00e9"'),
+    ('{"a": 1, "b": 2}', '{"b": 2, "a": 1.0}'),
+]
+"""Two JSON texts each."""
+TWICE = '{"a": 1, "a": 2}'
+
+
+def same(pair: tuple[str, str]) -> bool:
+    one, other = (json.loads(text) for text in pair)
+    return equal(one, other)
+
+
+async def test_over_http_a_key_stands_for_equal_values_alone(url: str) -> None:
+    async with site(url) as s:
+        await register(s)
+        operator = await s.as_("operator")
+
+        async def post(text: str, key: str) -> Any:
+            body = f'{{"workflow": "review", "input": {{"value": {text}}}}}'
+            headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+            return await operator.post("/runs", content=body.encode(), headers=headers)
+
+        for number, pair in enumerate(PAIRS):
+            first, second = [await post(text, f"k{number}") for text in pair]
+            assert first.status_code == 201, first.text
+            assert second.status_code == (201 if same(pair) else 422), (pair, second.text)
+            run = (await operator.get(f"/runs/{first.json()['id']}")).json()
+            assert equal(run["input"]["value"], json.loads(pair[0])), pair
+        twice = await post(TWICE, "twice")
+        assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
+        assert "'a' twice" in twice.json()["error"]["message"]
+
+
+async def test_in_python_a_key_stands_for_equal_values_alone(url: str) -> None:
+    flow = Workflow(_taking, name="taking")
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        for number, pair in enumerate(PAIRS):
+            one, other = (json.loads(text) for text in pair)
+            first = await engine.submit(flow, {"value": one}, key=f"k{number}")
+            again = None
+            with suppress(TenureError):
+                again = await engine.submit(flow, {"value": other}, key=f"k{number}")
+            assert (again is not None and again.id == first.id) == same(pair), pair
+        for wrong in (float("nan"), float("inf"), "\ud800", {1: 1, "1": 2}):
+            with pytest.raises(TenureError) as refused:
+                await engine.submit(flow, {"value": wrong})
+            assert refused.value.code == "INVALID_INPUT"
+
+
+async def _taking(value: Any) -> Any:
+    return value
+
+
+async def test_by_the_runner_protocol_a_label_stands_for_equal_values_alone(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with governed(url, tmp_path, monkeypatch) as (s, service):
+        await start(s)
+        (lease,) = await claim(await s.as_("runner"), ack=True)
+        caller = await s.as_("runner")
+        path = f"/runner/leases/{lease['id']}/act"
+        headers = {"Authorization": f"Bearer {lease['token']}", "Content-Type": "application/json"}
+
+        async def act(label: str, text: str) -> Any:
+            said = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})
+            return await caller.post(path, content=said.replace('"HERE"', text).encode(), headers=headers)
+
+        for number, pair in enumerate(PAIRS):
+            first, second = [(await act(f"p{number}", text)).json() for text in pair]
+            assert first["state"] == "done", first
+            assert second["state"] == ("done" if same(pair) else "misfit"), pair
+            assert equal(service.effects[-1].body["n"], json.loads(pair[0])), "what was sent"
+        twice = await act("twice", TWICE)
+        assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
+        assert len(service.effects) == len(PAIRS)
+
+
+async def test_what_is_approved_is_shown_digested_and_sent_to_the_last_digit(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is tried again with another number in the last digit asks again: the first approval is not for it."""
+    numbers = [1234567890123456789, 1234567890123456788]
+
+    async def _pay() -> Any:
+        return (
+            await tenure.act("http.post", target={"url": "/effects"}, fields={"json": {"n": numbers[0]}})
+        )["status"]
+
+    async with governed(url, tmp_path, monkeypatch, ASK) as (s, service):
+        pay = Workflow(_pay, name="pay")
+        engine, ann = acme(s), await s.person("ann")
+        async with engine.worker(pay):
+            run = await engine.submit(pay, {})
+            await run.reaches("waiting_approval", wait=20)
+            (asked,) = (await ann.get(f"/approvals?run={run.id}")).json()["items"]
+            assert asked["question"]["fields"] == {"json": {"n": numbers[0]}}
+            assert any(str(numbers[0]) in line for line in asked["question"]["writes"])
+            numbers.reverse()  # the code says another number when it is woken
+            body = {"decision": "approve", "digest": asked["digest"], "revision": asked["revision"]}
+            assert (await ann.post(f"/approvals/{asked['id']}/decision", json=body)).status_code == 200
+            await run.reaches("waiting_approval", "failed", wait=20)
+            assert service.effects == [], "nobody has said yes to this number"
+
+
+@settings(max_examples=100, deadline=None)
+@given(VALUES, VALUES)
+def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
+    assert (codec.digest((one,), {"x": one}) == codec.digest((other,), {"x": other})) == equal(one, other)
+
+    def hashed(value: Any) -> bytes:
+        body = codec.encode({"value": value}, "it")
+        return request_hash(CreateRun(run_id=1, tenant="acme", workflow="w", input=body))
+
+    assert (hashed(one) == hashed(other)) == equal(one, other)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) -> None:
+    def digest(text: str) -> str:
+        return load(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {{value: {text}}}\n").digest
+
+    if len(pair[1]) > 20:
+        with pytest.raises(TenureError, match="over 63 bits"):
+            digest(pair[1])
+        return
+    assert (digest(pair[0]) == digest(pair[1])) == same(pair)
+
+
+def test_a_file_with_a_key_twice_is_refused() -> None:
+    with pytest.raises(TenureError, match="the key 'a' is there already"):
+        load(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {TWICE}\n")
+
+
+def test_arguments_beyond_64_bits_count_by_their_value() -> None:
+    assert codec.digest((2**70,), {}) != codec.digest((2**71,), {})
+    assert codec.digest((float("nan"),), {}) != codec.digest((None,), {}), "a step may be called with it"
