@@ -2,6 +2,8 @@
 
 - `async def test_…` runs under `asyncio.Runner`, with a limit of 60 seconds unless
   `@pytest.mark.guard_seconds(n)` gives another. Set up what it needs with async context managers.
+- Every test is stopped after `timeout` of pyproject.toml, also a plain one that hangs in a system call (pytest-timeout).
+- Processes that tests start get the default signal dispositions, however the suite itself was started.
 - `@pytest.mark.clause("GWI-12")` names a clause the test proves; an unknown id stops the run.
 - Every move, path and approval edge the kernel takes is noted; when the whole suite runs, also divided over several
   processes, it fails in the end for those nobody walked (`test_edges.py`).
@@ -12,6 +14,7 @@ import asyncio
 import inspect
 import itertools
 import os
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -25,6 +28,8 @@ from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
 GUARD_SECONDS = 60.0
+TIMEOUT_SECONDS = 300.0
+"""Of every test; `timeout` in pyproject.toml."""
 LONGEST = ("docs", "simulation", "worker", "chaos", "server", "cli", "sdk")
 """Folders whose files take longest: they go first, so that no process is left alone with one of them at the end."""
 
@@ -42,6 +47,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             LONGEST.index(folder) if (folder := item.path.parent.name) in LONGEST else len(LONGEST)
         )
     )
+    for item in items:
+        guard = item.get_closest_marker("guard_seconds")
+        if guard is not None:  # the guard's own message comes first
+            item.add_marker(pytest.mark.timeout(max(float(guard.args[0]) + 60.0, TIMEOUT_SECONDS)))
     last = [item for item in items if item.path.name == "test_edges.py"]
     if last:
         whole = _is_whole(config) and not hasattr(config, "workeroutput")
@@ -56,6 +65,14 @@ def _is_whole(config: pytest.Config) -> bool:
         config.getoption(name, None)
         for name in ("keyword", "markexpr", "deselect", "lf", "ignore", "ignore_glob")
     )
+
+
+def pytest_configure() -> None:
+    """A shell starts its background jobs with SIGINT ignored, and ignored signals are inherited by every process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for inherited in (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(inherited) is signal.SIG_IGN:
+            signal.signal(inherited, signal.SIG_DFL)
 
 
 def pytest_sessionstart() -> None:

@@ -301,9 +301,9 @@ async def test_only_whoever_holds_a_record_writes_what_became_of_it(url: str) ->
 
 
 async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
-    """A run that waits for news."""
+    """A run that waits for news, longer than these tests let the clock jump."""
     await register(s.engine)
-    run = await begin(operator, workflow="patient", input={})
+    run = await begin(operator, workflow="patient", input={}, timeout="30d")
     async with s.engine.worker(patient):
         await s.engine.scoped(tenant=ACME).run(run).reaches("waiting_external", wait=20)
     return run

@@ -52,6 +52,9 @@ class Faults(msgspec.Struct, kw_only=True):
     """The database cannot be reached for a while."""
     unswept: float = 0.0
     """A process does not sweep for a while."""
+    # Per machine.
+    skewed: float = 0.0
+    """A machine's clock is wrong for good, also after the other faults have stopped."""
 
 
 CALM = Faults()
@@ -75,6 +78,7 @@ _WORST: dict[str, float] = {
     "skew": 0.6,
     "outage": 0.3,
     "unswept": 0.5,
+    "skewed": 0.8,
 }
 
 

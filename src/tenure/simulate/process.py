@@ -30,11 +30,14 @@ SWEEP_IDLE_SECONDS_MAX = 30.0
 
 
 class MachineClock:
-    """A host's clock: the virtual time, plus what it is off by."""
+    """A host's clock: the virtual time, plus what it is off by.
 
-    def __init__(self, loop: SimLoop) -> None:
+    `lasting_us` is what it is off by for good; `offset_us` is what it is off by now."""
+
+    def __init__(self, loop: SimLoop, lasting_us: int = 0) -> None:
         self._loop = loop
-        self.offset_us = 0
+        self.lasting_us = lasting_us
+        self.offset_us = lasting_us
 
     def now_us(self) -> int:
         """Wall time as this machine has it."""
@@ -191,10 +194,10 @@ class Agenda:
                 sleeper.set_result(None)
 
     def _away(self, process: Process) -> float:
-        """Seconds until the next thing is due by this process's clock."""
+        """Seconds until the next thing is due by this process's estimate of the store's time: the sweeper decides by that too."""
         if self._due_us is None:
             return 1e9
-        return (self._due_us - process.clock.now_us()) / SECOND_US
+        return (self._due_us - (process.store.estimate_us() or process.clock.now_us())) / SECOND_US
 
     async def until_due(self, process: Process, idle: float) -> None:
         """Until something may be due for a sweep of this process; at least `idle` seconds."""

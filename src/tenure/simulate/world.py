@@ -147,8 +147,17 @@ class World:
         life = self._lives[name] = self._lives.get(name, 0) + 1
         clock = self._clocks.get(name)
         if clock is None:
-            clock = self._clocks[name] = MachineClock(self.loop)
+            clock = self._clocks[name] = MachineClock(self.loop, self._lasting_skew(name))
         Process(self, name, life, clock, self._lanes).start()
+
+    def _lasting_skew(self, name: str) -> int:
+        """Microseconds that a machine's clock is wrong by for good."""
+        rng = self.rng(f"clock of {name}")
+        if rng.random() >= self.faults.skewed:
+            return 0
+        seconds = rng.choice((-600.0, -60.0, -2.0, 0.5, 5.0, 60.0, 600.0)) * rng.random()
+        self.note(name, f"its clock is {seconds:.3f} s off for good")
+        return int(seconds * SECOND_US)
 
     def serving(self, process: Process) -> None:
         """A process takes requests from now on."""
@@ -211,7 +220,7 @@ class World:
         self.faults = weather.CALM
         self.out_until = 0.0
         for clock in self._clocks.values():
-            clock.offset_us = 0
+            clock.offset_us = clock.lasting_us
         for process in self._serving.values():
             process.unswept_until = 0.0
             process.paused_until = 0.0

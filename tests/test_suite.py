@@ -1,0 +1,55 @@
+"""The suite itself: no test hangs for good, and how the suite was started does not change what it tests."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TIMEOUT_SECONDS
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+
+
+def test_a_process_gets_the_default_signal_dispositions() -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_a_background_job_of_a_shell_tests_the_same() -> None:
+    """A shell starts background jobs with SIGINT ignored."""
+    words = [*PYTEST, __file__, "-k", test_a_process_gets_the_default_signal_dispositions.__name__]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_every_test_has_a_time_limit(pytestconfig: pytest.Config) -> None:
+    assert float(pytestconfig.getini("timeout")) == TIMEOUT_SECONDS
+
+
+def test_a_plain_test_that_hangs_is_stopped(tmp_path: Path) -> None:
+    hangs = tmp_path / "test_hangs.py"
+    hangs.write_text("import os\ndef test_hangs():\n    read, write = os.pipe()\n    os.read(read, 1)\n")
+    words = [
+        *PYTEST,
+        "--rootdir",
+        str(tmp_path),
+        "-o",
+        "timeout=0.5",
+        "-o",
+        "timeout_func_only=true",
+        str(hangs),
+    ]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed" in done.stdout, done.stdout
+    assert "Timeout" in done.stdout
