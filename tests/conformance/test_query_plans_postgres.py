@@ -119,7 +119,7 @@ ARGUMENTS: dict[str, str] = {
     "events_after": "5, 1, 20",
     "payload": "5, 1",
     "resume_checkpoints": "5, 0",
-    "resume_waits": "5, 0",
+    "resume_waits": "5, 0, 0, 20",
     "schedules_due": "500, 20",
     "schedules_of": "'t1', 'a', 20",
     "schedule_named": "'t1', 'a'",

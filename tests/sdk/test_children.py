@@ -9,6 +9,7 @@ import pytest
 
 import tenure
 from tenure.errors import TenureError
+from tenure.sdk import waiting
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
 
@@ -312,3 +313,32 @@ async def test_a_restart_may_come_from_a_branch_and_from_plain_code() -> None:
     async with Lab(whole, plain) as lab:
         assert await (await lab.start(whole, 1)).result() == "the end"
         assert await (await lab.start(plain, 1)).result() == "the end"
+
+
+async def test_collecting_children_that_have_ended_asks_for_many_at_a_time(
+    url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question each would make collecting n children cost n commits, each of which reads all n."""
+    monkeypatch.setattr(waiting, "AHEAD_MAX", 10)
+    ended = asyncio.Event()
+
+    @flow(name="quick-child")
+    async def quick_child(number: int) -> int:
+        return number
+
+    @tenure.step
+    async def until_they_have_ended() -> None:
+        await ended.wait()
+
+    @flow
+    async def parent(n: int) -> int:
+        started = [await tenure.start(quick_child, number) for number in range(n)]
+        await until_they_have_ended()
+        return sum([await each.result() for each in started])
+
+    async with Lab(parent, quick_child, url=url) as lab:
+        run = await lab.start(parent, 24)
+        await lab.settle(leave="until_they_have_ended")
+        ended.set()
+        assert await run.result() == sum(range(24))
+        assert len([event for event in await run.history() if event.kind == "go_on"]) == 3

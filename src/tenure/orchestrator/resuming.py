@@ -13,8 +13,12 @@ import asyncio
 import msgspec
 
 from tenure.kernel.decide.leases import Lease
+from tenure.limits import INTEGER_MAX
 from tenure.store.acting import Acted
 from tenure.store.port import Recorded, Store, Waited
+
+ALL_WAITS = (0, INTEGER_MAX)
+"""The numbers of a step's first and last wait."""
 
 
 class ResumeView(msgspec.Struct, frozen=True):
@@ -31,7 +35,7 @@ async def resume_view(store: Store, lease: Lease) -> ResumeView:
         return ResumeView([], [], [])
     checkpoints, waits, acts = await asyncio.gather(
         store.read("resume_checkpoints", lease.run_id, lease.idx),
-        store.read("resume_waits", lease.run_id, lease.idx),
+        store.read("resume_waits", lease.run_id, lease.idx, *ALL_WAITS),
         store.read("resume_acts", lease.run_id, lease.idx),
     )
     return ResumeView(checkpoints, waits, acts)

@@ -62,8 +62,8 @@ class Line(Protocol):
         """Let go of the lease until one of these settles."""
         ...
 
-    async def waited(self) -> list[Waited]:
-        """All waits of this step with their answers."""
+    async def waited(self, first: int, last: int) -> list[Waited]:
+        """The waits of this step from one number to another, with their answers."""
         ...
 
     async def act(self, ask: Ask) -> Told:

@@ -30,6 +30,8 @@ STOPPED = "STEP_CANCELED"
 """With no tries: how something is recorded that the code gave up; see law 3."""
 SHORT_SECONDS = 5.0
 """A pause below it is waited for here."""
+AHEAD_MAX = 100
+"""Waits that are asked for beyond the one that has settled: code often asks for one after the other."""
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 
@@ -49,6 +51,8 @@ class Waiting(Recording):
         self._waiting: dict[int, list[asyncio.Future[Waited]]] = {}
         self._turns: dict[int, int] = {}
         """How often a wait was waited for."""
+        self._ahead: dict[int, Waited] = {}
+        """Answers that came with another one, before the code has asked for them."""
         self._quiet: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
@@ -144,6 +148,10 @@ class Waiting(Recording):
             if known is not None:
                 await self.turns.take((known.settled_at or 0, no))
                 return known
+        if not self._waiting and not self.turns.awaited:  # else an earlier answer may have to be given first
+            ahead = self._ahead.pop(no, None)
+            if ahead is not None:
+                return ahead
         here.here()  # a task of the code's own that waits is a strand of its own
         waiter: asyncio.Future[Waited] = self._loop.create_future()
         waiters = self._waiting.setdefault(no, [])
@@ -222,7 +230,7 @@ class Waiting(Recording):
             raise
 
     async def _answer(self, no: int) -> Waited:
-        return next(row for row in await self.line.waited() if row.no == no)
+        return (await self.line.waited(no, no))[0]
 
     def rest(self, at_work: int) -> Literal["resting", "unseen", "working"]:
         """`resting` where every strand only lets time pass, but for so many that are in their steps; `unseen` where
@@ -267,7 +275,7 @@ class Waiting(Recording):
             await self.line.sleep(LOOK_SECONDS)
             if self._waiting and self._over is None:
                 with suppress(TenureError):  # the store cannot be asked now: there is a next time
-                    self._settle(await self.line.waited())
+                    self._settle(await self.line.waited(min(self._waiting), max(self._waiting)))
 
     def _let_go(self) -> None:
         if self._busy == 0 and self._waiting and self._over is None and self._letting_go is None:
@@ -277,7 +285,10 @@ class Waiting(Recording):
         try:
             await super().barrier()
             reply = await self.line.suspend(tuple(self._waiting))
-            rows = await self.line.waited() if reply.state == "go_on" else []
+            rows = []
+            if reply.state == "go_on":
+                first = min(reply.settled)
+                rows = await self.line.waited(first, max(*reply.settled, first + AHEAD_MAX))
         except Signal:
             return
         except TenureError as refused:
@@ -295,7 +306,12 @@ class Waiting(Recording):
             self.end(LeaseLost(reply.state))
 
     def _settle(self, rows: list[Waited]) -> None:
+        self._ahead.clear()
         for row in rows:
-            for waiter in self._waiting.get(row.no, ()) if row.state == "settled" else ():
-                if not waiter.done():
-                    waiter.set_result(row)
+            if row.state == "settled":
+                waiters = self._waiting.get(row.no)
+                if waiters is None and len(self._ahead) < AHEAD_MAX:
+                    self._ahead[row.no] = row
+                for waiter in waiters or ():
+                    if not waiter.done():
+                        waiter.set_result(row)

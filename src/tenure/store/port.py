@@ -273,7 +273,7 @@ READS: dict[str, Answer] = {
     "events_after": Event,  # () ; run_id, after_seq, limit
     "payload": Payload,  # () ; run_id, ref
     "resume_checkpoints": Recorded,  # () ; run_id, idx -> all of a step with their outputs, in order of `no`
-    "resume_waits": Waited,  # () ; run_id, idx -> all of a step with their answers, in order of `no`
+    "resume_waits": Waited,  # () ; run_id, idx, first_no, last_no -> those of a step with their answers, in order of `no`
     "all_caps": Cap,  # ()
     "live_usage": Usage,  # () -> live leases of everybody, grouped by tenant and workflow
     "key_holders_twice": RunId,  # () -> runs that share a concurrency key while both are admitted and open

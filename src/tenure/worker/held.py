@@ -151,9 +151,9 @@ class Held:
         """Let go of the lease until one of these settles."""
         return await self._station.say(c.Suspend(**self.head(), waits=waits))
 
-    async def waited(self) -> list[Waited]:
-        """All waits of this step with their answers."""
-        return await self._station.waited(self.lease)
+    async def waited(self, first: int, last: int) -> list[Waited]:
+        """The waits of this step from one number to another, with their answers."""
+        return await self._station.waited(self.lease, first, last)
 
     async def act(self, ask: Ask) -> Told:
         """Have a governor do something. What was begun is held until it has ended, unless the lease is somebody else's."""

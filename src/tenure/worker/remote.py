@@ -59,6 +59,7 @@ _encode = msgspec.json.Encoder().encode
 _MESSAGES = msgspec.json.Decoder(p.MessagesAnswer).decode
 _CLAIMED = msgspec.json.Decoder(p.ClaimAnswer).decode
 _STATE = msgspec.json.Decoder(ps.LeaseState).decode
+_WAITS = msgspec.json.Decoder(list[ps.OpenedWait]).decode
 _ACTED = msgspec.json.Decoder(ps.ActAnswer).decode
 _UPLOADED = msgspec.json.Decoder(p.Uploaded).decode
 
@@ -225,9 +226,10 @@ class RemoteStation:
             [_acted(row) for row in state.acts],
         )
 
-    async def waited(self, lease: Lease) -> list[Waited]:
-        """The waits of a lease's step, with their answers."""
-        return [_waited(row) for row in (await self._state(lease)).waits]
+    async def waited(self, lease: Lease, first: int, last: int) -> list[Waited]:
+        """The waits of a lease's step from one number to another, with their answers."""
+        path = f"/runner/leases/{lease_text(*key_of(lease))}/waits?first={first}&last={last}"
+        return [_waited(row) for row in _WAITS(await self._link.get(path, self._token(lease)))]
 
     async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
         """Have the server's governor do something: policy, secrets and the call stay there."""

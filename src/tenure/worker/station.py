@@ -69,8 +69,8 @@ class Station(Protocol):
         """What the step of a lease has recorded before."""
         ...
 
-    async def waited(self, lease: Lease) -> list[Waited]:
-        """The waits of a lease's step, with their answers."""
+    async def waited(self, lease: Lease, first: int, last: int) -> list[Waited]:
+        """The waits of a lease's step from one number to another, with their answers."""
         ...
 
     async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
@@ -193,9 +193,9 @@ class LocalStation:
         view = await resume_view(self.store, lease)
         return Past(view.checkpoints, view.waits, view.acts)
 
-    async def waited(self, lease: Lease) -> list[Waited]:
-        """The waits of a lease's step, with their answers."""
-        rows: list[Waited] = await self.store.read("resume_waits", lease.run_id, lease.idx)
+    async def waited(self, lease: Lease, first: int, last: int) -> list[Waited]:
+        """The waits of a lease's step from one number to another, with their answers."""
+        rows: list[Waited] = await self.store.read("resume_waits", lease.run_id, lease.idx, first, last)
         return rows
 
     async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:

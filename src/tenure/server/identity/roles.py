@@ -152,6 +152,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "POST /runner/workflows": "runner",
         "POST /runner/claim": "runner",
         "GET /runner/leases/{lease_id}": LEASE,
+        "GET /runner/leases/{lease_id}/waits": LEASE,
         **{
             f"POST /runner/leases/{{lease_id}}/{verb}": LEASE
             for verb in (

@@ -16,7 +16,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.errors import TenureError
-from tenure.limits import ARTIFACT_BYTES_MAX
+from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
 from tenure.server.call import Call
 from tenure.server.runner.runners import CONTENT_TYPE
 from tenure.store.remote import Ticket
@@ -101,6 +101,20 @@ async def lease(
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
     return await runners.state(ticket, with_run=run)
+
+
+@get("/runner/leases/{lease_id:str}/waits", summary="What a lease's step waits and waited for")
+async def lease_waits(
+    request: Call,
+    lease_id: FromPath[str],
+    first: Annotated[int, QueryParameter(description="The lowest number.", ge=0, le=INTEGER_MAX)] = 0,
+    last: Annotated[
+        int, QueryParameter(description="The highest number.", ge=0, le=INTEGER_MAX)
+    ] = INTEGER_MAX,
+) -> list[ps.OpenedWait]:
+    """Its waits from one number to another, with their answers."""
+    ticket = await _holder(request, lease_id)
+    return await request.service.runners.waits(ticket, first, last)
 
 
 def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
@@ -194,6 +208,7 @@ HANDLERS = [
     claim,
     messages,
     lease,
+    lease_waits,
     *(_verb(verb, body) for verb, body in p.MESSAGES.items()),
     act,
     actions,

@@ -37,6 +37,7 @@ from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.orchestrator.outbox import UNDO_VERSION, UNDO_WORKFLOW
+from tenure.orchestrator.resuming import ALL_WAITS
 from tenure.sdk import codec
 from tenure.server.identity.principals import Principal
 from tenure.server.problems import named
@@ -343,7 +344,7 @@ class Runners:
         lease, read = lease_of(held), self._engine.store.read
         checkpoints, waits, acts, inbox = await asyncio.gather(
             read("resume_checkpoints", held.run_id, held.idx),
-            read("resume_waits", held.run_id, held.idx),
+            read("resume_waits", held.run_id, held.idx, *ALL_WAITS),
             read("resume_acts", held.run_id, held.idx),
             read("inbox_of", held.run_id),
         )
@@ -357,6 +358,14 @@ class Runners:
             run=await self._run(lease) if with_run else None,
             now=moment(held.now_us),
         )
+
+    async def waits(self, ticket: Ticket, first: int, last: int) -> list[ps.OpenedWait]:
+        """The waits of a lease's step from one number to another, with their answers."""
+        held = await self.look(ticket)
+        if held.over_since is not None:
+            raise _stale(held)
+        rows = await self._engine.store.read("resume_waits", held.run_id, held.idx, first, last)
+        return [waited_of(row) for row in rows]
 
     async def _run(self, lease: Lease) -> ps.RunFacts:
         input_, outputs, facts = await self._engine.station.outputs(lease)

@@ -731,7 +731,7 @@ left join lateral (
 where c.run_id = $1 and c.idx = $2 order by c.no
 
 -- name: resume_waits
--- What a step waits and waited for, with the answers: an event's payload, a person's reason, a child's end. A child's
+-- What a step waits and waited for, by a range of numbers, with the answers: an event's payload, a person's reason, a child's end. A child's
 -- id is its wait's name.
 select w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
     a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
@@ -754,4 +754,4 @@ left join lateral (
     where t.run_id = r.id and t.ref = r.output_ref and r.status = 'succeeded' offset 0) o on true
 left join lateral (
     select body from payload t where t.run_id = r.id and t.ref = r.error_ref offset 0) e on true
-where w.run_id = $1 and w.idx = $2 order by w.no
+where w.run_id = $1 and w.idx = $2 and w.no between $3 and $4 order by w.no

@@ -805,7 +805,7 @@ from checkpoint as c left join payload as p on p.run_id = c.run_id and p.ref = c
 where c.run_id = ?1 and c.idx = ?2 order by c.no
 
 -- name: resume_waits
--- What a step waits and waited for, with the answers: an event's payload, a person's reason, a child's end. A child's
+-- What a step waits and waited for, by a range of numbers, with the answers: an event's payload, a person's reason, a child's end. A child's
 -- id is its wait's name.
 select
     w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
@@ -818,4 +818,4 @@ left join child as k on w.kind = 'child' and k.run_id = w.run_id and k.child_id 
 left join run as r on r.id = k.child_id and r.finished_at is not null
 left join payload as o on o.run_id = r.id and o.ref = r.output_ref and r.status = 'succeeded'
 left join payload as e on e.run_id = r.id and e.ref = r.error_ref
-where w.run_id = ?1 and w.idx = ?2 order by w.no
+where w.run_id = ?1 and w.idx = ?2 and w.no between ?3 and ?4 order by w.no
