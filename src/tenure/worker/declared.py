@@ -22,6 +22,7 @@ from tenure.declared.commands import run_command
 from tenure.kernel import capability
 from tenure.kernel.commands import StartChild
 from tenure.orchestrator import spans
+from tenure.orchestrator.resuming import ALL_WAITS
 from tenure.sdk import codec, here
 from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
@@ -74,14 +75,14 @@ class Declared:
     async def _child(self, name: str, body: bytes | None) -> bytes | None:
         """Start another workflow, and let go until it has ended."""
         held = self._held
-        waits = await held.waited() if held.lease.n > 1 else []
+        waits = await held.waited(*ALL_WAITS) if held.lease.n > 1 else []
         known = next((row for row in waits if row.label == LABEL), None)
         if known is None or known.state == "open":
             no = known.no if known is not None else await self._start(name, body)
             reply = await held.suspend((no,))
             if reply.state == "suspended":
                 raise Suspended("its child runs")
-            known = next(row for row in await held.waited() if row.label == LABEL)
+            [known] = await held.waited(no, no)
         if known.child_outcome != "succeeded":
             error = None if known.child_error is None else known.child_error.decode(errors="replace")
             raise ChildFailed(known.name, known.child_outcome or "ended", known.child_code or "?", error)
