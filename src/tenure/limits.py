@@ -8,6 +8,8 @@ CHECKPOINT_OUTPUT_BYTES_MAX = 512
 """Outputs kept in the row of their checkpoint; longer ones are payloads of their own."""
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024
 """Payloads kept beside the database, among the artifacts."""
+ARTIFACTS_PER_RUN_MAX = 10_000
+"""Named files of a run, of all its attempts together."""
 METADATA_BYTES_MAX = 64 * 1024
 META_BYTES_MAX = 4 * 1024
 """What a checkpoint says about itself: agent, tokens, duration, cost."""

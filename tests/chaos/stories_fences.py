@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from tenure import ids
 from tenure.embedded import StepSpec
-from tests.embedded.stage import stage
+from tenure.kernel.decide import facts
+from tenure.kernel.decide.leases import Lease
+from tenure.kernel.service import Artifact
+from tenure.store.remote import put_artifact
+from tests.embedded.stage import Stage, stage
+from tests.simulation.planted import Change
 
 
 async def statement_changes_no_status(folder: Path) -> None:
@@ -16,3 +24,57 @@ async def statement_changes_no_status(folder: Path) -> None:
         said = await engine.mark_reported(run, actor="ada")
         seen = await engine.get(run)
         assert (seen.shown, seen.reported_statement) == ("SUCCESS", said)
+
+
+async def _upload(engine: Stage, lease: Lease, body: bytes) -> Artifact:
+    """As a runner's upload does: the bytes first, then the row."""
+    await engine.artifacts.put(body, ids.run_text(lease.run_id))
+    row = Artifact(
+        run_id=lease.run_id,
+        name="app.tar",
+        idx=lease.idx,
+        n=lease.n,
+        late=False,
+        tenant=engine.tenant,
+        step=lease.name,
+        worker="bob",
+        size=len(body),
+        digest=f"sha256:{sha256(body).hexdigest()}",
+        content_type="application/x-tar",
+        at=0,
+        events=0,
+    )
+    return await put_artifact(engine.store, row, late_seconds=600)
+
+
+async def late_file_lies_beside_the_accepted_one(folder: Path) -> None:
+    """A lease that has ended changes no file of a run that succeeded."""
+    async with stage(f"sqlite:{folder / 'story.db'}") as engine:
+        run = await engine.create("w", [StepSpec(name="build")])
+        lease = await engine.claim()
+        await _upload(engine, lease, b"accepted")
+        await engine.complete(lease)
+        await _upload(engine, lease, b"late")
+        assert await engine.artifact(run, "app.tar") == b"accepted"
+        assert [one.state for one in await engine.list_artifacts(run)] == ["accepted", "late"]
+
+
+BUGS: dict[str, Any] = {
+    "artifact-not-fenced": (
+        "a lease that has ended replaces the file that was accepted",
+        (Change(put_artifact, "late=ended is not None", "late=False"),),
+        late_file_lies_beside_the_accepted_one,
+    ),
+    "statement-shown-as-reported": (
+        "somebody's word that a run was reported makes it REPORTED",
+        (
+            Change(
+                facts.state_reported,
+                "spec = d.edit(spec)",
+                "spec = d.edit(spec)\n        d.edit_run().reported_at = d.now",
+            ),
+        ),
+        statement_changes_no_status,
+    ),
+}
+"""What is wrong, how, and the story that notices it: see `planted_bugs.PLANTED_BUGS`."""

@@ -1,12 +1,13 @@
 """`tenure runs revoke`, `label` and `reported`."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from tests.cli.shell import Tenure, in_folder
-from tests.cli.working import hold, work
+from tests.cli.working import hold, upload, work
 
 CREATE = ("runs", "create", "--workflow", "w", "--plan", "one.json", "--profile", "delta-ci", "--by", "ci")
 
@@ -59,6 +60,24 @@ def test_a_statement_that_an_end_was_reported_is_shown_and_changes_no_status(ten
     assert "CANCELED in delta-ci" in told
     assert f"by {me} at" in told
     assert tenure("runs", "events", run, "--json").json()[-1]["kind"] == "report_stated"
+
+
+def test_the_files_of_a_run_are_listed_and_read(tenure: Tenure, tmp_path: Path) -> None:
+    run = tenure(*CREATE).out.strip()
+    assert tenure("runs", "artifacts", run).out == "no artifacts\n"
+    assert hold() == "build"
+    assert asyncio.run(upload("tenure.db", run, "logs/build.txt", b"built")) == [False]
+    listed = tenure("runs", "artifacts", run, "--json").json()["artifacts"]
+    assert [(one["name"], one["step"], one["attempt"], one["state"]) for one in listed] == [
+        ("logs/build.txt", "build", 1, "pending")
+    ]
+    assert "logs/build.txt" in tenure("runs", "artifacts", run).out
+    assert tenure("runs", "artifacts", run, "logs/build.txt").out == "built"
+    to = tmp_path / "copy.txt"
+    where = ("--step", "build", "--attempt", "1", "--in-time", "--to", str(to))
+    assert tenure("runs", "artifacts", run, "logs/build.txt", *where).code == 0
+    assert to.read_bytes() == b"built"
+    assert "ARTIFACT_NOT_FOUND" in tenure("runs", "artifacts", run, "other.txt").err
 
 
 @pytest.mark.parametrize("verb", ["resume", "rerun", "label"])

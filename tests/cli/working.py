@@ -1,12 +1,16 @@
 """Being the worker of a plan, step by step: for tests of what the shell shows of it."""
 
 import asyncio
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
+from tenure import ids
 from tenure.embedded import Engine
 from tenure.kernel.commands import Complete, Context, Fail
+from tenure.kernel.service import Artifact
+from tenure.store.remote import put_artifact
 from tests.embedded.stage import head, queues
 
 
@@ -45,3 +49,32 @@ def hold(db: str = "tenure.db") -> str:
             return lease.name
 
     return asyncio.run(taken())
+
+
+async def upload(db: str, run: str, name: str, body: bytes) -> list[bool]:
+    """Record a file of each attempt that has a lease, as a runner's upload does; whether each is late."""
+    async with Engine(db, sweep=False) as engine:
+        number = ids.run_int(run)
+        await engine.artifacts.put(body, run)
+        digest, late = f"sha256:{sha256(body).hexdigest()}", []
+        for held in await engine.store.read("attempts_of", number):
+            step = next(
+                one.name for one in await engine.store.read("steps_of", number) if one.idx == held.idx
+            )
+            row = Artifact(
+                number,
+                name,
+                held.idx,
+                held.n,
+                False,
+                held.tenant,
+                step,
+                held.owner,
+                len(body),
+                digest,
+                "text/plain",
+                0,
+                0,
+            )
+            late.append((await put_artifact(engine.store, row, late_seconds=600)).late)
+        return late

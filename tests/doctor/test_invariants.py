@@ -14,6 +14,7 @@ from tenure.doctor.whole import WHOLE_CHECKS, Leases, Start, Wrote
 from tenure.kernel.governance import Evidence
 from tenure.kernel.governed import Receipt
 from tenure.kernel.model import Attempt, Cap, Outbox, Payload, Step
+from tenure.kernel.service import Artifact
 from tests.doctor import healthy
 from tests.doctor.healthy import Body, rechain, rewrite
 from tests.kernel.driver import BEGIN_US, Story
@@ -1331,6 +1332,54 @@ def writes_that_were_not_counted(bundle: Bundle) -> None:
 @breaks("I50", healthy.acted)
 def a_receipt_of_another_tenant(bundle: Bundle) -> None:
     receipt(bundle, "a#1").tenant = "beta"
+
+
+# ---------------------------------------------------------------------------------------------- artifacts
+
+
+def artifact(bundle: Bundle, n: int, *, late: bool, events: int, seconds: float) -> Artifact:
+    """A file of an attempt of `build`, recorded when the run had so many events."""
+    held, run = attempt(bundle, "build", n), bundle.run
+    row = Artifact(
+        run.id, "app.tar", held.idx, n, late, run.tenant, "build", held.owner, 1, "sha256:" + "0" * 64, "text/plain",
+        BEGIN_US + us(seconds), events,
+    )  # fmt: skip
+    bundle.artifacts.append(row)
+    return row
+
+
+def test_files_in_time_and_late_ones_are_healthy() -> None:
+    bundle = healthy.retried().bundle().copied()
+    last = bundle.run.version
+    artifact(bundle, 1, late=False, events=2, seconds=1)
+    artifact(bundle, 1, late=True, events=last, seconds=700)
+    artifact(bundle, 2, late=True, events=last, seconds=602)
+    assert check_run(bundle, now=LATER_US) == []
+
+
+@breaks("I56", healthy.retried)
+def a_file_of_an_ended_lease_that_is_not_marked(bundle: Bundle) -> None:
+    artifact(bundle, 2, late=False, events=bundle.run.version, seconds=601.5)
+
+
+@breaks("I56", healthy.retried)
+def a_file_in_time_that_is_marked_late(bundle: Bundle) -> None:
+    artifact(bundle, 1, late=True, events=2, seconds=1)
+
+
+@breaks("I56", healthy.retried)
+def a_file_of_somebody_without_the_lease(bundle: Bundle) -> None:
+    artifact(bundle, 1, late=False, events=2, seconds=1).worker = "w_stranger"
+
+
+@breaks("I56", healthy.retried)
+def a_file_of_an_attempt_that_was_never_made(bundle: Bundle) -> None:
+    artifact(bundle, 1, late=False, events=2, seconds=1).n = 7
+
+
+@breaks("I56", healthy.retried)
+def a_file_of_another_step(bundle: Bundle) -> None:
+    artifact(bundle, 1, late=False, events=2, seconds=1).step = "lint"
 
 
 # ---------------------------------------------------------------------------------------------- the table

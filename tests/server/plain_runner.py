@@ -167,13 +167,13 @@ class Job:
 
     def upload(self, name: str, body: bytes, kind: str = "application/octet-stream") -> dict[str, Any]:
         """Upload a file."""
-        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name)}"
+        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name, safe='')}"
         found: dict[str, Any] = self.runner.ask("PUT", path, self.lease["token"], body, kind)
         return found
 
     def download(self, name: str) -> bytes:
         """Download a file of the run."""
-        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name)}"
+        path = f"/runner/leases/{self.lease['id']}/artifacts/{urllib.parse.quote(name, safe='')}"
         found: bytes = self.runner.ask("GET", path, self.lease["token"])
         return found
 

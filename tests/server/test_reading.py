@@ -1,16 +1,11 @@
 """Runs and their parts, read over HTTP."""
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 import pytest
 
 import tenure
-from tenure import ids
-from tenure.kernel.service import Artifact
-from tenure.store.remote import put_artifact
 from tests.server.stage import Site, problem, site
 
 
@@ -100,48 +95,6 @@ async def test_a_step_key_with_a_slash_is_one_segment(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (404, "STEP_NOT_FOUND")
         answer = await viewer.get(f"/runs/{run}%2F..%2Fx/steps/a/attempts")
         assert (answer.status_code, problem(answer)) == (404, "RUN_NOT_FOUND")
-
-
-async def _upload(s: Site, run: str, name: str, kind: str, body: bytes) -> None:
-    """As a runner's upload does; the page came too late."""
-    named = msgspec.json.decode(await s.engine.artifacts.put(body, run))
-    digest, late = named["$tenure.artifact"], name == "page.html"
-    row = Artifact(ids.run_int(run), name, "acme", "a", 1, len(body), digest, kind, 0, late)
-    await put_artifact(s.engine.store, row)
-
-
-@pytest.mark.clause("DCI-12")
-async def test_a_late_upload_is_read_with_its_mark_and_never_executed(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
-    async with site(url) as s:
-        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
-        run = await engine.create("w", [{"name": "a"}])
-        files = {
-            "logs/build.txt": ("text/plain", b"first\n"),
-            "page.html": ("text/html\r\nX-Evil: 1", b"<script>"),
-        }
-        for name, (kind, body) in files.items():
-            await _upload(s, run, name, kind, body)
-        listed = (await viewer.get(f"/runs/{run}/artifacts")).json()["items"]
-        assert [(one["name"], one["size"], one["late"]) for one in listed] == [
-            ("logs/build.txt", 6, False),
-            ("page.html", 8, True),
-        ]
-        for name, (kind, body) in files.items():
-            got = await viewer.get(f"/runs/{run}/artifacts/{quote(name, safe='')}")
-            assert got.content == body
-            assert got.headers["content-disposition"].startswith("attachment")
-            assert got.headers["x-content-type-options"] == "nosniff"
-            assert "x-evil" not in got.headers
-            if kind == "text/plain":
-                assert got.headers["content-type"].startswith(kind)
-            again = await viewer.get(got.url, headers={"If-None-Match": got.headers["etag"]})
-            assert (again.status_code, again.content) == (304, b"")
-        for name in ("nothing", "..%2f..%2fetc%2fpasswd", "logs%2F..%2Fpage.html", "%00"):
-            answer = await viewer.get(f"/runs/{run}/artifacts/{name}")
-            assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND"), name
 
 
 @pytest.mark.clause("APR-11")

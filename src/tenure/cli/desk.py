@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
     from tenure.embedded.undoing import Undone, UndoView
+    from tenure.orchestrator.artifact_views import ArtifactView
     from tenure.orchestrator.receipts import ReceiptView
     from tenure.orchestrator.spending import By, RunCosts, SpendingView
     from tenure.orchestrator.tries import TryView
@@ -186,6 +187,22 @@ class Desk(Protocol):
 
     async def mark_reported(self, run_id: str, *, actor: str | None = None) -> Statement:
         """Record somebody's word that the world was told how it ended."""
+        ...
+
+    async def list_artifacts(self, run_id: str) -> list[ArtifactView]:
+        """The files of it."""
+        ...
+
+    async def artifact(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> bytes:
+        """A file of it."""
         ...
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure.cli import steering
+from tenure.cli import artifacts, steering
 from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import (
     AsJson,
@@ -74,6 +74,7 @@ _app = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     steering.register(_app)
+    artifacts.register(_app)
     app.add_typer(_app)
 
 

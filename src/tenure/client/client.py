@@ -24,6 +24,8 @@ from tenure.client.undoing import RemoteUndoing
 from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
 from tenure.embedded.looking import Delivered, LogView, WorkflowView
 from tenure.errors import TenureError
+from tenure.kernel.artifact_rules import name_problem
+from tenure.orchestrator.artifact_views import ArtifactView
 from tenure.orchestrator.tries import TryView
 from tenure.orchestrator.views import Statement
 
@@ -158,9 +160,27 @@ class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
             if until is not None and loop.time() >= until:
                 raise TenureError("COMMAND_DEADLINE", f"{run_id} is still {found.get('status')}")
 
-    async def artifact(self, run_id: str, name: str) -> bytes:
-        """A named file of it."""
-        return (await self._to.ask("GET", f"{_run(run_id)}/artifacts/{quote(name, safe='')}")).content
+    async def list_artifacts(self, run_id: str) -> list[ArtifactView]:
+        """The files that its runners have uploaded, by name, step and attempt; those that came late too."""
+        return await self._to.pages(f"{_run(run_id)}/artifacts", ArtifactView)
+
+    async def artifact(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> bytes:
+        """The accepted file of this name; ARTIFACT_AMBIGUOUS where several steps have one: name the step, and the attempt."""
+        problem = name_problem(name)
+        if problem is not None:  # as it stands it would be another path
+            raise TenureError("ARTIFACT_NOT_FOUND", problem)
+        asked = {"step": step, "attempt": attempt, "late": None if late is None else str(late).lower()}
+        params = {key: value for key, value in asked.items() if value is not None}
+        path = f"{_run(run_id)}/artifacts/{quote(name, safe='')}"
+        return (await self._to.ask("GET", path, params=params)).content
 
     async def stream(
         self, *, run: str | None = None, types: Collection[str] = (), after: str | None = None

@@ -24,6 +24,7 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
+from tenure.kernel.service import Artifact
 
 R = TypeVar("R", bound=Row)
 
@@ -48,6 +49,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     purses: list[Purse] = []
     """One, or none."""
     cost_lines: list[CostLine] = []
+    artifacts: list[Artifact] = []
     evidence: list[Evidence] = []
     """What was sealed of it. It lies beside the run, and outlives it."""
 
@@ -70,6 +72,7 @@ class Bundle(msgspec.Struct, kw_only=True):
             receipts=_copies(self.receipts),
             purses=_copies(self.purses),
             cost_lines=_copies(self.cost_lines),
+            artifacts=_copies(self.artifacts),
             evidence=_copies(self.evidence),
         )
 

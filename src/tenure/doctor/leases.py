@@ -76,6 +76,34 @@ def fence_grows(view: View) -> Iterator[Finding]:
             yield step_row(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
 
 
+@checks("I56")
+def artifacts_in_time_are_older_than_the_end_of_their_lease(view: View) -> Iterator[Finding]:
+    """A file in time was recorded before the event that ended its lease, a late one after it or after the lease's expiry; both by
+    the worker that held the lease."""
+    ended = {
+        (taken.idx, taken.n): taken.seq
+        for taken in view.taken
+        for machine, _, after, _ in taken.edges
+        if machine == "lease" and after not in LIVE_LEASE
+    }
+    attempts = {(row.idx, row.n): row for row in view.bundle.attempts}
+    for row in view.bundle.artifacts:
+        place, attempt = f"artifact {row.name!r} of {row.idx}/{row.n}", attempts.get((row.idx, row.n))
+        if attempt is None or row.idx not in view.steps:
+            yield place, "belongs to no attempt"
+            continue
+        end = ended.get((row.idx, row.n))
+        over = (end is not None and end <= row.events) or row.at >= attempt.expires_at
+        if over and not row.late:
+            yield place, "was recorded after its lease had ended, and is not marked late"
+        if row.late and not over:
+            yield place, "is marked late, and its lease was live"
+        if row.worker != attempt.owner:
+            yield place, f"was uploaded by {row.worker!r}; the lease was held by {attempt.owner!r}"
+        if row.tenant != view.run.tenant or row.step != view.steps[row.idx].name:
+            yield place, "names another tenant or step than its run"
+
+
 def _messages(view: View) -> Iterator[tuple[Event, int, int | None]]:
     """Every accepted message as (event, step, attempt); None where it does not name its attempt."""
     by_edges = {

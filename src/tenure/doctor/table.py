@@ -130,8 +130,7 @@ _LINES = (
     Invariant(
         "I56",
         "an accepted artifact is never changed by a lease that has ended; a late one is kept beside it, marked",
-        "elsewhere",
-        "the tests of artifacts",
+        "run",
     ),
     Invariant(
         "I57",

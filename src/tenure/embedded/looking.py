@@ -16,6 +16,14 @@ from tenure.govern.ledger.book import Book
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.model import Wait
+from tenure.limits import ARTIFACTS_PER_RUN_MAX
+from tenure.orchestrator.artifact_views import (
+    ArtifactView,
+    artifact_view,
+    find_artifact,
+    list_artifacts,
+    reference_to,
+)
 from tenure.orchestrator.documents import document
 from tenure.orchestrator.tries import TryView
 from tenure.orchestrator.views import RunLine, decoded, moment
@@ -159,6 +167,28 @@ class Looking:
         return Delivered(
             taken=bool(answer["taken"]), again=bool(answer["again"]), awaited=tuple(dict.fromkeys(names))
         )
+
+    async def list_artifacts(self, run_id: str) -> list[ArtifactView]:
+        """The files that its runners have uploaded, by name, step and attempt; those that came late too."""
+        engine, number = self._engine, ids.run_int(run_id)
+        await engine.views.row(number)  # another tenant's is none
+        lines = await list_artifacts(engine.store, number, limit=ARTIFACTS_PER_RUN_MAX)
+        return [artifact_view(line) for line in lines]
+
+    async def artifact(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> bytes:
+        """The accepted file of this name; ARTIFACT_AMBIGUOUS where several steps have one: name the step, and the attempt."""
+        engine, number = self._engine, ids.run_int(run_id)
+        await engine.views.row(number)
+        line = await find_artifact(engine.store, number, name, step=step, attempt=attempt, late=late)
+        return await engine.artifacts.get(reference_to(line))
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Seal and delete a finished run with its history and payloads, for good."""

@@ -118,6 +118,11 @@ CODES: dict[str, ErrorSpec] = {
     "ARTIFACT_NOT_FOUND": spec(
         404, "The run has no such artifact.", "List them with GET /runs/{id}/artifacts."
     ),
+    "ARTIFACT_AMBIGUOUS": spec(
+        409,
+        "Several steps of the run have an artifact of this name.",
+        "Name the one that is meant with `?step=NAME&attempt=N`; GET /runs/{id}/artifacts lists them.",
+    ),
     "SECRET_UNAVAILABLE": spec(
         500,
         "A secret's reference leads nowhere here.",

@@ -273,23 +273,28 @@ class RemoteLease(Row, gc=False):
 
 
 class Artifact(Row, gc=False):
-    """A named file of a run; its bytes lie in the artifact store by their digest."""
+    """A named file of an attempt; its bytes lie in the artifact store by their digest."""
 
     table: ClassVar[str] = "artifact"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "name")
+    key: ClassVar[tuple[str, ...]] = ("run_id", "name", "idx", "n", "late")
 
     run_id: int
     name: str
+    idx: int
+    n: int
+    """The attempt that uploaded it: its fence."""
+    late: bool
+    """Uploaded after its lease had ended."""
     tenant: str
     step: str
-    n: int
-    """The attempt that uploaded it."""
+    worker: str
+    """Who uploaded it."""
     size: int
     digest: str
     content_type: str
     at: int
-    late: bool
-    """Uploaded after its lease had ended."""
+    events: int
+    """How many events the run had: a file in time is older than the event that ended its lease."""
 
 
 SERVICE: dict[str, type[Row]] = {

@@ -121,8 +121,10 @@ async def load_bundle(store: Reader, run_id: int) -> Bundle | None:
             return None
         run: Run = found[0]
         spec = await store.read("get_spec", run_id)
+        artifacts = await store.read("artifact_rows_of", run_id)  # before the attempts: expiries only grow
         bundle = Bundle(
             run=run,
+            artifacts=artifacts,
             spec=spec[0] if spec else None,
             steps=await store.read("steps_of", run_id),
             attempts=await store.read("attempts_of", run_id),  # after the steps: expiries only grow

@@ -2,7 +2,8 @@
 
 Laws:
 1. They are percent-encoded into one segment by who asks (`plan%2Freview%232`), and decoded here, once.
-2. An encoded slash never divides a path: routes are found by the segments as they were sent.
+2. An encoded slash never divides a path: routes are found by the segments as they were sent. The name of an artifact is the rest of
+   its path, so that there both forms are the same name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def segment(scope: Any, place: int) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     parts = [part for part in raw.decode("ascii", "replace").partition("?")[0].split("/") if part]
     return unquote(parts[place])
+
+
+def rest_of_path(scope: Any, place: int) -> str:
+    """Everything from a place on, decoded: of `/runs/ID/artifacts/logs/build.txt` the name is from 3 on. Slashes may be sent as they
+    are or encoded."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    parts = raw.decode("ascii", "replace").partition("?")[0].removeprefix("/").split("/")
+    return unquote("/".join(parts[place:]))
 
 
 def step_key(scope: Any) -> str:

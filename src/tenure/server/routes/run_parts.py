@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,19 +13,27 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, QueryParameter
 
 from tenure import ids
-from tenure.artifacts import Reference
 from tenure.embedded import EventView, StepView, Why
 from tenure.embedded.looking import LogView, log_view
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.beside import LogLine
-from tenure.kernel.service import Artifact
+from tenure.limits import NAME_CHARS_MAX
 from tenure.orchestrator import documents
+from tenure.orchestrator.artifact_views import (
+    BEFORE_ALL,
+    ArtifactPlace,
+    ArtifactView,
+    artifact_view,
+    find_artifact,
+    list_artifacts,
+    place_of_line,
+    reference_to,
+)
 from tenure.orchestrator.parts import AttemptView, CheckpointView, attempts_of, checkpoints_of, known_step
-from tenure.orchestrator.step_views import moment
 from tenure.orchestrator.tries import TryView
 from tenure.server.call import Call
-from tenure.server.http.segments import segment, step_key
+from tenure.server.http.segments import rest_of_path, step_key
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.routes.runs import ProfileName
 from tenure.server.runs.pieces import piece
@@ -33,22 +41,16 @@ from tenure.server.runs.pieces import piece
 After = Annotated[
     int, QueryParameter(ge=0, le=(1 << 31) - 1, description="Only what comes after this number.")
 ]
+ArtifactStep = Annotated[str | None, QueryParameter(description="Of this step.", max_length=NAME_CHARS_MAX)]
+ArtifactAttempt = Annotated[
+    int | None, QueryParameter(ge=1, le=(1 << 31) - 1, description="Of this attempt.")
+]
+ArtifactLate = Annotated[
+    bool | None,
+    QueryParameter(description="true: what came after the lease's end; false: what came in time."),
+]
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,80}/[A-Za-z0-9!#$&^_.+-]{1,80}(?:; ?charset=[A-Za-z0-9-]{1,40})?")
 _CHUNK = 1_000
-
-
-class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
-    """A named file of a run."""
-
-    name: str
-    step: str
-    attempt: int
-    size: int
-    digest: str
-    content_type: str
-    uploaded_at: datetime
-    late: bool
-    """Uploaded after its lease had ended: kept as evidence, and it changed nothing."""
 
 
 @get("/runs/{run_id:str}/steps", summary="The steps of a run")
@@ -197,69 +199,65 @@ async def get_why(request: Call, run_id: FromPath[str]) -> Why:
 # ---------------------------------------------------------------------------------------------- artifacts
 
 
-def _artifact(row: Artifact) -> ArtifactView:
-    return ArtifactView(
-        name=row.name,
-        step=row.step,
-        attempt=row.n,
-        size=row.size,
-        digest=_digest(row),
-        content_type=row.content_type,
-        uploaded_at=moment(row.at),
-        late=row.late,
-    )
-
-
-def _digest(row: Artifact) -> str:
-    return row.digest if row.digest.startswith("sha256:") else f"sha256:{row.digest}"
-
-
 @get("/runs/{run_id:str}/artifacts", summary="The artifacts of a run")
-async def list_artifacts(
+async def list_run_artifacts(
     request: Call, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[ArtifactView]:
-    """By name."""
+    """By name, step and attempt; those that came late too."""
     number = (await request.engine.views.row(ids.run_int(run_id))).id
     at = (request.who.tenant, f"artifacts {run_id}", None)
-    place = [""] if cursor is None else place_of(cursor, *at)
-    if len(place) != 1 or not isinstance(place[0], str) or not place[0].isprintable():
-        raise TenureError("CURSOR_INVALID")
-    found: list[Artifact] = await request.engine.store.read("artifacts_of", number, place[0], limit + 1)
+    after = BEFORE_ALL if cursor is None else _artifact_place(place_of(cursor, *at))
+    found = await list_artifacts(request.engine.store, number, after=after, limit=limit + 1)
     items = found[:limit]
     return Page(
-        items=[_artifact(row) for row in items],
-        next_cursor=cursor_of(*at, [items[-1].name]) if len(found) > limit else None,
+        items=[artifact_view(line) for line in items],
+        next_cursor=cursor_of(*at, list(place_of_line(items[-1]))) if len(found) > limit else None,
     )
+
+
+def _artifact_place(place: list[Any]) -> ArtifactPlace:
+    try:
+        name, idx, n, late = msgspec.convert(place, tuple[str, int, int, bool])
+    except msgspec.ValidationError as wrong:
+        raise TenureError("CURSOR_INVALID") from wrong
+    if not name.isprintable() or not (0 <= idx < 1 << 31 and 0 <= n < 1 << 31):
+        raise TenureError("CURSOR_INVALID")
+    return name, idx, n, late
 
 
 @get(
-    "/runs/{run_id:str}/artifacts/{name:str}",
+    "/runs/{run_id:str}/artifacts/{name:path}",
     summary="An artifact's bytes",
     media_type="*/*",
     responses={304: ResponseSpec(data_container=None, description="It has this digest still")},
 )
-async def get_artifact(request: Call, run_id: FromPath[str], name: FromPath[str]) -> Response[bytes]:
-    """Always to be saved, never to be shown in place: what it holds is a runner's, not ours."""
+async def get_artifact(
+    request: Call,
+    run_id: FromPath[str],
+    name: FromPath[Path],
+    step: ArtifactStep = None,
+    attempt: ArtifactAttempt = None,
+    late: ArtifactLate = None,
+) -> Response[bytes]:
+    """The accepted file of this name. Where several steps have one: 409 ARTIFACT_AMBIGUOUS. Always to be saved, never to be shown
+    in place: what it holds is a runner's, not ours."""
+    del name  # routing decodes it; this is as it was sent
     number = (await request.engine.views.row(ids.run_int(run_id))).id
-    name = segment(request.scope, 3)
-    rows: list[Artifact] = []
-    if name.isprintable():  # no other name was ever taken
-        rows = await request.engine.store.read("artifact_named", number, name)
-    if not rows:
-        raise TenureError("ARTIFACT_NOT_FOUND", f"{run_id} has no artifact {name!r}")
-    row = rows[0]
-    tag = f'"{_digest(row)}"'
+    wanted = rest_of_path(request.scope, 3)
+    line = await find_artifact(request.engine.store, number, wanted, step=step, attempt=attempt, late=late)
+    tag = f'"{line.digest}"'
     headers = {
         "ETag": tag,
         "Cache-Control": "private, no-cache",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(row.name.rpartition('/')[2], safe='')}",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(line.name.rpartition('/')[2], safe='')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Tenure-Artifact": f"step={quote(line.step, safe='')}; attempt={line.n}; state={line.state}",
     }
     if request.headers.get("if-none-match") == tag:
         return Response(content=b"", status_code=304, headers=headers)
-    named = msgspec.json.encode(Reference(digest=_digest(row), size=row.size, run=run_id))
-    kind = row.content_type if _TYPE.fullmatch(row.content_type) else "application/octet-stream"
-    return Response(content=await request.engine.artifacts.get(named), media_type=kind, headers=headers)
+    kind = line.content_type if _TYPE.fullmatch(line.content_type) else "application/octet-stream"
+    body = await request.engine.artifacts.get(reference_to(line))
+    return Response(content=body, media_type=kind, headers=headers)
 
 
 HANDLERS = [
@@ -271,6 +269,6 @@ HANDLERS = [
     list_events,
     list_checkpoints,
     get_why,
-    list_artifacts,
+    list_run_artifacts,
     get_artifact,
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from litestar import Response, get, post, put
@@ -18,6 +19,8 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
 from tenure.server.call import Call
+from tenure.server.http.segments import rest_of_path
+from tenure.server.routes.run_parts import ArtifactAttempt, ArtifactLate, ArtifactStep
 from tenure.server.runner.runners import CONTENT_TYPE
 from tenure.store.remote import Ticket
 from tenure.worker import protocol as p
@@ -154,37 +157,44 @@ async def actions(request: Call) -> ps.Actions:
 
 
 @put(
-    "/runner/leases/{lease_id:str}/artifacts/{name:str}",
+    "/runner/leases/{lease_id:str}/artifacts/{name:path}",
     status_code=200,
     summary="Upload an artifact",
     request_max_body_size=ARTIFACT_BYTES_MAX,
 )
-async def upload(request: Call, lease_id: FromPath[str], name: FromPath[str]) -> p.Uploaded:
+async def upload(request: Call, lease_id: FromPath[str], name: FromPath[Path]) -> p.Uploaded:
     """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
     for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
+    del name  # routing decodes it; this is as it was sent
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
     kind = request.headers.get("content-type", "")
-    return await runners.upload(ticket, name, await request.body(), kind)
+    return await runners.upload(ticket, rest_of_path(request.scope, 4), await request.body(), kind)
 
 
 @get(
-    "/runner/leases/{lease_id:str}/artifacts/{name:str}",
+    "/runner/leases/{lease_id:str}/artifacts/{name:path}",
     media_type=CONTENT_TYPE,
     summary="Download an artifact",
 )
 async def download(
     request: Call,
     lease_id: FromPath[str],
-    name: FromPath[str],
+    name: FromPath[Path],
     run: Annotated[
         str | None, QueryParameter(description="Of another run of the tenant: its id.", max_length=100)
     ] = None,
+    step: ArtifactStep = None,
+    attempt: ArtifactAttempt = None,
+    late: ArtifactLate = None,
 ) -> Response[bytes]:
-    """A file of the run by its name, or a payload by its digest (`sha256:<hex>`)."""
+    """A file of the run by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
+    del name  # routing decodes it; this is as it was sent
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
-    return Response(await runners.download(ticket, name, run), media_type=CONTENT_TYPE)
+    wanted = rest_of_path(request.scope, 4)
+    body = await runners.download(ticket, wanted, run, step=step, attempt=attempt, late=late)
+    return Response(body, media_type=CONTENT_TYPE)
 
 
 @post("/runner/register", status_code=200, summary="Say that a worker is here")

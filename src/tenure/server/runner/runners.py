@@ -28,12 +28,14 @@ from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
+from tenure.kernel.artifact_rules import name_problem
 from tenure.kernel.beside import LogLine, RegisteredWorkflow
 from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.model import Inbox
+from tenure.kernel.model import Inbox, Run
 from tenure.kernel.service import Artifact
 from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
+from tenure.orchestrator.artifact_views import find_artifact, reference_to
 from tenure.orchestrator.claims import Claim, RemoteClaim, token_hash
 from tenure.orchestrator.heartbeats import LeaseKey, beat
 from tenure.orchestrator.outbox import UNDO_VERSION, UNDO_WORKFLOW
@@ -412,11 +414,10 @@ class Runners:
     # ------------------------------------------------------------------------------------- artifacts
 
     async def upload(self, ticket: Ticket, name: str, body: bytes, content_type: str) -> p.Uploaded:
-        """Keep a file under a name, or (as `sha256:<hex>`) a payload that is too large for a message."""
-        if not (1 <= len(name) <= NAME_CHARS_MAX and name.isprintable()) or name in (".", ".."):
-            raise TenureError(
-                "INVALID_INPUT", f"an artifact's name has 1 to {NAME_CHARS_MAX} printable characters"
-            )
+        """Keep a file of an attempt under a name, or (as `sha256:<hex>`) a payload that is too large for a message."""
+        problem = name_problem(name)
+        if problem is not None:
+            raise TenureError("INVALID_INPUT", f"{problem}; {name[:80]!r} was given")
         digest = _DIGEST + sha256(body).hexdigest()
         if name.startswith(_DIGEST) and name != digest:
             raise TenureError("INVALID_INPUT", f"the body's digest is {digest}")
@@ -430,30 +431,46 @@ class Runners:
             row = Artifact(
                 run_id=ticket.run_id,
                 name=name,
+                idx=ticket.idx,
+                n=ticket.n,
+                late=late,
                 tenant=ticket.tenant,
                 step=held.name,
-                n=ticket.n,
+                worker=ticket.owner,
                 size=len(body),
                 digest=digest,
                 content_type=kind or CONTENT_TYPE,
                 at=0,
-                late=late,
+                events=0,
             )
-            await put_artifact(self._engine.store, row)
+            late = (await put_artifact(self._engine.store, row, late_seconds=LATE_SECONDS)).late
         return p.Uploaded(
             name=name, size=len(body), digest=digest, late=late, reference=msgspec.json.decode(reference)
         )
 
-    async def download(self, ticket: Ticket, name: str, run: str | None) -> bytes:
+    async def download(
+        self,
+        ticket: Ticket,
+        name: str,
+        run: str | None,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> bytes:
         """A file of a run by its name, or a payload by its digest; of this run or another one of the tenant's."""
         if (await self.look(ticket)).over_since is not None:
             raise TenureError("LEASE_STALE", "the lease has ended")
         text = run or ids.run_text(ticket.run_id)
         if not name.startswith(_DIGEST):
-            rows: list[Artifact] = await self._engine.store.read("artifact_named", _run_id(text), name)
-            if not rows or rows[0].tenant != ticket.tenant:
+            number = _run_id(text)
+            found: list[Run] = await self._engine.store.read("get_run", number)
+            if not found or found[0].tenant != ticket.tenant:
                 raise TenureError("ARTIFACT_NOT_FOUND", f"{text} has no artifact {name[:80]!r}")
-            name = rows[0].digest
+            line = await find_artifact(
+                self._engine.store, number, name, step=step, attempt=attempt, late=late
+            )
+            return await self._engine.artifacts.get(reference_to(line))
         reference = msgspec.json.encode(Reference(digest=name, size=0, run=text))
         await self._doubts.check_reference(ticket.tenant, reference)
         return await self._engine.artifacts.get(reference)

@@ -82,15 +82,18 @@ CREATE INDEX approval_open ON approval USING btree (tenant, requested_at, run_id
 create table artifact (
     run_id bigint not null,
     name text collate "C" not null,
+    idx integer not null,
+    n integer not null,
+    late boolean not null,
     tenant text collate "C" not null,
     step text collate "C" not null,
-    n integer not null,
+    worker text collate "C" not null,
     size bigint not null,
     digest text collate "C" not null,
     content_type text collate "C" not null,
     at bigint not null,
-    late boolean not null,
-    constraint artifact_pkey PRIMARY KEY (run_id, name)
+    events integer not null,
+    constraint artifact_pkey PRIMARY KEY (run_id, name, idx, n, late)
 );
 
 create table attempt (

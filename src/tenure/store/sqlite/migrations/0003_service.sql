@@ -203,13 +203,17 @@ create index remote_lease_claim on remote_lease (claim);
 create table artifact (
     run_id integer not null,
     name text not null,
+    idx integer not null,
+    n integer not null,
+    late integer not null check (late in (0, 1)),
     tenant text not null,
     step text not null,
-    n integer not null,
+    worker text not null,
     size integer not null,
     digest text not null,
     content_type text not null,
     at integer not null,
-    late integer not null check (late in (0, 1)),
-    primary key (run_id, name)
+    events integer not null,
+    -- I56: what is late lies beside what came in time, and attempts never replace each other's files.
+    primary key (run_id, name, idx, n, late)
 ) strict, without rowid;

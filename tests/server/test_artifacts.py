@@ -1,0 +1,314 @@
+"""Artifacts: each belongs to the attempt that uploaded it, and nobody changes what was accepted (I56)."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tenure.client import Client
+from tenure.errors import TenureError
+from tenure.kernel.artifact_rules import state_of
+from tenure.kernel.service import Artifact
+from tenure.store.remote import put_artifact
+from tests.server.stage import Site, problem, site
+from tests.server.test_runner import claim as claimed
+from tests.server.test_runner import say
+from tests.server.test_runner_protocol import acme, later, status
+
+
+@pytest.fixture(autouse=True)
+def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place for artifacts, also beside PostgreSQL."""
+    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
+
+
+async def start(s: Site, plan: list[dict[str, Any]] | None = None) -> str:
+    """A run of these steps."""
+    steps = plan or [{"name": "build", "tool": "build", "retries": 3}]
+    return await acme(s).create("ci", steps, profile="delta-ci")
+
+
+async def claim(s: Site, name: str) -> dict[str, Any]:
+    """The one lease that is to be had."""
+    (lease,) = await claimed(await s.as_("runner"), name, ack=True)
+    return dict(lease)
+
+
+async def upload(
+    s: Site, lease: dict[str, Any], name: str, body: bytes, kind: str = "text/plain"
+) -> httpx.Response:
+    """As a runner uploads a file."""
+    caller = await s.caller(lease["token"])
+    path = f"/runner/leases/{lease['id']}/artifacts/{quote(name, safe='')}"
+    return await caller.put(path, content=body, headers={"Content-Type": kind})
+
+
+def seen(listed: list[Any]) -> list[tuple[str, str, int, str]]:
+    """What a list says of its files."""
+    return [(one.name, one.step, one.attempt, one.state) for one in listed]
+
+
+# ------------------------------------------------------------------------------------ who changes what
+
+
+@pytest.mark.clause("DCI-12")
+async def test_a_lease_that_has_ended_changes_nothing_of_a_run_that_succeeded(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lost = await claim(s, "c1")
+        assert not (await upload(s, lost, "app.tar", b"of attempt 1")).json()["late"]
+        await later(s, 120)
+        won = await claim(s, "c2")
+        assert (await upload(s, lost, "app.tar", b"late 1")).json()["late"]
+        assert not (await upload(s, won, "app.tar", b"of attempt 2")).json()["late"]
+        assert (await say(s, won, "complete", 1)).status_code == 200
+        assert await status(s, run) == "succeeded"
+        for lease, body in ((lost, b"late 2"), (won, b"late 3")):
+            answer = await upload(s, lease, "app.tar", body)
+            assert (answer.status_code, answer.json()["late"]) == (200, True)
+        viewer = await s.as_("viewer")
+        got = await viewer.get(f"/runs/{run}/artifacts/app.tar")
+        assert got.content == b"of attempt 2"
+        assert got.headers["tenure-artifact"] == "step=build; attempt=2; state=accepted"
+        engine = acme(s)
+        listed = await engine.list_artifacts(run)
+        assert seen(listed) == [
+            ("app.tar", "build", 1, "failed"),
+            ("app.tar", "build", 1, "late"),
+            ("app.tar", "build", 2, "accepted"),
+            ("app.tar", "build", 2, "late"),
+        ]
+        bodies = [b"of attempt 1", b"late 2", b"of attempt 2", b"late 3"]
+        for one, body in zip(listed, bodies, strict=True):
+            how: dict[str, Any] = {"step": one.step, "attempt": one.attempt, "late": one.late}
+            assert await engine.artifact(run, "app.tar", **how) == body
+            text = {**how, "late": str(one.late).lower()}
+            assert (await viewer.get(f"/runs/{run}/artifacts/app.tar", params=text)).content == body
+        got = await viewer.get(f"/runs/{run}/artifacts/app.tar?step=build&attempt=1")
+        assert got.content == b"of attempt 1", "what came in time is before what is late"
+
+
+async def test_two_steps_with_one_name_keep_both_and_nobody_guesses(url: str) -> None:
+    async with site(url) as s:
+        run = await start(
+            s, plan=[{"name": "linux", "tool": "build"}, {"name": "mac", "tool": "build", "needs": []}]
+        )
+        leases = await claimed(await s.as_("runner"), "c1", max=2, ack=True)
+        for lease in leases:
+            await upload(s, lease, "report.txt", lease["step"].encode())
+        engine, viewer = acme(s), await s.as_("viewer")
+        path = f"/runs/{run}/artifacts/report.txt"
+        for expected in ("pending", "accepted"):
+            told = await viewer.get(path)
+            assert (told.status_code, problem(told)) == (409, "ARTIFACT_AMBIGUOUS")
+            assert "?step=NAME&attempt=N" in told.json()["error"]["message"]
+            assert "'linux' attempt 1" in told.json()["error"]["message"]
+            with pytest.raises(TenureError, match="ARTIFACT_AMBIGUOUS"):
+                await engine.artifact(run, "report.txt")
+            assert seen(await engine.list_artifacts(run)) == [
+                ("report.txt", "linux", 1, expected),
+                ("report.txt", "mac", 1, expected),
+            ]
+            for step in ("linux", "mac"):
+                assert (await viewer.get(f"{path}?step={step}")).content == step.encode()
+                assert await engine.artifact(run, "report.txt", step=step, attempt=1) == step.encode()
+            if expected == "pending":
+                for lease in leases:
+                    await say(s, lease, "complete", 1)
+
+
+async def test_one_accepted_file_counts_before_those_that_are_not(url: str) -> None:
+    async with site(url) as s:
+        run = await start(
+            s, plan=[{"name": "linux", "tool": "build"}, {"name": "mac", "tool": "build", "needs": []}]
+        )
+        one, two = await claimed(await s.as_("runner"), "c1", max=2, ack=True)
+        for lease in (one, two):
+            await upload(s, lease, "report.txt", lease["step"].encode())
+        await say(s, one, "complete", 1)
+        assert await acme(s).artifact(run, "report.txt") == one["step"].encode()
+        caller = await s.caller(two["token"])
+        path = f"/runner/leases/{two['id']}/artifacts/report.txt"
+        assert (await caller.get(path)).content == one["step"].encode()
+        assert (await caller.get(f"{path}?step={two['step']}")).content == two["step"].encode()
+
+
+async def test_the_report_of_a_step_that_failed_is_found_and_of_one_that_then_succeeded_not(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s, plan=[{"name": "build", "tool": "build", "retries": 1}])
+        first = await claim(s, "c1")
+        await upload(s, first, "failures.txt", b"two tests failed")
+        await say(s, first, "fail", 1, code="TESTS_FAILED", retryable=True)
+        engine = acme(s)
+        assert await engine.artifact(run, "failures.txt") == b"two tests failed"
+        await later(s, 3600)
+        second = await claim(s, "c2")
+        await say(s, second, "complete", 1)
+        assert await status(s, run) == "succeeded"
+        with pytest.raises(TenureError, match="has no accepted artifact") as refused:
+            await engine.artifact(run, "failures.txt")
+        assert refused.value.code == "ARTIFACT_NOT_FOUND"
+        assert await engine.artifact(run, "failures.txt", step="build", attempt=1) == b"two tests failed"
+
+
+async def test_the_fence_is_looked_at_in_the_commit_that_records_the_file(url: str) -> None:
+    """Between the look before the bytes and the row, the lease ends."""
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        await upload(s, lease, "app.tar", b"in time")
+        put = s.engine.artifacts.put
+
+        async def slowly(body: bytes, run: str) -> bytes:
+            reference = await put(body, run)
+            await say(s, lease, "complete", 1)
+            return reference
+
+        s.engine.artifacts.put = slowly  # type: ignore[method-assign]  # the race
+        answer = await upload(s, lease, "app.tar", b"too late")
+        assert (answer.status_code, answer.json()["late"]) == (200, True)
+        assert await acme(s).artifact(run, "app.tar") == b"in time"
+
+
+async def test_a_file_that_only_came_late_is_not_found_by_its_name_alone(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        await say(s, lease, "complete", 1)
+        await upload(s, lease, "core.dump", b"bytes")
+        viewer = await s.as_("viewer")
+        told = await viewer.get(f"/runs/{run}/artifacts/core.dump")
+        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
+        assert "'build' attempt 1 (late)" in told.json()["error"]["message"]
+        assert (await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1")).content == b"bytes"
+        told = await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1&late=false")
+        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
+
+
+async def test_a_run_has_a_bounded_number_of_files(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.store.remote.ARTIFACTS_PER_RUN_MAX", 2)
+    async with site(url) as s:
+        await start(s)
+        lease = await claim(s, "c1")
+        answers = [await upload(s, lease, f"file{n}", b"x") for n in range(3)]
+        assert [one.status_code for one in answers] == [200, 200, 422]
+        assert problem(answers[-1]) == "LIMIT_EXCEEDED"
+
+
+async def test_a_file_of_a_run_that_is_deleted_is_refused(url: str) -> None:
+    async with site(url) as s:
+        row = Artifact(1, "a", 0, 1, False, "acme", "s", "w", 1, "sha256:" + "0" * 64, "text/plain", 0, 0)
+        with pytest.raises(TenureError, match="LEASE_STALE"):
+            await put_artifact(s.engine.store, row, late_seconds=600)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "attempt", "state"),
+    [
+        ("work", "running", "running", "pending"),
+        ("work", "retry_wait", "failed", "failed"),
+        ("work", "succeeded", "succeeded", "accepted"),
+        ("work", "waiting_external", "succeeded", "accepted"),
+        ("work", "ready", "released", "failed"),
+        ("work", "waiting_approval", "suspended", "pending"),
+        ("work", "succeeded", "suspended", "accepted"),
+        ("work", "failed", "suspended", "failed"),
+        ("body", "running", "stale", "pending"),
+        ("body", "succeeded", "stale", "accepted"),
+        ("body", "canceled", "released", "failed"),
+    ],
+)
+def test_what_a_file_counts_follows_from_its_attempt(kind: str, step: str, attempt: str, state: str) -> None:
+    assert state_of(late=False, kind=kind, step=step, attempt=attempt) == state
+    assert state_of(late=True, kind=kind, step=step, attempt=attempt) == "late"
+
+
+# ----------------------------------------------------------------------------------------------- names
+
+
+NAMES = ["logs/build.txt", "a b%2F.txt", "ü/ñ+?#&=.txt", "100%", "a/b/c/d", "..hidden", "x..y/z", "%2e%2e"]
+
+
+async def test_every_name_is_read_back_as_it_was_written(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        caller, viewer = await s.caller(lease["token"]), await s.as_("viewer")
+        for name in NAMES:
+            answer = await upload(s, lease, name, name.encode())
+            assert (answer.status_code, answer.json().get("name")) == (200, name)
+            path = f"/runner/leases/{lease['id']}/artifacts/"
+            assert (await caller.get(path + quote(name, safe=""))).content == name.encode()
+            assert (await caller.get(path + quote(name))).content == name.encode(), "slashes as they are"
+        listed = (await viewer.get(f"/runs/{run}/artifacts")).json()["items"]
+        assert sorted(one["name"] for one in listed) == sorted(NAMES)
+        key = viewer.headers["Authorization"].removeprefix("Bearer ")
+        async with Client(s.address, key) as client:
+            assert {one.name for one in await client.list_artifacts(run)} == set(NAMES)
+            for name in NAMES:
+                for safe in ("", "/"):
+                    got = await viewer.get(f"/runs/{run}/artifacts/{quote(name, safe=safe)}")
+                    assert (got.status_code, got.content) == (200, name.encode())
+                assert await client.artifact(run, name) == name.encode()
+                assert await acme(s).artifact(run, name) == name.encode()
+
+
+async def test_pages_of_files_go_on_where_the_last_one_ended(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        for name in "abc":
+            await upload(s, lease, name, b"1")
+        await say(s, lease, "complete", 1)
+        for name in "abc":
+            await upload(s, lease, name, b"2")
+        viewer, more, found = await s.as_("viewer"), "", list[tuple[str, bool]]()
+        for _ in range(6):
+            page = (await viewer.get(f"/runs/{run}/artifacts?limit=1{more}")).json()
+            found += [(one["name"], one["late"]) for one in page["items"]]
+            more = f"&cursor={page['next_cursor']}"
+        assert page["next_cursor"] is None
+        assert found == [(name, late) for name in "abc" for late in (False, True)]
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "../x", "a/../b", "/etc/passwd", "a//b", "a/", "a/.", "..\\x", "\x00", "a\nb"]
+)
+async def test_names_that_could_lead_elsewhere_are_refused(url: str, name: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        caller, viewer = await s.caller(lease["token"]), await s.as_("viewer")
+        encoded = "".join(f"%{byte:02X}" for byte in name.encode())  # nobody normalises it on its way
+        answer = await caller.put(f"/runner/leases/{lease['id']}/artifacts/{encoded}", content=b"x")
+        assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
+        answer = await viewer.get(f"/runs/{run}/artifacts/{encoded}")
+        assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
+        assert await acme(s).list_artifacts(run) == []
+        with pytest.raises(TenureError, match="ARTIFACT_NOT_FOUND"):
+            await acme(s).artifact(run, name)
+
+
+@pytest.mark.clause("DCI-12")
+async def test_a_file_is_sent_to_be_saved_and_never_executed(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        lease = await claim(s, "c1")
+        files = {"logs/build.txt": ("text/plain", b"first\n"), "page.html": ('text/html; x="1', b"<script>")}
+        for name, (kind, body) in files.items():
+            assert (await upload(s, lease, name, body, kind)).status_code == 200
+        viewer = await s.as_("viewer")
+        for name, (kind, body) in files.items():
+            got = await viewer.get(f"/runs/{run}/artifacts/{quote(name, safe='')}")
+            assert got.content == body
+            assert got.headers["content-disposition"].startswith("attachment")
+            assert got.headers["x-content-type-options"] == "nosniff"
+            wanted = kind if kind == "text/plain" else "application/octet-stream"
+            assert got.headers["content-type"].startswith(wanted)
+            again = await viewer.get(got.url, headers={"If-None-Match": got.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+        stranger = await s.as_("viewer", tenant="globex")
+        answer = await stranger.get(f"/runs/{run}/artifacts/page.html")
+        assert (answer.status_code, problem(answer)) == (404, "RUN_NOT_FOUND")
