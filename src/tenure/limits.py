@@ -31,14 +31,14 @@ INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
 CHECKPOINTS_PER_RUN_MAX = 10_000
-OPEN_WAITS_PER_RUN_MAX = 1_000
+OPEN_WAITS_PER_RUN_MAX = 20_000
 PEOPLE_BEHIND_MAX = 100
 """Besides the requester."""
-EVENTS_BUFFERED_PER_RUN_MAX = 1_000
+EVENTS_BUFFERED_PER_RUN_MAX = 20_000
 """Delivered events nobody has waited for yet."""
-EVENT_IDS_PER_RUN_MAX = 10_000
+EVENT_IDS_PER_RUN_MAX = 50_000
 """Events a run remembers for deduplication."""
-CHILDREN_PER_RUN_MAX = 10_000
+CHILDREN_PER_RUN_MAX = 20_000
 CLAIM_STEPS_MAX = 500
 """Steps one claim may take."""
 BATCH_COMMANDS_MAX = 512

@@ -213,6 +213,7 @@ CASES = [
     rows("load_step_checkpoints", [(101, 0)], [FIRST, SECOND], in_order=True),
     rows("load_open_waits", [(101,), (102,)], [ASKED, OPEN_AGAIN]),
     rows("load_waits", [(101, 2), (101, 9)], [SETTLED]),
+    rows("load_event_waits", [(101, OPEN_AGAIN.name), (101, "never")], [OPEN_AGAIN]),
     rows("load_labeled_waits", [(101, 0, "twice"), (101, 0, "never")], [SETTLED, OPEN_AGAIN]),
     rows("load_approvals", [(101, 2), (102, 1)], [DECIDED, OLDER_APPROVAL]),
     rows("load_buffered", [(101, "built")], [BUFFERED, LATER], in_order=True),

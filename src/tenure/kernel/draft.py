@@ -228,6 +228,15 @@ class Draft:
             ]
         )
 
+    def want_waits(self, nos: Iterable[int]) -> None:
+        """Likewise for these waits."""
+        self._want([("wait", no) for no in nos if no not in self.snap.waits])
+
+    def want_named_steps(self, names: Iterable[str]) -> None:
+        """Likewise for the steps of these names."""
+        there = {step.name for step in self.snap.steps.values()}
+        self._want([("named", name) for name in names if name not in there])
+
     def want_approvals(self, nos: Iterable[int]) -> None:
         """Likewise for the questions behind these waits."""
         self._want([("approval", no) for no in nos if no not in self.snap.approvals])

@@ -4,11 +4,13 @@ Laws:
 1. A snapshot never guesses: asking for what was not loaded raises `Need`, and the caller loads it and
    decides again. So a command's neighbourhood is whatever its decision looks at, and nothing else.
 2. "Known" and "there is none" are different things; `known` holds what has been looked up.
-3. Rows in a snapshot are never changed; `apply` puts the new ones of a decision in their place.
+3. Rows in a snapshot are never changed; `put` puts the new ones of a decision in their place.
+4. Looking for one wait or one event costs the same however many there are: they are indexed by what they are looked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tenure.kernel.governance import Governance
@@ -82,10 +84,41 @@ class Outside:
         """What it was asked for and what came of it, where it is another run's and was not erased."""
 
 
+class _Numbers:
+    """A set of numbers in ascending order. They nearly always come in that order, so they are sorted only where one did not."""
+
+    __slots__ = ("_numbers", "_sorted")
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, None] = {}
+        self._sorted = True
+
+    def add(self, no: int) -> None:
+        """Put a number in."""
+        if no not in self._numbers:
+            self._sorted = self._sorted and (not self._numbers or next(reversed(self._numbers)) < no)
+            self._numbers[no] = None
+
+    def remove(self, no: int) -> None:
+        """Take a number out, should it be there."""
+        self._numbers.pop(no, None)
+
+    def first(self) -> Iterable[int]:
+        """The numbers, lowest first."""
+        if not self._sorted:
+            self._numbers = dict.fromkeys(sorted(self._numbers))
+            self._sorted = True
+        return self._numbers
+
+
 class Snapshot:
     """One run as far as it is known. See the laws above."""
 
     __slots__ = (
+        "_event_waits",
+        "_events_buffered",
+        "_events_by_id",
+        "_labels",
         "_steps_max",
         "_waits_max",
         "approvals",
@@ -138,6 +171,13 @@ class Snapshot:
         self.recorded: set[tuple[int, str]] = set()
         """Checkpoints known to exist whose rows are no longer kept."""
         self._steps_max = self._waits_max = STEPS_KEPT_MAX
+        self._labels: dict[tuple[int, str], int] = {}
+        """Waits by step and label."""
+        self._event_waits: dict[str, _Numbers] = {}
+        """Open waits for events, by the event's name."""
+        self._events_by_id: dict[str, int] = {}
+        self._events_buffered: dict[str, _Numbers] = {}
+        """Events that no wait has taken, by name."""
         self.place: dict[str, dict[Any, Any]] = {}
         self._find_places()
 
@@ -183,18 +223,29 @@ class Snapshot:
             self.purse = self.purse or row
         elif place is None:
             self.spec = self.spec or row  # type: ignore[assignment]  # only a spec has no place of its own
-        else:
-            place.setdefault(key if len(key) > 1 else key[0], row)
+        elif place.setdefault(key if len(key) > 1 else key[0], row) is row:
+            self._index(row)
 
     def put(self, key: Key, row: Row) -> None:
         """Put a row in its place, by (table, *key within the run)."""
         place = self.place.get(key[0])
         if place is not None:
             place[key[1:] if len(key) > 2 else key[1]] = row
+            self._index(row)
         elif key[0] == "run_spec":
             self.spec = row  # type: ignore[assignment]  # the key says which type it is
         elif isinstance(row, Purse):
             self.purse = row
+
+    def _index(self, row: Row) -> None:
+        """Know a wait or an event by what it is looked for (law 4)."""
+        if type(row) is Wait:
+            self._labels.setdefault((row.idx, row.label), row.no)
+            if row.kind == "event":
+                _keep(self._event_waits, row.name, row.no, there=row.state == "open")
+        elif type(row) is Inbox:
+            self._events_by_id[row.event_id] = row.no
+            _keep(self._events_buffered, row.name, row.no, there=row.wait_no is None)
 
     def trim(self) -> None:
         """Forget what a long run no longer needs, so that a cached snapshot stays small.
@@ -221,6 +272,7 @@ class Snapshot:
             self.waits = {no: wait for no, wait in self.waits.items() if wait.state == "open"}
             self.known = {key for key in self.known if key[0] not in ("all_waits", "label", "wait")}
             self._waits_max = max(STEPS_KEPT_MAX, 2 * len(self.waits))
+            self._labels = {key: no for key, no in self._labels.items() if no in self.waits}
             self._find_places()
 
     # ------------------------------------------------------------------------------------- questions
@@ -288,12 +340,19 @@ class Snapshot:
 
     def find_labeled_wait(self, idx: int, label: str) -> Wait | None:
         """The wait a step opened under this label."""
-        for wait in self.waits.values():
-            if wait.label == label and wait.idx == idx:
-                return wait
+        no = self._labels.get((idx, label))
+        if no is not None:
+            return self.waits[no]
         if ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
             raise Need(("label", idx, label))
         return None
+
+    def open_event_waits(self, name: str) -> Iterable[Wait]:
+        """Waits for events of this name, oldest first."""
+        if ("open_waits",) not in self.known and ("event_waits", name) not in self.known:
+            raise Need(("event_waits", name))
+        waiting = self._event_waits.get(name)
+        return () if waiting is None else (self.waits[no] for no in waiting.first())
 
     def find_approval(self, no: int) -> Approval | None:
         """The question behind a wait."""
@@ -306,21 +365,19 @@ class Snapshot:
         """The oldest event of this name that no wait has taken (`taken`: in the decision under way)."""
         if ("buffered", name) not in self.known:
             raise Need(("buffered", name))
-        waiting = [
-            row
-            for row in self.inbox.values()
-            if row.name == name and row.wait_no is None and row.no not in taken
-        ]
-        return min(waiting, key=lambda row: row.no, default=None)
+        waiting = self._events_buffered.get(name)
+        return (
+            None
+            if waiting is None
+            else next((self.inbox[no] for no in waiting.first() if no not in taken), None)
+        )
 
     def find_event_id(self, event_id: str) -> Inbox | None:
         """The delivery with this id, if there was one."""
-        for row in self.inbox.values():
-            if row.event_id == event_id:
-                return row
-        if ("inbox_id", event_id) not in self.known:
+        no = self._events_by_id.get(event_id)
+        if no is None and ("inbox_id", event_id) not in self.known:
             raise Need(("inbox_id", event_id))
-        return None
+        return None if no is None else self.inbox[no]
 
     def open_children(self) -> list[Child]:
         """Children that have not ended."""
@@ -393,3 +450,11 @@ class Snapshot:
         if self.facts is None:
             raise Need(("admission", tenant, key, workflow))
         return self.facts
+
+
+def _keep(index: dict[str, _Numbers], name: str, no: int, *, there: bool) -> None:
+    """Have a number in an index under a name, or not."""
+    if there:
+        index.setdefault(name, _Numbers()).add(no)
+    elif name in index:
+        index[name].remove(no)

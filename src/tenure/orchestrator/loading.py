@@ -23,6 +23,7 @@ _QUERY_OF: dict[str, str] = {
     "checkpoint": "load_checkpoints",
     "checkpoints": "load_step_checkpoints",
     "open_waits": "load_open_waits",
+    "event_waits": "load_event_waits",
     "wait": "load_waits",
     "label": "load_labeled_waits",
     "approval": "load_approvals",

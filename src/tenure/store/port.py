@@ -214,6 +214,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_step_checkpoints": Checkpoint,  # (run_id, idx) -> all of a step, in order of `no`
     "load_open_waits": Wait,  # (run_id)
     "load_waits": Wait,  # (run_id, no)
+    "load_event_waits": Wait,  # (run_id, name) -> open waits for an event, oldest first
     "load_labeled_waits": Wait,  # (run_id, idx, label)
     "load_approvals": Approval,  # (run_id, no)
     "load_buffered": Inbox,  # (run_id, name) -> those no wait has taken, in order of `no`

@@ -234,16 +234,16 @@ def add_plan(
     run = d.edit_run()
     existing: dict[str, int] = {}
     if run.steps_total:
-        for spec in plan:
-            for name in spec.needs or ():
-                if not any(p.name == name for p in plan):
-                    found = d.snap.find_named_step(name)
-                    if found is not None:
-                        existing[name] = found.idx
-            if d.snap.find_named_step(spec.name) is not None:
-                raise TenureError(
-                    "PLAN_INVALID", f"the run has a step {spec.name!r} already", (Detail("plan", spec.name),)
-                )
+        new = {spec.name for spec in plan}
+        needed = {name for spec in plan for name in spec.needs or ()}
+        d.want_named_steps(new | needed)
+        there = {step.name: step.idx for step in d.snap.steps.values()}
+        again = next((spec.name for spec in plan if spec.name in there), None)
+        if again is not None:
+            raise TenureError(
+                "PLAN_INVALID", f"the run has a step {again!r} already", (Detail("plan", again),)
+            )
+        existing = {name: there[name] for name in needed if name in there}
     if run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
         last = d.step(run.steps_total - 1) if run.steps_total and profile.strict_sequence else None
         if last is not None:

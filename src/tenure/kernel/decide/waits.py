@@ -138,6 +138,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
     if not c.waits:
         raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
     waits = []
+    d.want_waits(c.waits)
     for no in c.waits:
         wait = d.snap.find_wait(no)
         if wait is None or wait.idx != c.idx:
@@ -300,7 +301,7 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
     wait = None
     if run.waits_open:
         # One that has expired takes nothing any more, though nobody has swept it yet.
-        takers = (w for w in open_waits(d) if w.kind == "event" and w.name == c.name)
+        takers = d.snap.open_event_waits(c.name)
         wait = next((w for w in takers if w.expires_at is None or w.expires_at > d.now), None)
     if run.inbox_total >= EVENT_IDS_PER_RUN_MAX or (
         wait is None and run.inbox_buffered >= EVENTS_BUFFERED_PER_RUN_MAX

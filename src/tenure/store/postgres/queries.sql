@@ -83,6 +83,14 @@ order by c.run_id, c.idx, c.no
 -- name: load_open_waits
 select {wait} from wait where run_id = any($1::bigint[]) and state = 'open' order by run_id, no
 
+-- name: load_event_waits
+-- Open waits for an event, oldest first.
+select {w.wait} from unnest($1::bigint[], $2::text[]) n (run_id, name)
+cross join lateral (
+    select {wait} from wait t
+    where t.run_id = n.run_id and t.name = n.name and t.kind = 'event' and t.state = 'open' offset 0) w
+order by w.run_id, w.no
+
 -- name: load_waits
 select {w.wait} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
 cross join lateral (select {wait} from wait t where t.run_id = n.run_id and t.no = n.no offset 0) w

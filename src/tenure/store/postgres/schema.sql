@@ -827,6 +827,7 @@ CASE state
 END),
     constraint wait_times_in_order CHECK (settled_at >= opened_at)
 );
+CREATE INDEX wait_event ON wait USING btree (run_id, name, no) WHERE kind = 'event'::text AND state = 'open'::text;
 CREATE INDEX wait_label ON wait USING btree (run_id, idx, label);
 CREATE INDEX wait_open ON wait USING btree (run_id, no) WHERE state = 'open'::text;
 CREATE INDEX wait_wake ON wait USING btree (wake_at) WHERE wake_at IS NOT NULL;

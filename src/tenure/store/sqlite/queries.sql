@@ -71,6 +71,11 @@ select * from wait indexed by wait_open where run_id = ?1 and state = 'open' ord
 -- Waits by key.
 select * from wait where run_id = ?1 and no = ?2
 
+-- name: load_event_waits
+-- Open waits for an event, oldest first.
+select * from wait indexed by wait_event
+where run_id = ?1 and name = ?2 and kind = 'event' and state = 'open' order by no
+
 -- name: load_labeled_waits
 -- Waits by their key at replay.
 select * from wait where run_id = ?1 and idx = ?2 and label = ?3 order by no

@@ -981,6 +981,8 @@ CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
 
 CREATE INDEX verdict_time on verdict (tenant, at);
 
+CREATE INDEX wait_event on wait (run_id, name, no) where kind = 'event' and state = 'open';
+
 CREATE INDEX wait_label on wait (run_id, idx, label);
 
 CREATE INDEX wait_open on wait (run_id, no) where state = 'open';

@@ -293,6 +293,7 @@ create table wait (
 
 create index wait_label on wait (run_id, idx, label);
 create index wait_open on wait (run_id, no) where state = 'open';
+create index wait_event on wait (run_id, name, no) where kind = 'event' and state = 'open';
 create index wait_wake on wait (wake_at) where wake_at is not null;
 
 create table approval (
