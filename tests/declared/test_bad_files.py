@@ -178,6 +178,12 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ONE + "    idempotency_key: k${{ slot }}\n",
         ["5:22: steps[0].idempotency_key: slot is not the same at every try; a key looks at inputs, steps, run, trigger"],
     ),
+    "a try in a condition": (
+        ONE + "    if: run.attempt < 3\n",
+        [
+            "5:9: steps[0].if: run.attempt is not known: an if is decided once, before the first try; it can look at run.id",
+        ],
+    ),
     "a try in a key": (
         ONE + "    idempotency_key: k${{ run.attempt }}\n",
         [

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.declared import Declared, load, load_file, needed_steps, resolve
-from tenure.declared.planning import MARK
+from tenure.declared import Declared, load, load_file, prepare
+from tenure.declared.resolving import needed_steps, references
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import BackoffSpec, StepSpec
@@ -26,11 +26,24 @@ def flow(steps: str, head: str = "") -> Declared:
     return load(f"name: x\n{head}\nsteps:\n{steps}")
 
 
-def job(step: StepSpec) -> Any:
-    assert step.input is not None
-    found = msgspec.json.decode(step.input)
-    assert (next(iter(found)) == MARK) == (step.kind == "work")
-    return {key: value for key, value in found.items() if key != MARK}
+def template(step: StepSpec) -> Any:
+    assert step.template is not None
+    assert step.input is None
+    return msgspec.json.decode(step.template)
+
+
+def handed(step: StepSpec, scope: dict[str, Any] | None = None) -> Any:
+    """What whoever is given the step gets: plain values."""
+    if step.template is None:
+        return msgspec.json.decode(step.input or b"null")
+    made = prepare(step.template, scope or {})
+    assert not made.skipped
+    return msgspec.json.decode(made.input)
+
+
+def needs(step: StepSpec) -> set[str]:
+    assert step.template is not None
+    return needed_steps(references(step.template))
 
 
 def test_a_plan_is_one_that_the_kernel_takes() -> None:
@@ -53,35 +66,34 @@ def test_a_plan_is_one_that_the_kernel_takes() -> None:
 
 def test_what_only_needs_inputs_is_evaluated_at_once_and_the_rest_stays_open() -> None:
     build, label, gate, *_, child = RELEASE.plan({"ref": "v2"})
-    assert job(build) == {
-        "run": ["make", "image"],
-        "env": {"REF": "v2", "PORT": "8080"},
-        "idempotent": True,
-    }
-    assert job(label)["with"] == {
+    assert build.template is None
+    assert handed(build) == {"argv": ["make", "image"], "env": {"REF": "v2", "PORT": "8080"}}
+    assert template(label)["with"] == {
         "issue": 7,
         "image": "${{ steps.build.output.stdout }}",
         "all": {"ref": "v2", "dry": False},
     }
-    assert job(label)["open"] == [["with", "image"], ["idempotency_key"]]
-    assert job(gate) == {"title": "Deploy v2"}
+    assert template(label)["open"] == [["idempotency_key"], ["with", "image"]]
+    assert label.condition == "inputs.dry == false"
+    assert handed(gate) == {"title": "Deploy v2"}
     assert gate.approval is not None
     assert gate.approval.action == "gate", (
         "what people typed is a payload, the history has the step's own word"
     )
-    assert child.input is not None
-    assert needed_steps(child.input) == {"build"}
+    assert needs(child) == {"build"}
 
 
 def test_a_key_that_names_the_run_is_fixed_by_who_knows_it() -> None:
     run = SCOPE["run"]
     known = RELEASE.plan({}, run=run, trigger=SCOPE["trigger"])[1]
     assert known.idempotency_key == "label:run_1:main"
-    assert "idempotency_key" not in job(known)
+    assert "idempotency_key" not in template(known)
     unknown = RELEASE.plan({})[1]
     assert unknown.idempotency_key == ""
-    assert unknown.input is not None
-    assert resolve(unknown.input, SCOPE).idempotency_key == "label:run_1:main"
+    assert unknown.template is not None
+    assert prepare(unknown.template, SCOPE).idempotency_key == "label:run_1:main"
+    first = {**SCOPE, "run": {**run, "id": "run_0"}}
+    assert prepare(unknown.template, SCOPE, first).idempotency_key == "label:run_0:main"
 
 
 def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
@@ -89,44 +101,53 @@ def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
         "  - id: a\n    uses: t\n    with: {i: '${{ run.id }}', t: '${{ run.tenant }}', n: '${{ run.attempt }}', r: '${{ run }}'}\n"
     )
     step = declared.plan({}, run={"id": "r", "attempt": 1})[0]
-    assert job(step)["with"]["i"] == "r"
-    assert job(step)["open"] == [["with", "t"], ["with", "n"], ["with", "r"]]
-    assert step.input is not None
+    assert template(step)["with"]["i"] == "r"
+    assert template(step)["open"] == [["with", "t"], ["with", "n"], ["with", "r"]]
     scope = {"run": {"id": "r", "tenant": "acme", "attempt": 3}}
-    assert resolve(step.input, scope).arguments == {"i": "r", "t": "acme", "n": 3, "r": scope["run"]}
+    assert handed(step, scope) == {"i": "r", "t": "acme", "n": 3, "r": scope["run"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "each"), [("${{ run.attempt }}", True), ("${{ run }}", True), ("${{ run.id }}", False)]
+)
+def test_an_input_that_names_the_try_is_made_for_each(value: str, each: bool) -> None:
+    (step,) = flow(f"  - {{id: a, uses: t, with: {{x: '{value}'}}}}\n").plan({})
+    assert step.template is not None
+    assert prepare(step.template, SCOPE).each_try is each
 
 
 def test_a_resolved_step_has_no_templates_left() -> None:
-    build, label, *_, child = RELEASE.plan({})
-    assert build.input is not None
-    assert label.input is not None
-    assert child.input is not None
-    work = resolve(build.input, {})
-    assert (work.argv, work.env, work.skipped) == (("make", "image"), {"REF": "main", "PORT": "8080"}, False)
-    assert resolve(label.input, SCOPE).arguments["image"] == "img:1"
-    assert resolve(child.input, SCOPE).arguments == {"image": "img:1:main"}
+    _, label, *_, child = RELEASE.plan({})
+    assert handed(label, SCOPE)["image"] == "img:1"
+    assert handed(child, SCOPE) == {"image": "img:1:main"}
 
 
 def test_a_step_whose_condition_is_false_is_skipped_and_nothing_of_it_is_evaluated() -> None:
     label = RELEASE.plan({"dry": True})[1]
-    assert job(label) == {"if": False}
-    assert label.input is not None
-    assert resolve(label.input, {}).skipped
-    assert needed_steps(label.input) == set()
+    assert (label.skipped, label.condition) == (True, "inputs.dry == false")
+    assert (label.input, label.template) == (None, None)
+    check_plan(RELEASE.plan({"dry": True}), profiles.get("governed-runtime"), {}, 0)
 
 
-def test_a_condition_on_an_output_is_decided_when_the_step_is_claimed() -> None:
+def test_a_condition_on_an_output_is_decided_when_all_that_it_needs_has_ended() -> None:
     declared = flow(
         "  - {id: build, uses: t}\n"
         "  - {id: b, uses: t, if: steps.build.output.n > inputs.n, with: {x: '${{ inputs.o.gone }}'}}\n",
         "inputs: {n: {type: integer}, o: {type: object, default: {}}}",
     )
-    step = declared.plan({"n": 5})[1].input
-    assert step is not None
-    assert needed_steps(step) == {"build"}
-    assert resolve(step, {**SCOPE, "inputs": {"n": 5, "o": {}}}).skipped
+    step = declared.plan({"n": 5})[1]
+    assert step.template is not None
+    assert needs(step) == {"build"}
+    assert prepare(step.template, {**SCOPE, "inputs": {"n": 5, "o": {}}}).skipped
     with pytest.raises(TenureError, match=r"inputs\.o has no 'gone'"):
-        resolve(step, {**SCOPE, "inputs": {"n": 1, "o": {}}})
+        prepare(step.template, {**SCOPE, "inputs": {"n": 1, "o": {}}})
+
+
+def test_arguments_that_look_like_a_reference_of_ours_are_refused() -> None:
+    with pytest.raises(
+        TenureError, match=r"step a: with: the name of an argument may not begin with '\$tenure'"
+    ):
+        flow("  - {id: a, uses: t, with: {$tenure.artifact: x}}\n").plan({})
 
 
 def test_a_condition_that_is_neither_true_nor_false_is_refused() -> None:
@@ -140,20 +161,20 @@ def test_a_condition_that_is_neither_true_nor_false_is_refused() -> None:
 )
 def test_a_condition_may_be_wrapped_out_of_habit(text: str) -> None:
     declared = flow(f"  - {{id: a, uses: t, if: '{text}'}}\n", "inputs: {go: {type: boolean}}")
-    assert job(declared.plan({"go": True})[0]) == {"with": {}}
-    assert job(declared.plan({"go": False})[0]) == {"if": False}
+    assert handed(declared.plan({"go": True})[0]) == {}
+    assert declared.plan({"go": False})[0].skipped
 
 
-def test_a_gate_whose_condition_is_false_keeps_its_place_and_is_over_at_once() -> None:
+def test_a_gate_whose_condition_is_false_keeps_its_place_and_is_skipped() -> None:
     declared = flow(
-        "  - {id: gate, approval: {title: ok?}, if: '!inputs.dry'}\n  - {id: b, uses: t, needs: [gate]}\n",
-        "inputs: {dry: {type: boolean}}",
+        "  - {id: gate, approval: {title: 'ok? ${{ inputs.o.gone }}'}, if: '!inputs.dry'}\n"
+        "  - {id: news, wait: {event: '${{ inputs.o.gone }}'}, if: '!inputs.dry'}\n  - {id: b, uses: t}\n",
+        "inputs: {dry: {type: boolean}, o: {type: object, default: {}}}",
     )
-    asked, skipped = declared.plan({"dry": False}), declared.plan({"dry": True})
-    assert asked[0].kind == "approval"
-    assert skipped[0].kind == "wait"
-    assert skipped[0].wait is not None
-    assert skipped[0].wait.within_seconds == 1e-6
+    asked, skipped = declared.plan({"dry": False, "o": {"gone": "x"}}), declared.plan({"dry": True})
+    assert [s.kind for s in asked] == [s.kind for s in skipped] == ["approval", "wait", "work"]
+    assert [s.skipped for s in asked] == [False, False, False]
+    assert [s.skipped for s in skipped] == [True, True, False]
     assert [s.name for s in asked] == [s.name for s in skipped]
     for plan in (asked, skipped):
         check_plan(plan, profiles.get("agent-runs"), {}, 0)
@@ -166,13 +187,10 @@ def test_a_value_that_looks_like_a_template_stays_a_value() -> None:
         "inputs: {t: {type: string}}",
     )
     hostile = "${{ steps.build.output.secret }}"
-    step = declared.plan({"t": hostile})[1].input
-    assert step is not None
-    assert needed_steps(step) == {"build"}
+    step = declared.plan({"t": hostile})[1]
+    assert needs(step) == {"build"}
     scope = {**SCOPE, "steps": {"build": {"output": {"stdout": "${{ run.id }}", "secret": "s3cret"}}}}
-    work = resolve(step, scope)
-    assert work.argv == ("echo", hostile, "${{ run.id }}")
-    assert work.env == {"T": hostile}
+    assert handed(step, scope) == {"argv": ["echo", hostile, "${{ run.id }}"], "env": {"T": hostile}}
 
 
 @pytest.mark.parametrize(("value", "text"), [("[1]", r"\[1\]"), ("null", "null"), ("{a: 1}", r"\{")])
@@ -181,12 +199,10 @@ def test_an_argument_is_one_word(value: str, text: str) -> None:
     declared = flow(
         "  - {id: a, run: [echo, '${{ inputs.v }}']}\n", f"inputs: {{v: {{type: {kind}, default: {value}}}}}"
     )
-    step = declared.plan({})[0].input
-    assert step is not None
     with pytest.raises(
         TenureError, match=rf"run\[1\]: an argument is a text, a number or a boolean, not {text}"
     ):
-        resolve(step, {})
+        declared.plan({})
 
 
 def test_numbers_and_truth_values_are_words_and_an_environment_takes_json() -> None:
@@ -194,19 +210,16 @@ def test_numbers_and_truth_values_are_words_and_an_environment_takes_json() -> N
         "  - id: a\n    run: [echo, '${{ inputs.n }}', '${{ inputs.b }}', 7, true]\n    env: {L: '${{ inputs.l }}'}\n",
         "inputs: {n: {type: number, default: 1.5}, b: {type: boolean, default: true}, l: {type: array, default: [1, a]}}",
     )
-    step = declared.plan({})[0].input
-    assert step is not None
-    work = resolve(step, {})
-    assert work.argv == ("echo", "1.5", "true", "7", "true")
-    assert work.env == {"L": '[1,"a"]'}
+    assert handed(declared.plan({})[0]) == {
+        "argv": ["echo", "1.5", "true", "7", "true"],
+        "env": {"L": '[1,"a"]'},
+    }
 
 
 def test_a_nul_reaches_no_command() -> None:
     declared = flow("  - {id: a, run: [echo, '${{ inputs.v }}']}\n", "inputs: {v: {type: string}}")
-    step = declared.plan({"v": "a\0b"})[0].input
-    assert step is not None
     with pytest.raises(TenureError, match="NUL"):
-        resolve(step, {})
+        declared.plan({"v": "a\0b"})
 
 
 def test_a_title_that_becomes_too_long_is_refused_at_submission() -> None:
@@ -224,9 +237,9 @@ def test_a_title_that_becomes_too_long_is_refused_at_submission() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{", b'{"if": 7}', b'{"x": 1}', b'{"open": [["with", "gone"]]}']
 )
-def test_an_input_of_another_kind_of_step_is_refused(text: bytes) -> None:
+def test_a_template_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(TenureError) as caught:
-        needed_steps(text)
+        references(text)
     assert caught.value.code == "INVALID_INPUT"
 
 

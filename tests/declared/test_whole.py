@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from tenure.declared import load_file, needed_steps, resolve
+from tenure.artifacts import Artifacts, is_reference
+from tenure.declared import StepResolver, command_of, load, load_file
 from tenure.declared.commands import run_command
 from tenure.kernel.decide.leases import Lease
 from tests.embedded.stage import Stage, stage
@@ -32,24 +33,23 @@ async def submitted(engine: Stage, inputs: dict[str, Any]) -> str:
     )
 
 
-async def test_a_workflow_file_is_carried_through_to_its_end(tmp_path: Path) -> None:
-    async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
+async def test_a_workflow_file_is_carried_through_to_its_end(url: str) -> None:
+    async with stage(url) as engine:
         run = await submitted(engine, {"ref": "v2"})
         build = await take(engine, "default|run")
-        assert build.input is not None
-        work = resolve(build.input, {})
+        work = command_of(build.input)
         assert work.argv == ("make", "image")
         echo = msgspec.structs.replace(work, argv=("sh", "-c", "echo img:$REF"))
         result = await run_command(echo)
         await engine.complete(build, msgspec.json.encode(result.output()))
 
         label = await take(engine, "default|tool:github.label")
-        assert label.input is not None
-        assert needed_steps(label.input) == {"build"}
-        scope = {"inputs": {"ref": "v2"}, "steps": {"build": {"output": result.output()}}, "run": {"id": run}}
-        resolved = resolve(label.input, scope)
-        assert resolved.arguments["image"] == "img:v2"
-        assert resolved.idempotency_key == f"label:{run}:v2"
+        assert msgspec.json.decode(label.input or b"") == {
+            "issue": 7,
+            "image": "img:v2",
+            "all": {"ref": "v2", "dry": False},
+        }
+        assert label.idempotency_key == f"label:{run}:v2"
         await engine.complete(label)
 
         (asked,) = await engine.approvals(run)
@@ -64,33 +64,139 @@ async def test_a_workflow_file_is_carried_through_to_its_end(tmp_path: Path) -> 
         assert [step.name for step in await engine.steps(run)] == [step.id for step in RELEASE.steps]
 
 
-async def test_a_step_whose_condition_is_false_succeeds_without_work(tmp_path: Path) -> None:
-    async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
+async def test_a_step_whose_condition_is_false_succeeds_without_a_lease(url: str) -> None:
+    async with stage(url) as engine:
         run = await submitted(engine, {"dry": True})
         await engine.complete(await take(engine, "default|run"))
-        label = await take(engine, "default|tool:github.label")
-        assert label.input is not None
-        assert resolve(label.input, {}).skipped
-        await engine.complete(label)
+        await engine.settle()
+        assert await engine.orchestrator.claim("bob", queues=("default|tool:github.label",), limit=10) == []
         assert (await engine.names(run))["label"] == "succeeded"
+        (label,) = [step for step in await engine.steps(run) if step.name == "label"]
+        assert (label.skipped, label.reason, label.attempt, label.output) == (
+            True,
+            "CONDITION_FALSE",
+            0,
+            None,
+        )
+        assert label.condition == "inputs.dry == false"
 
 
-async def test_a_gate_whose_condition_is_false_lets_the_run_go_on(tmp_path: Path) -> None:
-    file = tmp_path / "w.yaml"
-    file.write_text(
+async def test_a_gate_whose_condition_is_false_lets_the_run_go_on(url: str) -> None:
+    declared = load(
         "name: w\ninputs: {ask: {type: boolean}}\nsteps:\n"
         "  - {id: gate, approval: {title: Deploy?}, if: inputs.ask}\n"
         "  - {id: news, wait: {event: e}, if: inputs.ask}\n"
         "  - {id: deploy, uses: t}\n"
     )
-    declared = load_file(file)
-    async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
-        asking = await engine.create("w", declared.plan({"ask": True}))
-        assert len(await engine.approvals(asking)) == 1
-        run = await engine.create("w", declared.plan({"ask": False}))
-        await engine.later(1)
-        await engine.later(1)
+    async with stage(url) as engine:
+        asking = await engine.submit(declared, {"ask": True})
+        assert len(await engine.approvals(asking.id)) == 1
+        run = await engine.submit(declared, {"ask": False})
         deploy = await take(engine, "default|tool:t")
         await engine.complete(deploy)
-        assert await engine.names(run) == {"gate": "succeeded", "news": "succeeded", "deploy": "succeeded"}
-        assert (await engine.get(asking)).status == "waiting_approval"
+        assert await engine.names(run.id) == {"gate": "succeeded", "news": "succeeded", "deploy": "succeeded"}
+        assert (await engine.get(asking.id)).status == "waiting_approval"
+
+
+CONDITIONAL = load("""name: chain
+inputs: {n: {type: integer, default: 1}}
+steps:
+  - {id: first, uses: t}
+  - {id: maybe, uses: t, if: steps.first.output.n > 1, with: {n: "${{ steps.first.output.n }}"}}
+  - {id: behind, uses: t, if: steps.maybe.output != null}
+""")
+
+
+async def test_a_run_whose_steps_are_all_skipped_ends_without_any_worker(url: str) -> None:
+    declared = load(
+        "name: w\nsteps:\n  - {id: a, uses: t, if: 'run.id == \"no\"'}\n  - {id: b, uses: t, if: steps.a.output == 1}\n"
+    )
+    async with stage(url) as engine:
+        run = await engine.submit(declared, {})
+        await engine.settle()
+        seen = await engine.get(run.id)
+        assert (seen.status, seen.steps_skipped) == ("succeeded", 2)
+        assert [(one.step, one.reason) for one in seen.skipped] == [
+            ("a", "CONDITION_FALSE"),
+            ("b", "CONDITION_FALSE"),
+        ]
+
+
+async def test_a_skipped_step_that_another_looks_at_is_null(url: str) -> None:
+    async with stage(url) as engine:
+        run = await engine.submit(CONDITIONAL, {})
+        await engine.complete(await take(engine, "default|tool:t"), b'{"n": 1}')
+        await engine.settle()
+        assert (await engine.get(run.id)).status == "succeeded"
+        again = await engine.submit(CONDITIONAL, {})
+        await engine.complete(await take(engine, "default|tool:t"), b'{"n": 2}')
+        maybe = await take(engine, "default|tool:t")
+        assert (maybe.name, maybe.input) == ("maybe", b'{"n":2}')
+        await engine.complete(maybe, b"7")
+        behind = await take(engine, "default|tool:t")
+        assert (behind.name, behind.input) == ("behind", b"{}")
+        await engine.complete(behind)
+        assert (await engine.get(again.id)).steps_skipped == 0
+
+
+async def test_an_expression_without_a_value_fails_its_step_and_not_the_others_attempts(url: str) -> None:
+    declared = load(
+        "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output.gone }}'}}\n"
+    )
+    async with stage(url) as engine:
+        run = await engine.submit(declared, {})
+        await engine.complete(await take(engine, "default|tool:t"), b"{}")
+        await engine.settle()
+        (_, failed) = await engine.steps(run.id)
+        assert (failed.state, failed.reason, failed.attempt) == ("failed", "EXPRESSION_FAILED", 0)
+        assert "steps.a.output has no 'gone'" in failed.error
+        assert (await engine.get(run.id)).reason == "EXPRESSION_FAILED"
+
+
+async def test_each_try_has_its_own_number(url: str) -> None:
+    declared = load(
+        "name: w\nsteps:\n  - {id: a, uses: t, with: {n: '${{ run.attempt }}'}, retry: {max: 2, backoff: [1s]}}\n"
+    )
+    async with stage(url) as engine:
+        run = await engine.submit(declared, {})
+        first = await take(engine, "default|tool:t")
+        assert first.input == b'{"n":1}'
+        await engine.fail(first, "X", retryable=True)
+        await engine.later(5)
+        second = await take(engine, "default|tool:t")
+        assert (second.n, second.input) == (2, b'{"n":2}')
+        await engine.complete(second)
+        assert (await engine.get(run.id)).status == "succeeded"
+
+
+async def test_what_a_dead_process_did_not_evaluate_another_does(url: str) -> None:
+    """The input is owed in the commit that opens the step: whoever sweeps next makes it."""
+    declared = load("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
+    async with stage(url) as engine:
+        ours, engine.orchestrator.resolver = engine.orchestrator.resolver, None
+        run = await engine.submit(declared, {})
+        await engine.settle()
+        assert (await engine.why(run.id)).reason == "input"
+        assert (await engine.names(run.id)) == {"a": "pending"}
+        engine.orchestrator.resolver = ours
+        await engine.later(5)
+        lease = await take(engine, "default|tool:t")
+        assert lease.input == msgspec.json.encode({"r": run.id})
+        await engine.complete(lease)
+
+
+async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path: Path) -> None:
+    declared = load(
+        "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output }}', y: '${{ steps.a.output }}'}}\n"
+    )
+    async with stage(url) as engine:
+        engine.artifacts = Artifacts(str(tmp_path / "artifacts"))
+        engine.orchestrator.resolver = StepResolver(engine.store, engine.artifacts)
+        await engine.submit(declared, {})
+        text = "x" * 200_000
+        await engine.complete(await take(engine, "default|tool:t"), msgspec.json.encode(text))
+        lease = await take(engine, "default|tool:t")
+        assert lease.input is not None
+        assert is_reference(lease.input)
+        assert msgspec.json.decode(await engine.artifacts.get(lease.input)) == {"x": text, "y": text}
+        await engine.complete(lease)

@@ -116,6 +116,24 @@ def gated(run_id: int = RUN_ID) -> Story:
     return story
 
 
+def conditional(run_id: int = RUN_ID) -> Story:
+    """A step that was skipped by its condition, and one that waits for the input of its second try."""
+    story = Story(
+        run_id=run_id,
+        profile="agent-runs",
+        plan=[
+            c.StepSpec(name="label", condition="inputs.dry == false", skipped=True),
+            c.StepSpec(name="ask", kind="approval", condition="inputs.dry == false", skipped=True),
+            c.StepSpec(name="send", condition="true", template=b'{"with":{"n":"${{ run.attempt }}"}}'),
+        ],
+    )
+    story.at(1).resolve("send", b'{"n":1}', each_try=True)
+    story.claim("send")
+    story.at(2).release("send")
+    assert (story.step("send").state, story.step("send").resolution) == ("ready", "due")
+    return story
+
+
 def canceled(run_id: int = RUN_ID) -> Story:
     """Canceled while one step was leased, one backed off and one was pending; the holder stopped."""
     story = Story(
@@ -223,7 +241,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, canceled, canceling, held_back, planning, failed, parent, acted, denied,
+    retried, backing_off, working, lost, asking, gated, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied,
 )  # fmt: skip
 
 

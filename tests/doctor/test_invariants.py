@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenure import limits
@@ -908,6 +909,48 @@ def decided_by_nobody(bundle: Bundle) -> None:
 @breaks("I45", healthy.gated)
 def a_gate_that_can_be_claimed(bundle: Bundle) -> None:
     step(bundle, "gate").claimable = True
+
+
+@breaks("I61", healthy.conditional)
+def a_skipped_step_that_was_leased(bundle: Bundle) -> None:
+    step(bundle, "label").attempt = 1
+
+
+@breaks("I61", healthy.conditional)
+def a_run_that_does_not_count_what_it_skipped(bundle: Bundle) -> None:
+    bundle.run.steps_skipped = 0
+
+
+@breaks("I61", healthy.conditional)
+def a_skipped_step_with_an_attempt(bundle: Bundle) -> None:
+    other = attempt(bundle, "send", 1)
+    bundle.attempts.append(msgspec.structs.replace(other, idx=step(bundle, "label").idx))
+
+
+@breaks("I61", healthy.conditional)
+def a_skipped_step_that_does_not_say_why(bundle: Bundle) -> None:
+    step(bundle, "label").reason = "done"
+
+
+@breaks("I61", healthy.conditional)
+def a_skipped_step_without_a_condition(bundle: Bundle) -> None:
+    step(bundle, "label").condition = None
+
+
+@breaks("I61", healthy.conditional)
+def a_step_that_can_be_claimed_before_its_input_is_made(bundle: Bundle) -> None:
+    step(bundle, "send").claimable = True
+
+
+@breaks("I61", healthy.gated)
+def a_step_that_succeeded_though_nobody_did_it(bundle: Bundle) -> None:
+    step(bundle, "write").attempt = 0
+    bundle.attempts = [row for row in bundle.attempts if row.idx != step(bundle, "write").idx]
+
+
+@breaks("I10", healthy.conditional)
+def a_step_that_nobody_makes_the_input_of(bundle: Bundle) -> None:
+    bundle.outbox = [row for row in bundle.outbox if row.topic != "resolve"]
 
 
 @breaks("I45", healthy.gated)

@@ -461,6 +461,12 @@ class Story:
         """Give the step back unworked."""
         return self.say(c.Release, step, **how)  # type: ignore[no-any-return]  # likewise
 
+    def resolve(self, step: str, body: bytes | None = b"{}", *, n: int | None = None, **how: Any) -> Any:
+        """The step's template was evaluated, for its next try."""
+        row = self.step(step)
+        made = c.Resolution(idx=row.idx, n=row.attempt + 1 if n is None else n, input=body, **how)
+        return self.do(c.ResolveSteps(run_id=self.run_id, steps=(made,), context=self._by("system:outbox")))
+
     def park(self, step: str = "main", why: str = "step two differs", **how: Any) -> Reply:
         """Give the step back because the code does not fit."""
         return self.say(c.Park, step, why=why, **how)  # type: ignore[no-any-return]  # likewise

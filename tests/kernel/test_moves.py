@@ -102,9 +102,17 @@ def nothing(story: Story) -> None:
     """The step stands there by itself."""
 
 
+def ready(story: Story) -> None:
+    """Free to be claimed; or, where each try has an input of its own, waiting for the second one's."""
+    if story.step("a").resolution == "due":
+        story.resolve("a", each_try=True)
+        story.claim("a")
+        story.release("a")
+
+
 PLACES: dict[Joint, tuple[dict[str, Any], Deed]] = {
     Joint("pending"): ({"behind": True}, nothing),
-    Joint("ready", "queued"): ({}, nothing),
+    Joint("ready", "queued"): ({}, ready),
     Joint("leased", "leased", "granted"): ({}, leased),
     Joint("starting", "starting", "active"): ({}, starting),
     Joint("running", "running", "active"): ({}, running),
@@ -136,6 +144,12 @@ def first_fails(story: Story) -> None:
 def side_fails(story: Story) -> None:
     story.claim("side")
     story.fail("side", retryable=False)
+
+
+def fail_resolution(story: Story) -> None:
+    if story.step("a").state == "pending":
+        first_is_done(story)
+    story.resolve("a", None, code="EXPRESSION_FAILED", message=b"there is no such key")
 
 
 def suspend(**what: Any) -> Deed:
@@ -189,6 +203,8 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
     "open_external_gate": ({"kind": "wait"}, first_is_done),
     "drop": ({}, lambda s: s.cancel_step("a")),
     "skip": ({}, first_fails),
+    "skip_condition": ({"condition": "inputs.go", "skipped": True}, first_is_done),
+    "fail_resolution": ({"template": b"{}"}, fail_resolution),
     "claim": ({}, lambda s: s.claim("a", ack=False)),
     "claim_and_ack": ({}, lambda s: s.claim("a")),
     "ack": ({}, lambda s: s.ack("a")),

@@ -28,6 +28,8 @@ _COLOURS = {
 }
 _PLAIN_KINDS = {"work": "step", "checkpoint": "step"}
 VALUE_CHARS_MAX = 200
+SKIPPED = "skipped"
+"""What is shown of a step that succeeded without being done, because its condition was false."""
 
 
 def table(*columns: str) -> Table:
@@ -140,6 +142,8 @@ def asked(step: StepView) -> str:
 
 def about(step: StepView) -> str:
     """The one thing to know about a step now: what it waits for, what went wrong, or what came of it."""
+    if step.skipped:
+        return f"{step.reason}: {step.condition}"
     if step.state == "waiting_approval":
         return ": ".join(part for part in (asked(step), step.progress) if part)
     if step.state == "waiting_external":
@@ -177,7 +181,7 @@ def steps_table(steps: Iterable[StepView], *, everything: bool = False) -> Table
         made.add_row(
             shown(indent + step.name),
             kind_text(step),
-            state_text(step.state, step.shown),
+            state_text(step.state, SKIPPED if step.skipped else step.shown),
             tries_text(step),
             lasted(step.seconds),
             shown("" if step.kind == "approval" else step.worker or ""),
@@ -226,6 +230,7 @@ def show_run(
         ("rerun of", run.rerun_of and f"{run.rerun_of} (attempt {run.attempt_no})"),
         ("requested by", f"{run.requester} ({run.trigger})"),
         ("repository", run.repo),
+        ("skipped", ", ".join(f"{one.step} ({one.condition})" for one in run.skipped) or None),
         ("created", when(run.created_at)),
         ("started", when(run.started_at)),
         ("finished", run.finished and f"{when(run.finished_at)} (took {lasted(run.seconds)})"),

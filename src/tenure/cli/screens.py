@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenure.cli.console import shown
-from tenure.cli.runs_show import about, colour, lasted, state_text, took, tries_text
+from tenure.cli.runs_show import SKIPPED, about, colour, lasted, state_text, took, tries_text
 from tenure.clock import HostClock
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ def hint(run: RunView, step: StepView) -> str | None:
     if step.state == "waiting_external" and step.kind == "wait" and step.tool:
         return f"tenure signal {run.id} {step.tool}"
     return None
+
+
+def state_of(step: StepView) -> str:
+    """A step's state in one word; what its condition skipped was not done."""
+    return SKIPPED if step.skipped else step.state
 
 
 class Live:
@@ -92,14 +97,14 @@ class Live:
         for step in lines:
             busy = step.state in _BUSY
             mark: RenderableType = (
-                Spinner("dots") if busy else Text(_MARKS.get(step.state, " "), colour(step.state))
+                Spinner("dots") if busy else Text(_MARKS.get(state_of(step), " "), colour(step.state))
             )
             told = shown(about(step), "dim" if step.state == "succeeded" else "")
             helps = hint(run, step)
             if helps:
                 told.append(f"\n{helps}", style="dim")
             tries = tries_text(step) if step.attempt > 1 else ""
-            state = Text(step.state, colour(step.state))
+            state = Text(state_of(step), colour(step.state))
             table.add_row(
                 mark,
                 shown(step.name),
@@ -147,7 +152,7 @@ class Lines:
         """Nothing to show."""
 
     def _line(self, run: RunView, step: StepView) -> str:
-        words = [step.name, step.state]
+        words = [step.name, state_of(step)]
         if step.attempt > 1:
             words.append(f"try {tries_text(step)}")
         if step.seconds is not None:

@@ -13,7 +13,7 @@ import msgspec
 from rich.table import Table
 
 from tenure.cli.console import shown
-from tenure.cli.runs_show import about, asked, lasted, table
+from tenure.cli.runs_show import SKIPPED, about, asked, lasted, table
 
 if TYPE_CHECKING:
     from tenure.orchestrator.views import EventView, RunView, StepView, TryView
@@ -81,7 +81,11 @@ def _of(step: StepView) -> list[Told]:
         if step.finished_at is None or step.finished_at == step.started_at:
             return told
     state = (
-        step.state if step.reason in (None, "done") or step.kind in ("work", "checkpoint") else step.reason
+        SKIPPED
+        if step.skipped
+        else step.state
+        if step.reason in (None, "done") or step.kind in ("work", "checkpoint")
+        else step.reason
     )
     told.append(
         Told(

@@ -1,10 +1,11 @@
 """From a declared workflow and a run's inputs to the plan the kernel takes.
 
 Laws:
-1. What only needs what is known at submission is evaluated now; every other template stays a text in the step's
-   input, and `open` lists the places of those. What was evaluated is data from then on, whatever it looks like.
-2. What it writes for a worker begins with a mark of its own: an input without it is data, whatever it looks like.
-3. A gate whose condition is false keeps its name and place: it becomes a wait that is over at once.
+1. What only needs what is known at submission is evaluated now. Where all of a step is known its input is plain; every
+   other step has a template, in which `open` lists the places that are evaluated when its turn comes
+   (`tenure.declared.resolution`). What was evaluated is data from then on, whatever it looks like.
+2. A step whose condition is known to be false keeps its name and place, and is skipped when its turn comes.
+3. Nothing that a step is handed stands for something else: an input that begins with a reserved key is refused.
 4. A question's text is a payload, which can be erased; of a gate only the action is told in the history.
 """
 
@@ -17,16 +18,15 @@ import msgspec
 
 from tenure.declared import rules, templates
 from tenure.declared.model import GATES, Awaited, Declared, Question, Step
+from tenure.declared.resolving import RESERVED, Template, is_true, plain
 from tenure.declared.templates import Place, as_text
 from tenure.errors import Detail, TenureError
 from tenure.kernel import capability as cap
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
 from tenure.limits import LABEL_CHARS_MAX, NAME_CHARS_MAX
 
-MARK = "$tenure.step"
-"""The first key of what a worker is to resolve. Inputs of users may not begin with it."""
-NO_TIME_SECONDS = 1e-6
-"""The shortest wait there is."""
+NO_EVENT_SECONDS = 1.0
+"""What a wait says that is skipped and has no time of its own; nobody waits for it."""
 
 
 def plan(
@@ -45,47 +45,45 @@ def plan(
     return tuple(_gate(step, scope) if step.kind in GATES else _work(step, scope) for step in declared.steps)
 
 
-def is_true(condition: str, scope: Mapping[str, Any]) -> bool:
-    """What an `if` says."""
-    value = rules.condition(condition).value(scope)
-    if not isinstance(value, bool):
-        raise TenureError(
-            "EXPRESSION_FAILED", f"{condition}: an if is true or false, not {as_text(value)[:60]}"
-        )
-    return value
-
-
 def _work(step: Step, scope: Mapping[str, Any]) -> StepSpec:
-    job: dict[str, Any] = {MARK: 1}
     left: list[Place] = []
     undecided = False
     if step.condition is not None:
         undecided = not all(r.is_known(scope) for r in rules.condition(step.condition).refers)
         if undecided:
-            job["if"] = step.condition
             left.append(("if",))
         elif not is_true(step.condition, scope):
-            job["if"] = False
-    key = ""
-    if job.get("if") is not False:
+            return _spec(step, skipped=True)
+
+    def close(name: str, value: Any) -> Any:
         # A condition that is not known yet may guard what cannot be evaluated: that is left for later too.
-        parts = {"with": step.arguments, "run": list(step.run), "env": step.env, "cwd": step.cwd}
-        for name, value in parts.items():
-            if value or (name == "with" and step.kind != "run"):
-                job[name] = templates.close(value, scope, (name,), left, lenient=undecided)
-        if step.idempotent:
-            job["idempotent"] = True
-        if step.output != "text":
-            job["output"] = step.output
-        if step.idempotency_key:
-            before = len(left)
-            made = templates.close(step.idempotency_key, scope, ("idempotency_key",), left, lenient=undecided)
-            if len(left) > before:
-                job["idempotency_key"] = made
-            else:
-                key = _fixed(step, "idempotency_key", made, LABEL_CHARS_MAX)
+        return templates.close(value, scope, (name,), left, lenient=undecided)
+
+    key = close("idempotency_key", step.idempotency_key) if step.idempotency_key else ""
+    open_key = bool(left) and left[-1] == ("idempotency_key",)
+    job = Template(
+        condition=step.condition if undecided else None,
+        arguments=close("with", step.arguments),
+        run=close("run", list(step.run)),
+        env=close("env", step.env),
+        cwd=close("cwd", step.cwd) if step.cwd else None,
+        output=step.output,
+        idempotency_key=key if open_key else None,
+        places=left,
+    )
+    fixed = "" if open_key or not key else _fixed(step, "idempotency_key", key, LABEL_CHARS_MAX)
     if left:
-        job["open"] = left
+        return _spec(step, idempotency_key=fixed, template=msgspec.json.encode(job))
+    made = plain(job)
+    if made.startswith(RESERVED):
+        problem = "the name of an argument may not begin with '$tenure'"
+        raise TenureError(
+            "INVALID_INPUT", f"step {step.id}: with: {problem}", (Detail(f"{step.id}.with", problem),)
+        )
+    return _spec(step, idempotency_key=fixed, input=made)
+
+
+def _spec(step: Step, **how: Any) -> StepSpec:
     retry = step.retry
     backoff = None
     if retry.backoff is not None:
@@ -102,33 +100,37 @@ def _work(step: Step, scope: Mapping[str, Any]) -> StepSpec:
         retries=retry.max,
         backoff=backoff,
         timeout_seconds=step.timeout_seconds,
-        idempotency_key=key,
-        input=msgspec.json.encode(job),
+        condition=step.condition,
+        **how,
     )
 
 
 def _gate(step: Step, scope: Mapping[str, Any]) -> StepSpec:
     approval, wait, asked = None, None, None
-    kind: Any = step.kind
-    if step.condition is not None and not is_true(step.condition, scope):
-        kind, wait = "wait", WaitSpec(within_seconds=NO_TIME_SECONDS)
-    elif step.approval is not None:
-        approval, asked = _approval(step, step.approval, scope)
+    skipped = step.condition is not None and not is_true(step.condition, scope)
+    if step.approval is not None:
+        approval, asked = _approval(step, step.approval, scope, skipped)
     elif step.wait is not None:
-        wait = _wait(step, step.wait, scope)
+        wait = _wait(step, step.wait, scope, skipped)
     return StepSpec(
         name=step.id,
-        kind=kind,
+        kind=step.kind,  # type: ignore[arg-type]  # a gate's kind is a step's
         needs=step.needs,
         required=step.required,
         queue=step.queue,
         input=asked,
         approval=approval,
         wait=wait,
+        condition=step.condition,
+        skipped=skipped,
     )
 
 
-def _approval(step: Step, question: Question, scope: Mapping[str, Any]) -> tuple[ApprovalSpec, bytes]:
+def _approval(
+    step: Step, question: Question, scope: Mapping[str, Any], skipped: bool
+) -> tuple[ApprovalSpec, bytes | None]:
+    if skipped:  # what its condition guards may have no value
+        return ApprovalSpec(question.action, question.tier, question.people, question.within), None
     title = _fixed(step, "approval.title", templates.parse(question.title).value(scope), LABEL_CHARS_MAX)
     spec = ApprovalSpec(
         question.action, question.tier, question.people, question.within, group=question.group
@@ -136,9 +138,9 @@ def _approval(step: Step, question: Question, scope: Mapping[str, Any]) -> tuple
     return spec, msgspec.json.encode({"title": title})
 
 
-def _wait(step: Step, awaited: Awaited, scope: Mapping[str, Any]) -> WaitSpec:
-    if awaited.time is not None:
-        return WaitSpec(within_seconds=awaited.time)
+def _wait(step: Step, awaited: Awaited, scope: Mapping[str, Any], skipped: bool) -> WaitSpec:
+    if awaited.time is not None or skipped:  # what its condition guards may have no value
+        return WaitSpec(within_seconds=awaited.time or awaited.within or NO_EVENT_SECONDS)
     event = _fixed(step, "wait.event", templates.parse(awaited.event).value(scope), NAME_CHARS_MAX)
     source = ""
     if awaited.source:

@@ -196,12 +196,12 @@ class Rules:
                 self._check_refers(path, self._parsed(path, text), step, roots)
         if "if" in step.values:
             path = (*step.path, "if")
-            self._check_refers(
-                path,
-                self._condition(path, step.values["if"]),
-                step,
-                _FIXED if step.kind in GATES else ROOTS,
-            )
+            refers = self._condition(path, step.values["if"])
+            self._check_refers(path, refers, step, _FIXED if step.kind in GATES else ROOTS)
+            for reference in refers:
+                if reference.root == TRY[0] and reference.parts[:1] in ((), TRY[1:]):
+                    problem = f"{reference} is not known: an if is decided once, before the first try; it can look at run.id"
+                    self.problems.add(path, problem)
 
     def _parsed(self, path: Path, text: str) -> tuple[Reference, ...]:
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
 from tenure.kernel.machine import Machine
@@ -363,9 +365,11 @@ def steps_wake(view: View) -> Iterator[Finding]:
             if left != step.needs_left:
                 problem = f"waits for {step.needs_left} steps, but {left} of those it needs are open"
             elif left == 0 and run.admitted_at is not None:
-                problem = "is pending, but needs nothing any more"
+                problem = _is_resolved(view, step)
         elif state == "ready":
-            if step.claimable == held:
+            if step.resolution == "due":
+                problem = _is_resolved(view, step)
+            elif step.claimable == held:
                 problem = f"is ready and {'' if step.claimable else 'not '}claimable; the run is {'' if held else 'not '}held"
         elif state in LEASED_STEP or state == "canceling":
             problem = _lease_wakes(view, step)
@@ -376,6 +380,19 @@ def steps_wake(view: View) -> Iterator[Finding]:
             problem = _waits_open(view, step)
         if problem is not None:
             yield step_row(step), problem
+
+
+def _is_resolved(view: View, step: Step) -> str | None:
+    """A step that waits for nothing but its input is owed one."""
+    if step.resolution != "due":
+        return "is pending, but needs nothing any more"
+    if step.claimable:
+        return "is claimable, and its input has yet to be made"
+    wanted = [step.idx, step.attempt + 1]
+    for row in view.bundle.outbox:
+        if row.topic == "resolve" and wanted in msgspec.msgpack.decode(row.body)["steps"]:
+            return None
+    return "waits for its input, and nobody is asked to make it"
 
 
 def _lease_wakes(view: View, step: Step) -> str | None:

@@ -1,4 +1,4 @@
-"""Approvals: I42 to I45, as far as they bind by themselves (what policies ask for comes later)."""
+"""Approvals: I42 to I45, as far as they bind by themselves (what policies ask for comes later); steps that are not done: I61."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from tenure.doctor.states import step_row
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
-from tenure.kernel.model import QUESTIONS, Approval
+from tenure.kernel.machines import LEASED_STEP
+from tenure.kernel.model import CONDITION_FALSE, QUESTIONS, Approval
+
+GATES = ("approval", "wait")
 
 
 def _row(approval: Approval) -> str:
@@ -48,7 +51,7 @@ def approved_in_time(view: View) -> Iterator[Finding]:
             yield _row(approval), f"was approved by {approval.votes!r}; it takes {approval.people}"
     yield from _votes_of_revision(view)
     for step in view.bundle.steps:
-        if step.kind == "approval" and step.state == "succeeded":
+        if step.kind == "approval" and step.state == "succeeded" and step.reason != CONDITION_FALSE:
             no = step.wait_no
             if not any(a.no == no and a.status == "approved" for a in view.bundle.approvals):
                 yield step_row(step), "succeeded without an approval"
@@ -95,12 +98,34 @@ def decided_once(view: View) -> Iterator[Finding]:
             yield _row(approval), f"is {approval.status}, decided by {approval.decided_by!r}"
 
 
+@checks("I61")
+def what_is_skipped_was_never_leased(view: View) -> Iterator[Finding]:
+    """A step that its condition skips has no attempts and no output, and says why; nobody is handed a step whose input has yet
+    to be made."""
+    count = sum(step.reason == CONDITION_FALSE for step in view.bundle.steps)
+    if count != view.run.steps_skipped:
+        yield "run", f"counts {view.run.steps_skipped} skipped steps; there are {count}"
+    for step in view.bundle.steps:
+        skipped = step.reason == CONDITION_FALSE
+        leased = step.attempt or step.claimable or step.idx in view.attempts
+        if skipped and (leased or step.state != "succeeded" or step.output_ref is not None):
+            yield step_row(step), f"was skipped; it is {step.state}, was leased {step.attempt} times"
+        elif skipped and step.condition is None:
+            yield step_row(step), "was skipped, and has no condition"
+        elif step.resolution == "skip" and (leased or step.state == "succeeded") and not skipped:
+            yield step_row(step), f"is to be skipped; it is {step.state}: {step.reason}"
+        elif step.resolution == "due" and (step.claimable or step.state in LEASED_STEP):
+            yield step_row(step), f"is {step.state}, and its input has yet to be made"
+        elif step.state == "succeeded" and not leased and not skipped and step.kind not in GATES:
+            yield step_row(step), f"succeeded without an attempt: {step.reason}"
+
+
 @checks("I45")
 def gates_are_never_leased(view: View) -> Iterator[Finding]:
     """A gate has no attempts and cannot be claimed."""
     for step in view.bundle.steps:
         leased = step.attempt or step.claimable or step.idx in view.attempts
-        if leased and step.kind in ("approval", "wait"):
+        if leased and step.kind in GATES:
             yield (
                 step_row(step),
                 f"is a gate; it was leased {step.attempt} times, claimable: {step.claimable}",

@@ -23,6 +23,7 @@ from tenure import ids, own_profiles
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
 from tenure.config import choose_database
+from tenure.declared.resolution import StepResolver
 from tenure.embedded.by_hand import ByHand
 from tenure.embedded.costs import Costs
 from tenure.embedded.evidence import Proving, sealed
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from tenure.store.port import Store
 
 RETENTION_PAGE = 200
+SETTLE_ROUNDS_MAX = 100
+"""How often `settle` looks for what was owed meanwhile."""
 
 
 class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing):
@@ -135,7 +138,9 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
                 await Keys(store).ready(signer)  # a key that nobody has endorsed seals nothing
             self.sealing = Sealing(store, self.artifacts, signer)
             if not self._only_reads:
-                self._orchestrator = await stack.enter_async_context(Orchestrator(store))
+                orchestrator = Orchestrator(store)
+                orchestrator.resolver = StepResolver(store, self.artifacts)
+                self._orchestrator = await stack.enter_async_context(orchestrator)
                 self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
@@ -462,7 +467,10 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
     async def settle(self) -> None:
         """Do what is due now and deliver what runs owe each other: for programs that do not stay to sweep."""
         await self.sweeper.sweep()
-        await self.orchestrator.deliver(await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX))
+        for _ in range(SETTLE_ROUNDS_MAX):  # what is delivered may owe something in turn
+            owed = await self.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
+            if not await self.orchestrator.deliver(owed):
+                return
 
     # ----------------------------------------------------------------------------------------- retention
 

@@ -4,7 +4,8 @@ Laws:
 1. Whatever is wrong is PLAN_INVALID with the place; the kernel checks what only it can know (names, needs, cycles).
 2. A step that somebody has to do goes to workers that have its tool, which is called as the step where none is named; a
    queue that says already who may take it (`default|tool:build`) stays as it is.
-3. What users give is data: a payload that begins as only ours do is refused.
+3. What users give is data: a payload that begins as only ours do is refused, and so are commands, conditions and templates,
+   which come from workflow files alone.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ def _step(place: str, raw: Any) -> StepSpec:
         if choices := CHOICES.get(path):
             problem = f"{problem}; it is one of {', '.join(choices)}"
         raise _invalid(place + path, problem) from fault
+    if capability.split(step.queue)[1] == capability.RUN or step.template is not None or step.skipped:
+        raise _invalid(place, "commands, conditions and templates come from workflow files")
     return msgspec.structs.replace(step, input=given)
 
 

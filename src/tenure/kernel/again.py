@@ -209,6 +209,7 @@ def _spec_of(
     made = f"{ids.run_text(old.run.id)}/{step.name}"
     own_input = step.input_ref is not None and step.input_ref != old.spec.input_ref
     gate = step.spec or "{}"
+    template = step.template_ref is not None
     assert step.kind in ("work", "body", "approval", "wait")
     return StepSpec(
         name=step.name,
@@ -222,7 +223,10 @@ def _spec_of(
         timeout_seconds=None if step.timeout_us is None else step.timeout_us / 1e6,
         lease_seconds=step.lease_us / 1e6,
         idempotency_key=step.idempotency_key if keep_keys or step.idempotency_key != made else "",
-        input=_body(bodies, step.input_ref, f"step {step.name!r}") if own_input else None,
+        input=_body(bodies, step.input_ref, f"step {step.name!r}") if own_input and not template else None,
         approval=msgspec.json.decode(gate, type=ApprovalSpec) if step.kind == "approval" else None,
         wait=msgspec.json.decode(gate, type=WaitSpec) if step.kind == "wait" else None,
+        template=_body(bodies, step.template_ref, f"the template of step {step.name!r}"),
+        condition=step.condition,
+        skipped=step.resolution == "skip",
     )

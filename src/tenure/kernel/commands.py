@@ -93,6 +93,13 @@ class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     input: bytes | None = None
     approval: ApprovalSpec | None = None
     wait: WaitSpec | None = None
+    template: bytes | None = None
+    """Instead of an input: what its input (and its idempotency key) is made from when all that it needs has ended
+    (`ResolveSteps`). Only work has one."""
+    condition: str | None = None
+    """The expression that says whether it is done at all, for people to read; the template holds what is evaluated."""
+    skipped: bool = False
+    """Its condition is known to be false: it succeeds without being done as soon as its turn comes."""
 
 
 BODY = StepSpec(name="main", kind="body")
@@ -192,6 +199,30 @@ class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
     """More planned steps for a run that is under way; they may need steps that exist."""
 
     plan: tuple[StepSpec, ...]
+
+
+class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What was made from a step's template for one try."""
+
+    idx: int
+    n: int
+    """The number of the try."""
+    input: bytes | None = None
+    idempotency_key: str = ""
+    """Empty: the step's own stays."""
+    each_try: bool = False
+    """Whether the next try needs an input of its own."""
+    skipped: bool = False
+    """The condition is false: the step is not done."""
+    code: str = ""
+    """Why nothing could be made: an error's code, EXPRESSION_FAILED as a rule. The step fails with it."""
+    message: bytes = b""
+
+
+class ResolveSteps(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The inputs of steps whose turn has come, evaluated outside of the kernel. One that is not due any more is passed over."""
+
+    steps: tuple[Resolution, ...]
 
 
 class Admit(RunCommand, frozen=True, gc=False, kw_only=True):

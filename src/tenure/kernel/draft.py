@@ -118,7 +118,9 @@ class Draft:
         "outbox",
         "profile",
         "ready",
+        "skipping",
         "snap",
+        "unresolved",
     )
 
     def __init__(self, snap: Snapshot, command: Command, now: int, chance: Chance) -> None:
@@ -135,6 +137,10 @@ class Draft:
         self.early: list[int] = []
         """Waits just opened for events that may have come early."""
         self.ready = False
+        self.skipping: list[int] = []
+        """Steps whose turn has come and whose condition is false."""
+        self.unresolved: list[int] = []
+        """Steps whose turn has come and whose input has yet to be made."""
         self._run: Run | None = None
         self._timed_out = False
         self._waits_of: dict[int, list[Wait]] | None = None

@@ -5,7 +5,7 @@ Laws:
    of happened (I39).
 2. A line is told by what changed: the run is new, its status is another one, a step of it was done, somebody is asked
    something or reminded of it, or it was reported. An event that changes none of these (a claim of a running run) tells nothing.
-3. A line holds no payload and no name: ids, states and numbers, like the history.
+3. A line holds no payload and nobody's name: ids, states and numbers, like the history, and the names of skipped steps.
 4. Lines are made from the rows a decision has before and after; nothing is decoded for them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure.kernel.draft import Decision
-from tenure.kernel.model import Approval, Attempt, Checkpoint, Event, Run, RunSpec
+from tenure.kernel.model import CONDITION_FALSE, Approval, Attempt, Checkpoint, Event, Run, RunSpec, Step
 from tenure.kernel.snapshot import Snapshot
 
 REVISED = "revise_approval"
@@ -53,6 +53,8 @@ class Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Proposals likewise."""
     reminded: tuple[int, ...] = ()
     """Approvals that people are reminded of."""
+    skipped: tuple[str, ...] = ()
+    """Steps that their condition skipped, by their names in the workflow."""
 
 
 class Seen(Told, frozen=True, gc=False, kw_only=True):
@@ -128,9 +130,23 @@ def line_of(snap: Snapshot, before: Run | None, decision: Decision) -> Line | No
         steps,
         grew,
     )
+    if (before is not None and run.steps_skipped > before.steps_skipped) or (
+        before is None and run.steps_skipped
+    ):
+        return (*line, asked, proposed, reminded, _skipped(decision))
     if reminded:
         return (*line, asked, proposed, reminded)
     return (*line, asked, proposed) if asked or proposed else line
+
+
+def _skipped(decision: Decision) -> tuple[str, ...]:
+    """The steps that this decision has skipped."""
+    assert decision.event is not None
+    return tuple(
+        row.name
+        for row in decision.rows.values()
+        if isinstance(row, Step) and row.reason == CONDITION_FALSE and row.finished_at == decision.event.at
+    )
 
 
 def _questions(

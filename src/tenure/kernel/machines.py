@@ -233,6 +233,11 @@ def _script() -> list[tuple[str, Joint, tuple[Inputs, ...]]]:
     move("open_external_gate", pending, Inputs("needs_met"), Inputs("await"))
     move("drop", pending, Inputs("drop"))
     move("skip", pending, Inputs("skip"))
+    # A step whose condition is false goes the way of a gate that is over at once: no attempt, no lease.
+    move("skip_condition", pending, Inputs("needs_met"), Inputs("await"), Inputs("settle"))
+    # A step whose input cannot be made: before its first try it has no attempt, later a queued one ends with it.
+    move("fail_resolution", pending, Inputs("needs_met"), Inputs("give_up"))
+    move("fail_resolution", _QUEUED, Inputs("give_up", "cancel"), Inputs(attempt="canceled"))
 
     move("claim", _QUEUED, Inputs("lease", "lease", "new"))
     move("claim_and_ack", _QUEUED, Inputs("lease", "lease", "new"), _ACK, _BEGIN)

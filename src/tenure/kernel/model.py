@@ -96,6 +96,8 @@ class Run(Row, gc=False):
     error_ref: int | None = None
     receipts: int = 0
     """How many receipts it has made: a run without any never looks for them."""
+    steps_skipped: int = 0
+    """Steps that succeeded without being done, because their condition was false. They are among steps_done."""
 
 
 class RunSpec(Row, gc=False):
@@ -206,6 +208,14 @@ class Step(Row, gc=False):
     eligible_at: int | None = None
     """When the backoff ends."""
     wake_at: int | None = None
+    template_ref: int | None = None
+    """What its input is made from: the payload with the expressions of its workflow file."""
+    condition: str | None = None
+    """The expression that says whether it is done at all, as its workflow file has it."""
+    resolution: str = ""
+    """What has to be made from its template before it is handed out: nothing (empty), its input (`due`), its input for
+    each try (`each`: made for this one, due again for the next), or nothing ever, because its condition is known to be
+    false (`skip`)."""
 
 
 class Attempt(Row, gc=False):
@@ -480,6 +490,8 @@ ROWS: dict[str, type[Row]] = {
 CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skipped"})
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
 AT_END = "end"
+CONDITION_FALSE = "CONDITION_FALSE"
+"""The reason of a step that succeeded without being done."""
 QUESTIONS = frozenset({"approval", "proposal"})
 """Kinds of waits with a question to people behind them."""
 ASKS_PEOPLE = frozenset({"approval", "receipt"})

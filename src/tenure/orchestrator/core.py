@@ -17,14 +17,14 @@ import contextvars
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
-from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat
+from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat, Resolution
 from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
@@ -61,6 +61,14 @@ RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
 LOOKS_MAX = 3
 """How often an action's key is looked up before what the database says against it is believed to be something else."""
+
+
+class Resolver(Protocol):
+    """What is above the orchestrator and evaluates templates (`tenure.declared.resolution`)."""
+
+    async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
+        """What was made for these steps (index, number of the try). An error that is retryable: ask again later."""
+        ...
 
 
 class Orchestrator:
@@ -100,6 +108,8 @@ class Orchestrator:
         self.on_batch: Callable[[int, float], None] | None = None
         """Told of every batch: its commands, and the seconds it took."""
         self._watching: list[Callable[[list[Seen]], None]] = []
+        self.resolver: Resolver | None = None
+        """Makes the inputs of steps from their templates. Without one that is left to other processes."""
         self.on_told: list[Callable[[], None]] = []
         """Called after each commit of this process that has put something into the feed."""
 

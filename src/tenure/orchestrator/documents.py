@@ -19,7 +19,18 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import Attempt, Checkpoint, Event, Idempotency, Payload, Run, RunSpec, Step, Wait
+from tenure.kernel.model import (
+    CONDITION_FALSE,
+    Attempt,
+    Checkpoint,
+    Event,
+    Idempotency,
+    Payload,
+    Run,
+    RunSpec,
+    Step,
+    Wait,
+)
 from tenure.orchestrator.step_views import decoded, label_of, maybe, meta_of, moment
 from tenure.orchestrator.views import Views, run_word, step_word
 from tenure.store.port import Store
@@ -85,6 +96,8 @@ class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
     input: Any = None
     output: Any = None
     error: str | None = None
+    skip_reason: str | None = None
+    """Of a step that was not done, because its condition was false: CONDITION_FALSE, and the condition."""
     started_at: datetime | None = None
     completed_at: datetime | None = None
 
@@ -297,6 +310,7 @@ def _step(rows: _Rows, step: Step) -> StepDocument:
         input=rows.body(step.input_ref),
         output=rows.body(step.output_ref),
         error=code if error is None else f"{code}: {error}",
+        skip_reason=f"{step.reason}: {step.condition}" if step.reason == CONDITION_FALSE else None,
         started_at=moment(min(a.granted_at for a in of_step)) if of_step else None,
         completed_at=maybe(step.finished_at),
     )

@@ -5,7 +5,7 @@ Law: everything here is read from the event itself, but for the names of steps a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -43,7 +43,9 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-def _notes(changed: dict[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
+def _notes(
+    changed: dict[str, Any], labels: Mapping[str, str], skipped: Iterable[dict[str, Any]]
+) -> Iterator[str]:
     """What was recorded, by the columns that an event has set."""
     for key, row in changed.get("checkpoint", {}).items():
         name = key.partition("/")[2]
@@ -53,6 +55,8 @@ def _notes(changed: dict[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
     for key, row in changed.get("wait", {}).items():
         name = label_of(row.get("label") or labels.get(key, key))
         yield f"{name}: {row.get('outcome') or row.get('state', 'waits')}"
+    for one in skipped:
+        yield f"{one['name']}: skipped ({one['reason']}: {one['condition']})"
     for key, row in changed.get("receipt", {}).items():
         if "state" in row:
             yield f"{row.get('label') or f'receipt {key}'}: {row['state']}"
@@ -81,7 +85,7 @@ def event_view(row: Event, names: Mapping[int, str], labels: Mapping[str, str] |
         initiator=row.initiator,
         cause=row.cause,
         edges=tuple(edges),
-        notes=tuple(_notes(body.get("set", {}), labels or {})),
+        notes=tuple(_notes(body.get("set", {}), labels or {}, body.get("context", {}).get("skipped", ()))),
         context=body.get("context", {}),
         hash=row.hash.hex(),
     )

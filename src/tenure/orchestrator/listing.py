@@ -51,6 +51,8 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = "default"
     repo: str | None = None
     started_at: datetime | None = None
+    steps_skipped: int = 0
+    """Of those that are done: how many were skipped, because their condition was false."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

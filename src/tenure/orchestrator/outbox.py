@@ -1,4 +1,5 @@
-"""What runs owe each other, carried out as commands of their own: at least once, deduplicated by the kernel."""
+"""What runs owe each other, and what a run's steps wait for (their inputs, made from templates), carried out as commands of
+their own: at least once, deduplicated by the kernel."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from tenure.kernel.commands import (
     Context,
     CreateRun,
     RequestCancel,
+    ResolveSteps,
     StepSpec,
     Trigger,
 )
@@ -47,6 +49,10 @@ async def deliver(
         try:
             if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
                 continue  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
+            if row.topic == "resolve" and orchestrator.resolver is None:
+                if lacking is not None:
+                    lacking.append(row)
+                continue
             command = await _command(orchestrator, row)
             if isinstance(command, CreateRun):
                 profiles.of_run(command.profile)  # whoever owes it has it: the run can be made, only not here
@@ -108,6 +114,8 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
     if row.topic == "compensate":
         return await _compensation(orchestrator, cause, row.run_id)
     body: dict[str, Any] = msgspec.msgpack.decode(row.body)
+    if row.topic == "resolve":
+        return await _resolved(orchestrator, row, body["steps"])
     if row.topic == "key_freed":
         return await _next_for_key(orchestrator, cause, body["tenant"], body["key"])
     assert row.target_id is not None
@@ -117,6 +125,15 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
         return ChildFinished(context=cause, run_id=row.target_id, **body)
     assert row.topic == "cancel", f"unknown topic {row.topic}"
     return RequestCancel(context=cause, run_id=row.target_id, reason=body["reason"])
+
+
+async def _resolved(
+    orchestrator: Orchestrator, row: Outbox, steps: list[tuple[int, int]]
+) -> ResolveSteps | None:
+    """What steps waited for: their inputs, made from their templates."""
+    assert orchestrator.resolver is not None
+    made = await orchestrator.resolver.resolve(row.run_id, [(idx, n) for idx, n in steps])
+    return ResolveSteps(context=_cause(row), run_id=row.run_id, steps=made) if made else None
 
 
 async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str, key: str) -> Admit | None:

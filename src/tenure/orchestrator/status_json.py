@@ -1,7 +1,8 @@
 """A run as agent-runs' status.json has it, field by field (its section 3).
 
 Laws:
-1. Every field is there, null where it has no value; times are whole seconds, as in the document.
+1. Every field is there, null where it has no value; times are whole seconds, as in the document. Beyond it there is
+   `steps_skipped`, in runs that have skipped a step.
 2. `error` is a code of the document's own map (its section 5.3) and words: codes it does not know are INTERNAL_ERROR, and are
    repeated in the words.
 3. `current_step` is where the run is; of a finished one where it was last: the step that failed, else its last one.
@@ -15,7 +16,7 @@ import msgspec
 
 from tenure import ids
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import Attempt, Checkpoint, Payload, RunSpec, Step
+from tenure.kernel.model import CONDITION_FALSE, Attempt, Checkpoint, Payload, RunSpec, Step
 from tenure.orchestrator.step_views import decoded, label_of, moment
 from tenure.store.listing import Glance, Question
 from tenure.store.port import Store
@@ -40,6 +41,14 @@ _TIMED_OUT = {
 }
 
 
+class SkippedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that its condition skipped."""
+
+    name: str
+    reason: str
+    condition: str | None
+
+
 class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     """status.json."""
 
@@ -54,6 +63,8 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     steps_completed: int
     proposals_created: list[str]
     error: str | None
+    steps_skipped: list[SkippedStep] | msgspec.UnsetType = msgspec.UNSET
+    """Beyond the document, and only there where a step was skipped: which, and why. They are among those completed."""
 
 
 async def status_document(store: Store, run: Glance, word: str) -> StatusDocument:
@@ -78,6 +89,12 @@ async def status_document(store: Store, run: Glance, word: str) -> StatusDocumen
             ids.question_text("proposal", run.id, one.no) for one in asked if one.kind == "proposal"
         ],
         error=await _error(store, run),
+        steps_skipped=[
+            SkippedStep(name=step.name, reason=CONDITION_FALSE, condition=step.condition)
+            for step in steps
+            if step.reason == CONDITION_FALSE
+        ]
+        or msgspec.UNSET,
     )
 
 

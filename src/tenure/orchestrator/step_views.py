@@ -18,7 +18,7 @@ import msgspec
 
 from tenure import ids
 from tenure.kernel.decide.checks import ACT_LABEL
-from tenure.kernel.model import Approval, Attempt, Checkpoint, Child, Step, Wait
+from tenure.kernel.model import CONDITION_FALSE, Approval, Attempt, Checkpoint, Child, Step, Wait
 
 _VALUES = ("now", "uuid", "random", "patched")
 _WAIT_KINDS = {"approval": "approval", "proposal": "proposal", "event": "wait", "child": "child"}
@@ -63,6 +63,10 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     """Of a wait: when it ends by itself."""
     reason: str | None = None
+    skipped: bool = False
+    """Whether it succeeded without being done, because its condition was false (reason CONDITION_FALSE)."""
+    condition: str | None = None
+    """Its condition, as its workflow file has it."""
     last_error: str | None = None
     last_failure: str | None = None
     """Of a step that needed several tries: what the last one that failed said."""
@@ -263,6 +267,8 @@ def _step(rows: Rows, step: Step, attempts: list[Attempt], word: str, needs: tup
         retry_at=maybe(step.eligible_at),
         until=None if wait is None or wait.state != "open" else maybe(wait.expires_at),
         reason=step.reason,
+        skipped=step.reason == CONDITION_FALSE,
+        condition=step.condition,
         last_error=step.last_error,
         started_at=maybe(begun),
         finished_at=maybe(step.finished_at),

@@ -19,6 +19,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.model import (
+    CONDITION_FALSE,
     Attempt,
     Event,
     Payload,
@@ -87,6 +88,14 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class SkippedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was not done."""
+
+    step: str
+    reason: str
+    condition: str | None = None
+
+
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run."""
 
@@ -119,6 +128,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: int
     """How many are known so far."""
     steps_done: int
+    steps_skipped: int = 0
+    """Of those that are done: how many were skipped, because their condition was false."""
+    skipped: tuple[SkippedView, ...] = ()
+    """Which ones, and why."""
     events: int
     created_at: datetime
     started_at: datetime | None
@@ -205,6 +218,18 @@ def step_word(profile: Profile, step: Step, attempt: Attempt | None, events: Ite
 # --------------------------------------------------------------------------------------------- the reads
 
 
+async def skipped_steps(store: Store, run: Run | Glance) -> tuple[SkippedView, ...]:
+    """The steps of a run that its conditions skipped; a run that has none asks nothing."""
+    if not run.steps_skipped:
+        return ()
+    steps: list[Step] = await store.read("steps_of", run.id)
+    return tuple(
+        SkippedView(step=step.name, reason=CONDITION_FALSE, condition=step.condition)
+        for step in steps
+        if step.reason == CONDITION_FALSE
+    )
+
+
 class Views:
     """Reads for one tenant; None looks at everybody's (inside the system)."""
 
@@ -273,6 +298,8 @@ class Views:
             attempt_no=spec.attempt_no,
             steps_total=steps_known(run),
             steps_done=run.steps_done,
+            steps_skipped=run.steps_skipped,
+            skipped=await skipped_steps(self._store, run),
             events=run.version,
             created_at=moment(run.created_at),
             started_at=maybe(run.started_at),
@@ -326,6 +353,7 @@ class Views:
                 paused=run.paused,
                 parked=run.parked,
                 steps_done=run.steps_done,
+                steps_skipped=run.steps_skipped,
                 steps_total=steps_known(run),
                 labels=msgspec.json.decode(specs[run.id].labels) if run.id in specs else {},
                 repo=run.repo,

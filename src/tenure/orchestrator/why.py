@@ -15,6 +15,7 @@ from tenure.clock import us
 from tenure.kernel.admission import headroom
 from tenure.kernel.beside import SeenWorker
 from tenure.kernel.capability import split
+from tenure.kernel.decide.closing import is_unresolved
 from tenure.kernel.governed import Receipt
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.model import (
@@ -39,7 +40,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     reason: str
     """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, turn, approval, event,
-    receipt, time, child, backoff."""
+    receipt, time, child, backoff, input."""
     text: str
     step: str | None = None
     until: datetime | None = None
@@ -75,7 +76,18 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
             f" (try {backoff.charged + 1} of {backoff.max_attempts})."
         )
         return Why(reason="backoff", text=text, step=backoff.name, until=maybe(backoff.eligible_at))
+    unmade = next((s for s in steps if is_unresolved(s)), None)
+    if unmade is not None:
+        return _unmade(unmade)
     return Why(reason="working", text="Nothing holds it up.")
+
+
+def _unmade(step: Step) -> Why:
+    """Its input is made by whichever process comes to it: soon, or as soon as one is there that can."""
+    text = (
+        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated."
+    )
+    return Why(reason="input", text=text, step=step.name)
 
 
 def _parked(run: Run, why: str) -> str:
@@ -140,6 +152,8 @@ def _called(steps: list[Step], idx: int) -> str:
 
 async def _ready(store: Store, run: Run, steps: list[Step]) -> Why:
     step = next(s for s in steps if s.state == "ready")
+    if is_unresolved(step):
+        return _unmade(step)
     what = _called(steps, step.idx)
     caps: list[Cap] = await store.read("all_caps")
     used: list[Usage] = await store.read("live_usage")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.kernel.model import CONDITION_FALSE
 from tenure.kernel.news import APPROVAL, PROPOSAL, REMINDER, STATUS, STEP, News
 from tenure.kernel.service import Notice
 
@@ -37,6 +38,8 @@ class Happening(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The same in the kernel's words."""
     step: int | None = None
     """How many steps are done by now."""
+    skipped: list[dict[str, str]] | None = None
+    """Steps that were skipped just now, because their condition was false: `name` and `reason`."""
     approval_id: str | None = None
     proposal_id: str | None = None
 
@@ -67,6 +70,8 @@ def body_of(news: News, pos: int, at_us: int) -> bytes:
         more = {"status": news.word, "state": told.status}
     elif news.type == STEP:
         more = {"step": told.steps}
+        if told.skipped:
+            more["skipped"] = [{"name": name, "reason": CONDITION_FALSE} for name in told.skipped]
     elif news.type == PROPOSAL:
         more = {"proposal_id": news.question}
     elif news.type in (APPROVAL, REMINDER):

@@ -269,6 +269,16 @@ class Oracle:
         self._promised[key] = max(self._promised.get(key, 0), lease.expires_at)
         if self._attempt(*key) is None:
             self._wrong("a lease was handed out that is not there")
+        if self._world.workload.conditions:
+            self._check_input(lease)
+
+    def _check_input(self, lease: Lease) -> None:
+        """Nobody is handed a step that is skipped, or the input of another try."""
+        step = next(row for row in self._world.inspect("steps_of", lease.run_id) if row.idx == lease.idx)
+        if step.resolution == "skip" or step.condition in ("false", "fails"):
+            self._wrong(f"I61: step {step.name} was handed out, and its condition is {step.condition}")
+        elif step.condition == "each" and lease.input != b"for try %d" % lease.n:
+            self._wrong(f"I61: try {lease.n} of {step.name} was handed out with {lease.input!r}")
 
     # ------------------------------------------------------------------------------------------ rows
 

@@ -17,6 +17,7 @@ from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.chance import SeededChance
 from tenure.orchestrator.sweeper import OUTBOX_GRACE_SECONDS, Sweeper
 from tenure.simulate.loop import Host, SimLoop
+from tenure.simulate.resolver import PlainResolver
 from tenure.simulate.store import FaultyStore
 from tenure.store.port import Ambiguous, Conflict
 from tenure.store.sqlite import SqliteStore
@@ -80,6 +81,7 @@ class Process(Host):
             lanes=lanes,
             command_seconds=rng.choice((5.0, 30.0)),
         )
+        self.orchestrator.resolver = PlainResolver(self.store)
         self.sweeper = Sweeper(self.orchestrator)
         self.unswept_until = 0.0
 

@@ -90,6 +90,8 @@ class Workload:
         self.declared = rng.choice((0.0, 0.4, 0.6, 1.0))
         self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
         self.caps = self._draw_caps(rng)
+        self.conditions = world.rng("conditions").random() < 0.25
+        """Whether plans are of workflow files with conditions and expressions here."""
         acting = world.rng("acting")
         self.acts = acting.random() < 0.3
         """Whether bodies do something to the world here."""
@@ -202,7 +204,23 @@ class Workload:
                     else None,
                 )
             )
-        return tuple(steps)
+        if not self.conditions:
+            return tuple(steps)
+        return self._with_conditions(Random(f"{self._seed}/conditions/{self._numbers}"), steps)
+
+    @staticmethod
+    def _with_conditions(rng: Random, steps: list[StepSpec]) -> tuple[StepSpec, ...]:
+        """Some plans are of workflow files: steps are skipped, or have inputs that are made when their turn comes. Their draws
+        are their own, so that the seeds of before mean what they meant."""
+        made = []
+        for step in steps:
+            how = rng.choice(("plain", "plain", "skipped", "true", "false", "each", "fails"))
+            if how == "skipped":
+                step = msgspec.structs.replace(step, condition="inputs == 0", skipped=True, input=None)
+            elif how != "plain" and step.kind == "work":
+                step = msgspec.structs.replace(step, condition=how, template=how.encode(), input=None)
+            made.append(step)
+        return tuple(made)
 
     @staticmethod
     def approval(rng: Random) -> ApprovalSpec:

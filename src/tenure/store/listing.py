@@ -37,6 +37,7 @@ class Glance(msgspec.Struct, gc=False):
     waits_open: int
     output_ref: int | None
     error_ref: int | None
+    steps_skipped: int
 
 
 class Question(msgspec.Struct, gc=False):

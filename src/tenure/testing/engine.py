@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from tenure.artifacts import Artifacts
+from tenure.declared.resolution import StepResolver
 from tenure.embedded.engine import Engine
 from tenure.govern.connector import Connector
 from tenure.govern.evidence.sealer import Sealing
@@ -52,6 +53,7 @@ class LabEngine(Engine):
             await store.open()
             stack.push_async_callback(store.close)
             orchestrator = Orchestrator(store, clock=self._clock)
+            orchestrator.resolver = StepResolver(store, self.artifacts)
             self._orchestrator = await stack.enter_async_context(orchestrator)
             self.sweeper = Sweeper(orchestrator)
             self.scheduler = Scheduler(orchestrator)

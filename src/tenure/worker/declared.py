@@ -1,8 +1,8 @@
 """A step of a plan under its lease: a tool that is registered here, an action, a child, or a command of a workflow file.
 
 Laws:
-1. What a step of a workflow file is given is made from its template now: from the run's input and the outputs of steps
-   before it. Any other input is data for its tool, whatever it looks like: planning marks its own.
+1. An input is data, whatever it looks like: what a workflow file says of it was evaluated before the step was handed out
+   (`tenure.declared.resolution`).
 2. A tool gets named arguments, checked against its signature; a command gets an argv list and a clean environment.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenure.artifacts import is_reference
-from tenure.declared import Resolved, is_planned, needed_steps, resolve
+from tenure.declared import Resolved, command_of
 from tenure.declared.commands import run_command
 from tenure.kernel import capability
 from tenure.kernel.commands import StartChild
@@ -52,17 +52,9 @@ class Declared:
     async def run(self) -> bytes | None:
         """Do it; the output as a payload."""
         lease = self._held.lease
-        given, key = lease.input, lease.idempotency_key
-        if given is not None and is_planned(given):
-            resolved = resolve(given, await self._scope(given))
-            if resolved.skipped:
-                return None
-            if lease.tool == capability.RUN:
-                return await self._command(resolved)
-            body = codec.encode(resolved.arguments, f"the input of step {lease.name!r}")
-            key = resolved.idempotency_key or key
-        else:
-            body = await self._whole(given)
+        key, body = lease.idempotency_key, await self._whole(lease.input)
+        if lease.tool == capability.RUN and lease.tool not in self._known.tools:
+            return await self._command(command_of(body))
         if lease.tool.startswith(CHILD):
             return await self._child(lease.tool.removeprefix(CHILD), body)
         tool = self._known.tools.get(lease.tool)
@@ -151,36 +143,10 @@ class Declared:
         except (SystemExit, KeyboardInterrupt) as how:
             raise left(how) from how
 
-    async def _scope(self, given: bytes) -> dict[str, Any]:
-        """What templates may look at."""
-        held, lease = self._held, self._held.lease
-        run: dict[str, Any] = {"id": held.run_id, "workflow": lease.workflow, "attempt": lease.n}
-        wanted = needed_steps(given)
-        input_, outputs, facts = await self._station.outputs(lease)
-        run |= {name: facts[name] for name in ("version", "tenant", "repo")}
-        steps = {
-            name: {"output": await self._decoded(body)} for name, body in outputs.items() if name in wanted
-        }
-        return {
-            "inputs": await self._decoded(input_) or {},
-            "steps": steps,
-            "run": run,
-            "trigger": facts["trigger"],
-            "slot": _slot(facts["trigger"]["ref"]) if facts["trigger"]["type"] == "scheduled" else None,
-        }
-
     async def _whole(self, body: bytes | None) -> bytes | None:
         if body is not None and is_reference(body):
             return await self._held.fetch(body)
         return body
-
-    async def _decoded(self, body: bytes | None) -> Any:
-        whole = await self._whole(body)
-        if whole is None:
-            return None
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(whole)
-        return whole.decode(errors="replace")
 
     async def _kept(self, body: bytes | None) -> bytes | None:
         if body is not None and (len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED)):
@@ -189,8 +155,3 @@ class Declared:
 
     def _line(self, stream: str, text: str) -> None:
         self._held.log(self._held.lease.name, "info" if stream == "stdout" else "warning", text, {})
-
-
-def _slot(ref: str) -> str:
-    """The moment in a scheduled run's reference, `NAME@SLOT`; one that was asked for by hand has `:MARK` behind it."""
-    return ref.rpartition("@")[2].partition("Z")[0] + "Z"

@@ -205,8 +205,8 @@ class RemoteStation:
 
     # ------------------------------------------------------------------------------------------ looking
 
-    async def _state(self, lease: Lease, *, run: bool = False) -> ps.LeaseState:
-        path = f"/runner/leases/{lease_text(*key_of(lease))}" + ("?run=true" if run else "")
+    async def _state(self, lease: Lease) -> ps.LeaseState:
+        path = f"/runner/leases/{lease_text(*key_of(lease))}"
         state = _STATE(await self._link.get(path, self._token(lease)))
         self._heard_time(state.now)
         return state
@@ -255,20 +255,6 @@ class RemoteStation:
     def own(self) -> Sequence[Workflow[..., Any]]:
         """None: what the system does itself is done beside its database."""
         return ()
-
-    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
-        """The run's input, its finished steps' outputs by name, and facts of the run."""
-        run = (await self._state(lease, run=True)).run
-        assert run is not None
-        outputs = {name: None if value is None else taken(value) for name, value in run.outputs.items()}
-        facts = {
-            "workflow": lease.workflow,
-            "version": run.version,
-            "tenant": lease.tenant,
-            "repo": run.repo,
-            "trigger": run.trigger,
-        }
-        return taken(run.input), outputs, facts
 
     async def put_aside(self, lease: Lease, body: bytes) -> bytes:
         """Upload a large payload; what to store instead."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.worker.declared import CHILD
@@ -24,6 +25,10 @@ def collected(definitions: tuple[Workflow[..., Any] | Tool | Registry, ...]) -> 
 def queues_of(known: Registry, only: tuple[str, ...] | None, commands: bool) -> tuple[str, ...]:
     """Everything a worker can do on its queues, as the queue texts it claims from; see law 1. Without a choice of
     queues: each workflow's own, and `default` for tools."""
+    if commands and capability.RUN in known.tools:
+        raise TenureError(
+            "INVALID_INPUT", f"a worker for commands has no tool named {capability.RUN!r}: rename the tool"
+        )
     flows = (flow for flow in known.workflows.values() if only is None or flow.queue in only)
     serves = [queue for flow in flows for queue in flow.serves]
     queues = only or ("default",)

@@ -85,10 +85,6 @@ class Station(Protocol):
         """Workflows of the system's own that a worker here does besides."""
         ...
 
-    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
-        """The run's input, its finished steps' outputs by name, and facts of the run: for declared steps."""
-        ...
-
     def now_us(self) -> int:
         """The store's time, as well as it is known here."""
         ...

@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 RUN_FACTS = (
     "id tenant workspace workflow code_version profile repo created_at status started_at finished_at duration_us reason "
-    "cancel_at cancel_reason steps_total steps_done output error"
+    "cancel_at cancel_reason steps_total steps_done steps_skipped output error"
 )
 SPEC_FACTS = (
     "source trigger_type trigger_ref requester behind input parent_id resumed_from rerun_of undo_of attempt_no budget "
@@ -78,7 +78,7 @@ LISTS: dict[str, Listed] = {
     "steps.json": Listed(
         Step,
         "idx name kind tool required max_attempts idempotency_key created_at state attempt charged finished_at reason last_error "
-        "input output error",
+        "condition input output error",
     ),
     "waits.json": Listed(
         Wait, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"

@@ -28,7 +28,7 @@ from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import CLOSED_RUN, Step
 
 _ASKED = (*Step.__struct_fields__[: Step.__struct_fields__.index("dependents")],
-          "max_attempts", "timeout_us", "lease_us", "idempotency_key", "spec")  # fmt: skip
+          "max_attempts", "timeout_us", "lease_us", "idempotency_key", "spec", "condition")  # fmt: skip
 """What a step was asked to be: nothing of it changes."""
 
 
@@ -75,14 +75,24 @@ def _is_same(d: Draft, step: Step, spec: StepSpec) -> bool:
     asked = planned_step(
         d.run, spec, step.idx, 0, [], d.rules, run_spec.priority, step.input_ref, prefix, step.created_at
     )
-    if any(getattr(asked, name) != getattr(step, name) for name in _ASKED):
+    if any(getattr(asked, name) != getattr(step, name) for name in _ASKED if name not in _made_of(step)):
         return False
+    if (spec.template is None) != (step.template_ref is None):
+        return False
+    if step.template_ref is not None:
+        template = d.snap.find_payload(step.template_ref)
+        return template is None or template.body == spec.template
     if spec.input is None:
         return step.input_ref == run_spec.input_ref
     if step.input_ref is None or step.input_ref == run_spec.input_ref:
         return False
     kept = d.snap.find_payload(step.input_ref)
     return kept is None or kept.body == spec.input  # one that was erased cannot be told from another
+
+
+def _made_of(step: Step) -> tuple[str, ...]:
+    """What a step's template may have changed since."""
+    return () if step.template_ref is None else ("idempotency_key",)
 
 
 def _same_needs(d: Draft, plan: tuple[StepSpec, ...], steps: list[Step]) -> bool:

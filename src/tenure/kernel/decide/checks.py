@@ -23,6 +23,7 @@ from tenure.kernel.profile import Profile
 from tenure.limits import (
     CODE_CHARS_MAX,
     DIGEST_BYTES_MAX,
+    EXPRESSION_BYTES_MAX,
     INTEGER_MAX,
     KEY_CHARS_MAX,
     KEY_TEXT_CHARS_MAX,
@@ -230,6 +231,12 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
             yield Detail(f"{at}.backoff.seconds", "must have at least one delay, and none below 0")
         if not 0 <= backoff.jitter <= 1:
             yield Detail(f"{at}.backoff.jitter", "must be 0 to 1")
+    if step.template is not None and (step.kind != "work" or step.input is not None or step.skipped):
+        yield Detail(f"{at}.template", "belongs to work that has no input yet and is not skipped")
+    if step.skipped and step.condition is None:
+        yield Detail(f"{at}.skipped", "belongs to a step with a condition")
+    if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
+        yield Detail(f"{at}.condition", f"must have 1 to {EXPRESSION_BYTES_MAX} bytes")
     if step.kind == "approval" and step.name.startswith(GOVERNED_LABELS):
         # Its question would be shown like a connector's words for an action.
         yield Detail(f"{at}.name", f"questions about acts begin with {ACT_LABEL!r}: a gate's name does not")

@@ -23,7 +23,19 @@ from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.decide.receipts import lose_intended, purse_of
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
-from tenure.kernel.model import AT_END, CLOSED_RUN, QUESTIONS, Approval, Inbox, Step, Wait
+from tenure.kernel.model import (
+    AT_END,
+    CLOSED_RUN,
+    CONDITION_FALSE,
+    QUESTIONS,
+    Approval,
+    Inbox,
+    Step,
+    Wait,
+)
+
+RESOLVED_TOGETHER_MAX = 100
+"""Steps of a run whose inputs are made and committed together."""
 
 
 def dependents_of(step: Step) -> list[int]:
@@ -239,6 +251,9 @@ def time_out_run(d: Draft) -> Decision:
 def finish(d: Draft, result: object, kind: str) -> Decision:
     """Bring the run into line with its steps, and close the decision."""
     take_early(d)
+    while d.skipping:
+        skip_by_condition(d)
+        take_early(d)
     run = d.run
     if run.planned and run.status not in CLOSED_RUN:
         if run.steps_bad and run.steps_open and run.cancel_at is None:
@@ -251,7 +266,44 @@ def finish(d: Draft, result: object, kind: str) -> Decision:
         end_run(d)
     elif run.status not in CLOSED_RUN:
         wake_run(d)
+    if d.unresolved:
+        owe_resolution(d)
     return d.decision(result, kind)
+
+
+def skip_by_condition(d: Draft) -> None:
+    """Close the steps whose turn has come and whose condition is false: they succeed with no output, without a lease."""
+    todo, d.skipping = d.skipping, []
+    for idx in todo:
+        step = d.step(idx)
+        if step.state == "pending" and d.run.cancel_at is None:
+            step = d.move(step, "skip_condition")
+            d.edit_run().steps_skipped += 1
+            told = {
+                "step": step.idx,
+                "name": step.name,
+                "reason": CONDITION_FALSE,
+                "condition": step.condition,
+            }
+            d.notes.setdefault("skipped", []).append(told)
+            end_step(d, step, CONDITION_FALSE)
+
+
+def owe_resolution(d: Draft) -> None:
+    """Write down which steps wait for their input; whoever can evaluate it brings it (`ResolveSteps`)."""
+    waiting = [s for idx in dict.fromkeys(d.unresolved) if is_unresolved(s := d.step(idx))]
+    if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
+        return
+    for at in range(0, len(waiting), RESOLVED_TOGETHER_MAX):
+        part = waiting[at : at + RESOLVED_TOGETHER_MAX]
+        d.owe("resolve", d.run.id, {"steps": [[step.idx, step.attempt + 1] for step in part]})
+
+
+def is_unresolved(step: Step) -> bool:
+    """Whether a step waits for its input to be made, and for nothing else."""
+    return step.resolution == "due" and (
+        step.state == "ready" or (step.state == "pending" and not step.needs_left)
+    )
 
 
 def wake_run(d: Draft) -> None:

@@ -50,7 +50,7 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
     run.parked = None
     if run.cancel_at is None:
         for step in d.open_steps() if run.steps_ready else ():
-            if step.state == "ready" and not step.claimable:
+            if step.state == "ready" and not step.claimable and step.resolution != "due":
                 d.edit(step).claimable = True
                 d.ready = True
     return finish(d, {"paused": False, "again": False}, "unpause")

@@ -12,8 +12,13 @@ from tenure.kernel.model import Approval, Step, Wait
 
 
 def open_step(d: Draft, step: Step) -> None:
-    """Everything the step needs is there."""
-    if step.kind == "approval":
+    """Everything the step needs is there. What is skipped is closed when the decision ends (`closing.finish`): a thousand
+    skipped steps behind each other are no thousand calls inside each other."""
+    if step.resolution == "skip":
+        d.skipping.append(step.idx)
+    elif step.resolution == "due":
+        d.unresolved.append(step.idx)
+    elif step.kind == "approval":
         open_approval_gate(d, step)
     elif step.kind == "wait":
         open_external_gate(d, step)
@@ -22,12 +27,18 @@ def open_step(d: Draft, step: Step) -> None:
 
 
 def make_ready(d: Draft, step: Step) -> None:
-    """A step that has just become `ready` may be claimed, unless the run is paused, parked or canceling."""
+    """A step that has just become `ready` may be claimed, unless the run is paused, parked or canceling, or its input has to
+    be made anew for this try."""
     run = d.run
+    if step.resolution == "each":
+        step.resolution = "due"
+        d.unresolved.append(step.idx)
     step.ready_at = d.now
     step.wake_at = None
     step.eligible_at = None
-    step.claimable = not run.paused and run.parked is None and run.cancel_at is None
+    step.claimable = (
+        step.resolution != "due" and not run.paused and run.parked is None and run.cancel_at is None
+    )
     if step.claimable:
         d.ready = True
 

@@ -272,23 +272,13 @@ def add_plan(
     prefix = ids.run_text(run.id)
     for spec, needs_left in zip(plan, left, strict=True):
         idx = idx_of[spec.name]
-        input_ref = d.payload(spec.input) if spec.input is not None else run_input
-        steps.append(
-            d.add(
-                planned_step(
-                    d.run,
-                    spec,
-                    idx,
-                    needs_left,
-                    behind.get(idx, []),
-                    profile,
-                    priority,
-                    input_ref,
-                    prefix,
-                    d.now,
-                )
-            )
+        template_ref = d.payload(spec.template)
+        input_ref = run_input if spec.input is None and template_ref is None else d.payload(spec.input)
+        step = planned_step(
+            d.run, spec, idx, needs_left, behind.get(idx, []), profile, priority, input_ref, prefix, d.now
         )
+        step.template_ref = template_ref
+        steps.append(d.add(step))
     run.steps_total += len(plan)
     run.steps_open += len(plan)
     return steps
@@ -341,6 +331,8 @@ def planned_step(
         None if gate is None else msgspec.json.encode(gate).decode(),
         now,
         needs_left=needs_left,
+        resolution="skip" if spec.skipped else "due" if spec.template is not None else "",
+        condition=spec.condition,
     )
 
 

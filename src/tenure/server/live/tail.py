@@ -23,6 +23,7 @@ import structlog
 
 from tenure.errors import TenureError
 from tenure.kernel.feed import decoded
+from tenure.kernel.model import CONDITION_FALSE
 from tenure.kernel.news import PROPOSAL, REMINDER, STATUS, STEP, News, news_of
 from tenure.kernel.service import Feed
 from tenure.store.feeding import Feeding
@@ -58,11 +59,20 @@ class StatusFrame(msgspec.Struct, tag="run.status.changed", rename="camel"):
     status: str
 
 
+class SkippedStep(msgspec.Struct):
+    """A step that was not done, and why."""
+
+    name: str
+    reason: str
+
+
 class StepFrame(msgspec.Struct, tag="run.step.completed", rename="camel"):
     """A step of a run is done: how many are by now."""
 
     run_id: str
     step: int
+    skipped: tuple[SkippedStep, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Those that were skipped just now, because their condition was false; left out where there are none."""
 
 
 class ProposalFrame(msgspec.Struct, tag="proposal.created", rename="camel"):
@@ -93,7 +103,8 @@ def frame_of(pos: int, news: News) -> bytes:
     if news.type == STATUS:
         body = StatusFrame(news.run, news.word)
     elif news.type == STEP:
-        body = StepFrame(news.run, news.told.steps)
+        skipped = tuple(SkippedStep(name, CONDITION_FALSE) for name in news.told.skipped)
+        body = StepFrame(news.run, news.told.steps, skipped or msgspec.UNSET)
     elif news.type == PROPOSAL:
         body = ProposalFrame(news.question)
     elif news.type == REMINDER:

@@ -4,7 +4,8 @@ Laws:
 1. A reference to an artifact is one of the tenant's own runs'.
 2. The id of a run that is started is nobody's yet, and of about now: an older one may have been that of a run which is deleted,
    and which other processes still know. Or it is that of the very run which this one has started: a repeat.
-3. What else begins like a reference of ours is refused, but for the end of a run that goes on as another.
+3. Commands come from workflow files: a child's plan has none.
+4. What else begins like a reference of ours is refused, but for the end of a run that goes on as another.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tenure import ids
 from tenure.artifacts import Reference, is_reference
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.model import Run
 from tenure.limits import LEASE_SECONDS_MAX
@@ -37,6 +39,10 @@ class Doubts:
             return
         child = _child_of(command)
         if child is not None:
+            if any(capability.split(step.queue)[1] == capability.RUN for step in child.plan):
+                raise TenureError(
+                    "INVALID_INPUT", "runners may not start commands: those come from workflow files"
+                )
             found: list[Run] = await self._store.read("get_run", child.run_id)
             if not found:
                 await self._check_new(child.run_id)

@@ -40,6 +40,8 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: int
     """How many are known so far."""
     steps_done: int
+    steps_skipped: int
+    """Of those: how many were skipped, because their condition was false."""
     paused: bool
     parked: str | None
     cancel_requested: bool
@@ -86,6 +88,7 @@ async def look(
             events=glance.version,
             steps_total=steps_known(glance),
             steps_done=glance.steps_done,
+            steps_skipped=glance.steps_skipped,
             paused=glance.paused,
             parked=glance.parked,
             cancel_requested=glance.cancel_at is not None,

@@ -513,7 +513,7 @@ update run r set
     steps_done = n.steps_done, checkpoints = n.checkpoints, waits_open = n.waits_open,
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
     next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
-    receipts = n.receipts
+    receipts = n.receipts, steps_skipped = n.steps_skipped
 from unnest({rows}::run_change_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
     and (select yes from fine) and {gate}
@@ -547,7 +547,8 @@ on conflict (run_id, idx) do update set
     cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
-    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
+    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
 
 -- name: save_attempt
 -- Heartbeats may have written since the decision: what they wrote (expiry, moment, sequence number, progress) stays.

@@ -556,6 +556,7 @@ create table run (
     output_ref integer,
     error_ref integer,
     receipts counter not null,
+    steps_skipped counter not null,
     constraint run_pkey PRIMARY KEY (id),
     constraint run_sealed_when_finished CHECK (sealed_at IS NULL OR finished_at IS NOT NULL),
     constraint run_status_known CHECK ((status::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text])) = (finished_at IS NOT NULL)),
@@ -735,13 +736,19 @@ create table step (
     last_error text collate "C",
     eligible_at bigint,
     wake_at bigint,
+    template_ref integer,
+    condition text collate "C",
+    resolution text collate "C" not null,
     constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text])) AND ready_at IS NOT NULL),
     constraint step_counters CHECK (max_attempts >= 1),
     constraint step_pkey PRIMARY KEY (run_id, idx),
+    constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL),
+    constraint step_resolution_known CHECK (resolution = ANY (ARRAY[''::text, 'due'::text, 'each'::text, 'skip'::text])),
     constraint step_state_known CHECK ((state::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text])) = (finished_at IS NOT NULL)),
     constraint step_terminal_has_no_timer CHECK (finished_at IS NULL OR wake_at IS NULL),
     constraint step_terminal_is_complete CHECK ((finished_at IS NULL) = (reason IS NULL)),
-    constraint step_times_in_order CHECK (finished_at >= created_at)
+    constraint step_times_in_order CHECK (finished_at >= created_at),
+    constraint step_unresolved_is_not_claimable CHECK (NOT claimable OR (resolution = ANY (ARRAY[''::text, 'each'::text])))
 ) with (fillfactor=70);
 CREATE INDEX step_claim ON step USING btree (queue, tenant, workspace, priority DESC, ready_at, run_id, idx) WHERE claimable;
 CREATE UNIQUE INDEX step_name ON step USING btree (run_id, name);
@@ -1122,7 +1129,8 @@ create type run_change_in as (
     next_no integer,
     output_ref integer,
     error_ref integer,
-    receipts integer
+    receipts integer,
+    steps_skipped integer
 );
 
 create type run_in as (
@@ -1176,7 +1184,8 @@ create type run_in as (
     next_no integer,
     output_ref integer,
     error_ref integer,
-    receipts integer
+    receipts integer,
+    steps_skipped integer
 );
 
 create type run_light_in as (
@@ -1270,7 +1279,10 @@ create type step_in as (
     error_ref integer,
     last_error text,
     eligible_at bigint,
-    wake_at bigint
+    wake_at bigint,
+    template_ref integer,
+    condition text,
+    resolution text
 );
 
 create type verdict_in as (

@@ -21,7 +21,7 @@ order by created_at desc, id desc limit ?5
 -- name: glances
 select
     id, tenant, workflow, profile, created_at, status, version, event_at, started_at, finished_at, reason, paused, parked,
-    cancel_at, reported_at, steps_total, steps_done, waits_open, output_ref, error_ref
+    cancel_at, reported_at, steps_total, steps_done, waits_open, output_ref, error_ref, steps_skipped
 from run where id = ?1
 
 -- name: questions_page

@@ -297,7 +297,7 @@ on conflict do nothing
 insert into run values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
-    ?45, ?46, ?47, ?48, ?49, ?50, ?51
+    ?45, ?46, ?47, ?48, ?49, ?50, ?51, ?52
 )
 on conflict (id) do nothing
 
@@ -312,7 +312,7 @@ update run set
     sealed_at = ?31, wake_at = ?32, steps_total = ?33, steps_open = ?34, steps_ready = ?35, steps_live = ?36,
     steps_approval = ?37, steps_external = ?38, steps_retry = ?39, steps_bad = ?40, steps_done = ?41,
     checkpoints = ?42, waits_open = ?43, inbox_total = ?44, inbox_buffered = ?45, children_open = ?46,
-    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50, receipts = ?51
+    next_ref = ?47, next_no = ?48, output_ref = ?49, error_ref = ?50, receipts = ?51, steps_skipped = ?52
 where id = ?1
 
 -- name: save_run_spec
@@ -325,7 +325,7 @@ where run_id = ?1
 -- What a step is never changes, how it is does, and steps added later may need it (dependents).
 insert into step values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40
 )
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
@@ -334,7 +334,8 @@ on conflict (run_id, idx) do update set
     cancel_by = excluded.cancel_by, wait_no = excluded.wait_no, waits_on = excluded.waits_on,
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
-    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at
+    last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
 
 -- name: save_attempt
 -- A heartbeat may have come between: what it wrote (expiry, moment, sequence number, progress) stays.

@@ -560,6 +560,7 @@ CREATE TABLE run (
     output_ref integer,
     error_ref integer,
     receipts integer not null,
+    steps_skipped integer not null,
     constraint run_status_known check (
         case status
             when 'created' then finished_at is null
@@ -590,7 +591,7 @@ CREATE TABLE run (
         min(
             version, steps_total, steps_open, steps_ready, steps_live, steps_approval, steps_external, steps_retry,
             steps_bad, steps_done, checkpoints, waits_open, inbox_total, inbox_buffered, children_open,
-            receipts
+            receipts, steps_skipped
         ) >= 0
     )
 ) strict;
@@ -748,6 +749,9 @@ CREATE TABLE step (
     last_error text,
     eligible_at integer,
     wake_at integer,
+    template_ref integer,
+    condition text,
+    resolution text not null,
     primary key (run_id, idx),
     constraint step_state_known check (
         case state
@@ -779,6 +783,10 @@ CREATE TABLE step (
     constraint step_claimable check (
         claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
     ),
+    constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
+    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
+    -- I61: what is to be resolved first, or skipped, is never handed out.
+    constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
     constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
 ) strict;
 

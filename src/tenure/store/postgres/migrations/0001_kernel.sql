@@ -88,6 +88,7 @@ create table run (
     output_ref integer,
     error_ref integer,
     receipts counter not null,
+    steps_skipped counter not null,
     constraint run_status_known check (
         (status in ('succeeded', 'failed', 'canceled', 'timed_out')) = (finished_at is not null)),
     constraint run_terminal_is_complete check (
@@ -185,6 +186,9 @@ create table step (
     last_error text collate "C",
     eligible_at bigint,
     wake_at bigint,
+    template_ref integer,
+    condition text collate "C",
+    resolution text collate "C" not null,
     primary key (run_id, idx),
     constraint step_state_known check (
         (state in ('succeeded', 'failed', 'canceled', 'timed_out', 'skipped')) = (finished_at is not null)),
@@ -194,6 +198,10 @@ create table step (
     -- I45: gates are never leased.
     constraint step_claimable check (
         not claimable or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)),
+    constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
+    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
+    -- I61: what is to be resolved first, or skipped, is never handed out.
+    constraint step_unresolved_is_not_claimable check (not claimable or resolution in ('', 'each')),
     constraint step_counters check (max_attempts >= 1)
 ) with (fillfactor = 70);
 

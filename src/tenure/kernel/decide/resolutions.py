@@ -1,0 +1,49 @@
+"""What was made from the templates of steps, brought in: a step gets its input, is skipped, or fails.
+
+Laws:
+1. A step with a template is not handed out before its input was made, and one whose condition is false never is (I61).
+2. What comes twice, late, or for another try than the next one is passed over: the step is as it was.
+"""
+
+from __future__ import annotations
+
+from tenure.kernel.commands import Resolution, ResolveSteps
+from tenure.kernel.decide.closing import end_step, finish, is_unresolved
+from tenure.kernel.decide.opening import make_ready
+from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.model import CLOSED_RUN
+
+
+def resolve_steps(d: Draft, c: ResolveSteps) -> Decision:
+    """Go on with every step whose input was made and is still waited for."""
+    if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
+        return Decision({"steps": 0})
+    d.want_steps(made.idx for made in c.steps)
+    done = 0
+    for made in c.steps:
+        step = d.step(made.idx)
+        if is_unresolved(step) and made.n == step.attempt + 1 and not d.run.steps_bad:
+            _resolve(d, made)
+            done += 1
+    return finish(d, {"steps": done}, "resolve") if done else Decision({"steps": 0})
+
+
+def _resolve(d: Draft, made: Resolution) -> None:
+    step = d.edit(d.step(made.idx))
+    step.resolution = "each" if made.each_try else ""
+    if made.skipped:
+        d.skipping.append(step.idx)
+    elif made.code:
+        error_ref = d.payload(made.message or None)
+        step = d.move(step, "fail_resolution")
+        step.last_error = made.code
+        end_step(d, step, made.code, error_ref=error_ref)
+    else:
+        step.input_ref = d.payload(made.input)
+        step.idempotency_key = made.idempotency_key or step.idempotency_key
+        if step.state == "pending":
+            step = d.move(step, "ready")
+        # An input that was made for one try only is due again for the next, and not for this one.
+        each, step.resolution = step.resolution, ""
+        make_ready(d, step)
+        step.resolution = each

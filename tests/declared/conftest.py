@@ -1,0 +1,14 @@
+"""The same tests on both stores."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'runs.db'}"
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    return dsn
