@@ -312,7 +312,7 @@ BUGS: dict[str, Bug] = {
     ),
     "claimed-while-paused": Bug(
         "a paused run's steps can be claimed",
-        (Change(opening.make_ready, "step.claimable = not run.paused and", "step.claimable ="),),
+        (Change(opening.make_ready, "not run.paused and ", ""),),
         68,
     ),
     "key-never-again": Bug(

@@ -6,7 +6,7 @@ that nobody leases (gates) keep the plain queue.
 
 from __future__ import annotations
 
-from tenure.errors import TenureError
+from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
 
 RUN = "run"
@@ -39,6 +39,21 @@ def capability(queue: str, what: str) -> str:
             f"queue and {what.partition(':')[0]} together have {len(whole)} characters; at most {NAME_CHARS_MAX}",
         )
     return whole
+
+
+def check(text: str) -> None:
+    """Refuse what is no capability: a runner that names one could never be given anything."""
+    queue, separator, what = text.partition(SEPARATOR)
+    kind, _, name = what.partition(":")
+    fits = what == RUN or (kind == "tool" and name) or (kind == "flow" and all(name.rpartition("@")[::2]))
+    if not (separator and queue and fits and text.isprintable() and SEPARATOR not in what):
+        problem = (
+            f"{text[:60]!r} is no capability: write QUEUE|run, QUEUE|tool:NAME or QUEUE|flow:NAME@VERSION"
+        )
+        raise TenureError("INVALID_INPUT", problem, (Detail("capabilities", problem),))
+    if len(text) > NAME_CHARS_MAX:
+        problem = f"a capability has at most {NAME_CHARS_MAX} characters"
+        raise TenureError("INVALID_INPUT", problem, (Detail("capabilities", problem),))
 
 
 def split(text: str) -> tuple[str, str]:

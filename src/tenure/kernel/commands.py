@@ -258,6 +258,8 @@ class Heartbeat(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """Still working; the first one says that the work has begun."""
 
     progress: str = ""
+    begins: bool = False
+    """It says just that, and its answer is kept for a repeat, as those of other messages are."""
 
 
 class Uploading(LeaseMessage, frozen=True, gc=False, kw_only=True):

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from tenure.errors import TenureError
+from tenure.kernel import capability
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
 from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX
@@ -63,6 +64,8 @@ class ClaimRequest(_Asked, kw_only=True, frozen=True):
             raise TenureError("INVALID_INPUT", f"a claim names at most {CLAIM_STEPS_MAX} capabilities")
         if not (1 <= len(self.claim_id) <= 200 and self.claim_id.isprintable()):
             raise TenureError("INVALID_INPUT", "claim_id has 1 to 200 printable characters")
+        for one in self.capabilities:
+            capability.check(one)
 
 
 class LeaseInfo(_Told, kw_only=True, frozen=True):

@@ -259,7 +259,7 @@ def _waited(m: p.Wait, head: Head, _new_id: NewId) -> c.OpenWait:
 
 _COMMANDS: dict[str, Callable[[Any, Head, NewId], c.LeaseMessage]] = {
     "ack": lambda _, head, __: c.AckLease(**head),
-    "running": lambda _, head, __: c.Heartbeat(**head),
+    "running": lambda _, head, __: c.Heartbeat(**head, begins=True),
     "heartbeat": lambda m, head, _: c.Heartbeat(**head, progress=m.progress),
     "checkpoint": lambda m, head, _: _recorded(m, head),
     "uploading": lambda _, head, __: c.Uploading(**head),

@@ -243,12 +243,17 @@ def heartbeat(d: Draft, c: Heartbeat) -> Decision:
         return Decision(Reply("ignored"))
     if step.state == "starting":
         step = d.move(step, "begin")
+    elif c.begins:
+        d.notes["begins"] = step.idx  # whatever keeps an answer makes an event (law 2)
     attempt = d.edit(attempt)
     attempt.expires_at = extended(step, attempt, d.now)
     attempt.beat_at = d.now
     attempt.progress = c.progress or attempt.progress
     attempt.seq = c.seq  # the kept answer stays that of the last message that is not a heartbeat
-    return finish(d, Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at), "begin")
+    reply = Reply(cancel=step.state == "canceling", expires_at=attempt.expires_at)
+    if c.begins:
+        answer(d, c, attempt, reply)
+    return finish(d, reply, "begin")
 
 
 def uploading(d: Draft, c: Uploading) -> Decision:

@@ -235,15 +235,22 @@ def encoded() -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _known() -> dict[str, frozenset[str]]:
+def _known() -> dict[str, dict[str, bool]]:
+    """The parameters of each route's query, and whether they may be repeated."""
     return {
-        f"{method.upper()} {path}": frozenset(
-            given["name"] for given in operation.get("parameters", ()) if given["in"] == "query"
-        )
+        f"{method.upper()} {path}": {
+            given["name"]: _is_list(given["schema"])
+            for given in operation.get("parameters", ())
+            if given["in"] == "query"
+        }
         for path, item in document()["paths"].items()
         for method, operation in item.items()
         if isinstance(operation, dict)
     }
+
+
+def _is_list(schema: dict[str, Any]) -> bool:
+    return schema.get("type") == "array" or any(_is_list(one) for one in schema.get("oneOf", ()))
 
 
 async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
@@ -255,11 +262,15 @@ async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> 
     template = str(scope["path_template"])
     if _DELIVERIES.match(template):
         return
-    known = _known().get(f"{scope.get('method', 'GET')} {template}", frozenset())
+    known = _known().get(f"{scope.get('method', 'GET')} {template}", {})
+    given: set[str] = set()
     for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             problem = f"there is no such parameter here; there are: {listed}"
-            raise TenureError(
-                "REQUEST_MALFORMED", f"{name[:100]!r}: {problem}", (Detail(name[:100], problem),)
-            )
+        elif name in given and not known[name]:
+            problem = "it is given more than once, and can have one value"
+        else:
+            given.add(name)
+            continue
+        raise TenureError("REQUEST_MALFORMED", f"{name[:100]!r}: {problem}", (Detail(name[:100], problem),))

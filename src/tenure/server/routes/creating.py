@@ -93,7 +93,7 @@ async def create_runs(request: Call, data: JSONBody[Batch]) -> Response[BatchRes
 
     A key in the headers is the whole batch's: the same batch again gets the same results.
     """
-    raw: list[dict[str, Any]] = (await request.json())["items"]
+    raw: list[dict[str, Any]] = (await request.value())["items"]
     asking = Asking(who=request.who, request_id=request.request_id)
 
     async def operation(held: Held | None) -> Answer:

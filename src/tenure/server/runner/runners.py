@@ -126,10 +126,13 @@ class Runners:
         self, who: Principal, worker: str, capabilities: Sequence[str], slots: int, version: str = ""
     ) -> None:
         """A worker is here."""
-        if not all(is_name(name) for name in (worker, *capabilities)) or len(capabilities) > CLAIM_STEPS_MAX:
+        if not is_name(worker) or len(capabilities) > CLAIM_STEPS_MAX:
             raise TenureError(
-                "INVALID_INPUT", "names of workers and capabilities have 1 to 200 printable characters"
+                "INVALID_INPUT",
+                f"a worker's name has 1 to 200 printable characters, and it has at most {CLAIM_STEPS_MAX} capabilities",
             )
+        for one in capabilities:
+            capability.check(one)
         name = f"@{who.tenant}/{worker}"[:NAME_CHARS_MAX]
         await self._engine.store.put_worker(name, capabilities, min(max(slots, 1), SLOTS_MAX), version)
 

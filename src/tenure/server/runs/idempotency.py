@@ -156,7 +156,7 @@ async def keyed(request: Call, *, run_id: int | None = None) -> Request | None:
     who, scope = request.who, request.scope
     body = await request.body()
     hashed = hash_of(
-        scope["method"], scope["path_template"], scope["path"], await request.json() if body else b""
+        scope["method"], scope["path_template"], scope["path"], await request.value() if body else b""
     )
     name = key_text(who.id, key)
     scope["state"]["keyed"] = name  # to be counted with its answer
