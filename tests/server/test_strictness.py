@@ -54,7 +54,12 @@ def sample(kind: Any, to: Place = ()) -> Any:
         return kind.values[0]
     if isinstance(kind, inspect.DateTimeType):
         return "2026-02-14T08:00:00Z"
-    plain: dict[type, Any] = {inspect.IntType: 1, inspect.FloatType: 1.0, inspect.BoolType: True, inspect.StrType: "x"}
+    plain: dict[type, Any] = {
+        inspect.IntType: 1,
+        inspect.FloatType: 1.0,
+        inspect.BoolType: True,
+        inspect.StrType: "x",
+    }
     return plain.get(type(kind))
 
 
