@@ -113,11 +113,16 @@ EXPRESSION_BYTES_MAX = 2 * 1024
 COMPREHENSIONS_MAX = 8
 """In one expression."""
 COMPREHENSIONS_NESTED_MAX = 2
-COMPREHENSION_ITEMS_MAX = 2_000
-"""Items of the longest list or map an expression with a comprehension may look at: its cost is their square."""
-NESTED_COMPREHENSION_ITEMS_MAX = 100
-COMPREHENSION_CHARS_MAX = 64 * 1024 * 1024
-"""Characters that a comprehension could repeat, in the worst case."""
+EXPRESSION_DEPTH_MAX = 50
+"""Levels of an expression: parentheses, operators and fields inside each other."""
+EXPRESSION_WORK_MAX = 10_000_000
+"""Work of one expression in units of about 10 ns, by `declared.expression_cost`, in the worst case."""
+EXPRESSIONS_WORK_MAX = 20_000_000
+"""Work of all expressions of one plan, step, delivery or verdict together."""
+EXPRESSION_MEMORY_BYTES_MAX = 64 * 1024 * 1024
+"""Memory that one expression may need, in the worst case."""
+EXPRESSION_VALUE_BYTES_MAX = 4 * 1024 * 1024
+"""What one expression may look at, as JSON."""
 POLICY_RULES_MAX = 1_000
 """Rules of one policy."""
 POLICY_RULES_PER_OPERATION_MAX = 100

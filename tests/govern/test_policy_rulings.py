@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tenure.errors import TenureError
 from tenure.govern.policy import Compiled, load
 from tenure.kernel.actions import Ruling
 from tests.govern.policies import facts, policy
@@ -124,7 +125,49 @@ def test_facts_that_cannot_be_looked_at_are_a_denial() -> None:
 def test_a_comprehension_over_too_much_is_a_denial_and_costs_nothing() -> None:
     condition = 'when: "action.fields.labels.all(a, action.fields.labels.all(b, a == b))"\nallow: true'
     assert ruled(condition).outcome == "allow"
-    assert ruled(condition, fields={"labels": ["x"] * 101}).error == "POLICY_ERROR"
+    assert ruled(condition, fields={"labels": ["x"] * 1_000}).error == "POLICY_ERROR"
+
+
+def test_conditions_that_cost_too_much_together_are_a_denial() -> None:
+    condition = 'when: "size(action.fields.labels.map(a, a)) > 0"\nallow: true'
+    labels = {"labels": ["x"] * 600}
+    assert ruled(condition, fields=labels).outcome == "allow"
+    said = ruled(*[condition] * 20, fields=labels)
+    assert said.error == "POLICY_ERROR"
+    assert "too much time together" in said.why
+
+
+def test_many_conditions_over_large_facts_are_no_problem() -> None:
+    condition = "when: run.writes < 3 && action.fields.title.startsWith('x')\nallow: true"
+    assert (
+        ruled(*[condition] * 60, fields={"title": "x" * 100_000, "labels": ["y" * 100] * 500}).outcome
+        == "allow"
+    )
+
+
+def test_a_condition_that_never_fits_is_refused_when_it_is_written_down() -> None:
+    with pytest.raises(TenureError, match="whatever it looks at, it may take too much"):
+        load(
+            policy(
+                "when: size(['AAAA']"
+                + ".map(x, x + x + x + x + x + x + x + x + x + x + x)" * 8
+                + ") > 0\nallow: true"
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("condition", "outcome"),
+    [
+        ("action.fields.amount == 9007199254740992", "deny"),
+        ("action.fields.amount == 9007199254740993", "allow"),
+    ],
+)
+def test_amounts_are_compared_to_the_last_digit(condition: str, outcome: str) -> None:
+    said = ruled(f"when: {condition}\nallow: true", fields={"amount": 9007199254740993})
+    assert said.outcome == outcome
+    rounded = ruled(f"when: {condition}.0\nallow: true", fields={"amount": 9007199254740993})
+    assert rounded.error == "POLICY_ERROR"
 
 
 def test_conditions_look_at_time_person_and_run() -> None:

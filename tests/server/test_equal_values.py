@@ -20,7 +20,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import CreateRun
 from tenure.sdk import Workflow, codec
 from tests.govern.acting import ASK
-from tests.server.senders import register
+from tests.server.senders import SECRET, SECRET_NAME, GitHub, make_hook, register
 from tests.server.stage import problem, site
 from tests.server.test_canonical import VALUES, equal
 from tests.server.test_runner import claim
@@ -87,6 +87,35 @@ async def test_in_python_a_key_stands_for_equal_values_alone(url: str) -> None:
 
 async def _taking(value: Any) -> Any:
     return value
+
+
+async def test_from_a_hook_a_number_arrives_as_it_was_sent(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    async with site(url, hook_answer_seconds=20) as s:
+        await register(s)
+        rule = {
+            "workflow": "review",
+            "input": {"value": "${{ body.value }}", "listed": "${{ [body.value] }}"},
+        }
+        hook = await make_hook(s, "github", rule)
+        github = GitHub(s, hook["id"])
+        for text in (
+            "9007199254740993",
+            "1234567890123456789",
+            "18446744073709551615",
+            "-9223372036854775807",
+            "0.1",
+        ):
+            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert told.json()["status"] == "done", told.text
+            run = await acme(s).get(told.json()["run_id"])
+            assert run.input == {"value": json.loads(text), "listed": [json.loads(text)]}
+        for text in ("18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"):
+            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert told.json()["status"] == "failed", "CEL would make a double of it"
+            assert "64 bits" in told.json()["note"]
+        twice = await github.deliver("push", TWICE.encode())
+        assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
 
 
 async def test_by_the_runner_protocol_a_label_stands_for_equal_values_alone(

@@ -5,28 +5,43 @@ Laws:
    ever given to eval, format or a shell.
 2. What an expression looks at is known without evaluating it: `refers` lists its references, a step is always
    named, so that needs can be checked when a file is loaded.
-3. Its cost is bounded before it is evaluated: bytes, nested comprehensions, and the items those may walk over.
+3. Its work and memory are bounded before it is evaluated, from its tree and the values it looks at (`expression_cost`); what
+   belongs together shares one budget (`shared_budget`). CEL is given those values alone, and its own limits are never reached.
 4. What comes out is JSON. A path that leads nowhere is an error, never an empty text.
+5. No number is changed: what does not fit CEL's integers of 64 bits is refused. (A plain path gives every number as it is.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.declared.expression_cost import (
+    COMPREHENSIONS,
+    EXACT_MAX,
+    NOTHING,
+    Exceeded,
+    Shape,
+    anything,
+    cost_of,
+    shape_of,
+)
+from tenure.declared.syntax import Expr, Unfollowed, parsed, tokens_of
 from tenure.errors import TenureError
 from tenure.limits import (
-    COMPREHENSION_CHARS_MAX,
-    COMPREHENSION_ITEMS_MAX,
     COMPREHENSIONS_MAX,
     COMPREHENSIONS_NESTED_MAX,
     EXPRESSION_BYTES_MAX,
-    NESTED_COMPREHENSION_ITEMS_MAX,
+    EXPRESSION_VALUE_BYTES_MAX,
+    EXPRESSION_WORK_MAX,
+    EXPRESSIONS_WORK_MAX,
 )
 from tenure.suggestions import close_to
 
@@ -70,21 +85,19 @@ FUNCTIONS = frozenset(
     ]
 )
 """CEL's own. Others that a version of the package has are not part of our files."""
-COMPREHENSIONS = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _TAIL = re.compile(rf"\.({_NAME})|\[([0-9]{{1,9}})\]|\[\"([^\"\\]*)\"\]|\['([^'\\]*)'\]")
 _PATH = re.compile(rf"({_NAME})((?:{_TAIL.pattern})*)")
-_RAW = r"""(?:[rR][bB]?|[bB][rR])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"[^"\n]*"|'[^'\n]*')"""
-_COOKED = (
-    r"""[bB]?(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
-)
-_TOKEN = re.compile(
-    rf"(?P<text>{_RAW}|{_COOKED})|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<number>[0-9][0-9A-Za-z_.]*)"
-    r"|(?P<blank>\s+|//[^\n]*)|(?P<sign>.)",
-    re.DOTALL,
-)
 _CEL_WORDS = frozenset({"true", "false", "null", "in"})
+_DIGITS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(256))
+_LONG = b"0" * 16
+"""Every integer beyond 2^53 has so many digits, all of them written as 0 by `_DIGITS`. (Ten times as quick as a pattern.)"""
+_INTEGER_MIN, _INTEGER_MAX = -(2**63) + 1, 2**64 - 1
+"""CEL has them from -2^63 to 2^64 - 1; the smallest becomes itself again when its sign is turned, so it is not among ours."""
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+_ENOUGH = EXPRESSIONS_WORK_MAX // 100
+"""What an expression takes of a shared budget without a close look at its values."""
 
 Step = str | int
 
@@ -108,6 +121,52 @@ class Reference(msgspec.Struct, frozen=True):
         return self.root + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.parts)
 
 
+LOOK_CLOSELY = 0
+"""In place of a size: nothing but the values themselves tells what an expression may cost."""
+
+
+def measure(values: Any) -> int:
+    """Measure what an expression is to look at: below which power of two its JSON has bytes, or LOOK_CLOSELY where it has an integer
+    beyond 2^53. ValueError where CEL could not take it as it is."""
+    try:
+        body = _encode(values)
+    except RecursionError as deep:
+        raise ValueError("what it looks at is nested too deep") from deep
+    if len(body) > EXPRESSION_VALUE_BYTES_MAX:
+        raise ValueError(
+            f"it looks at {len(body)} bytes; at most {EXPRESSION_VALUE_BYTES_MAX} are given to CEL"
+        )
+    if _LONG in body.translate(_DIGITS) and _has_long_integer(values):
+        return LOOK_CLOSELY
+    return len(body).bit_length()
+
+
+class Bound:
+    """The bound on an expression's work: for everything of a size, remembered, and for values that are looked at closely."""
+
+    __slots__ = ("_roots", "_tree", "by_size")
+
+    def __init__(self, tree: Expr, roots: tuple[str, ...]) -> None:
+        self._tree = tree
+        self._roots = roots
+        self.by_size: dict[int, int] = {}
+        """What is known already, by what `measure` says; LOOK_CLOSELY where a size says too little."""
+
+    def work(self, size: int, shape: Callable[[str], Shape], enough: int = EXPRESSION_WORK_MAX) -> int:
+        """At most so much for values of this size; `shape` tells that of a root. A size that says no more than that it is above
+        `enough` is not believed: the values are looked at. Exceeded where it is too much."""
+        found = self.by_size.get(size)
+        if found is None:
+            found = LOOK_CLOSELY
+            if size != LOOK_CLOSELY:
+                with suppress(Exceeded):
+                    found = cost_of(self._tree, dict.fromkeys(self._roots, anything(1 << size))).work
+            self.by_size[size] = found
+        if found != LOOK_CLOSELY and found <= enough:
+            return found
+        return cost_of(self._tree, {root: shape(root) for root in self._roots}).work
+
+
 class Expression(msgspec.Struct, frozen=True):
     """One expression, ready to be evaluated."""
 
@@ -115,56 +174,122 @@ class Expression(msgspec.Struct, frozen=True):
     refers: tuple[Reference, ...]
     path: Reference | None = None
     """Where it is a plain path, that path."""
-    nested: int = 0
-    """How many comprehensions stand inside each other."""
-    listed: int = 0
-    """At most so many items does it list itself."""
-    joined: int = 1
-    """At most so many lists does it join."""
+    bound: Bound | None = None
+    """Where it is CEL, what it may cost."""
+    wanted: dict[str, Any] = {}
+    """The parts of each root that it looks at, as a tree of names; None: all of it."""
 
     def value(self, scope: Mapping[str, Any]) -> Any:
         """What it is worth; EXPRESSION_FAILED where it is nothing."""
         if self.path is not None:
             return _look_up(self.path, scope)
-        if gone := {r.root for r in self.refers} - scope.keys():
+        if gone := self.wanted.keys() - scope.keys():
             raise failed(self.source, f"there is no {min(gone)!r} at this moment")
-        seen = {r.root: scope[r.root] for r in self.refers}
-        if self.nested:
-            self.check_cost(*measured(seen))
+        seen = {root: _wanted(scope[root], parts) for root, parts in self.wanted.items()}
         try:
-            made = program(self.source).execute(dict(seen))
-        except Exception as fault:  # CEL raises many kinds, and all of them say that there is no value
-            raise failed(self.source, reason_of(fault)) from fault
-        return _as_json(self.source, made)
+            spend(self.work(seen))
+        except ValueError as refused:
+            raise failed(self.source, str(refused)) from refused
+        return _as_json(self.source, evaluated(self.source, seen))
 
-    def check_cost(self, longest: int, size: int) -> None:
-        """Refuse to evaluate a comprehension over what is `measured` to be too much (law 3)."""
-        most = COMPREHENSION_ITEMS_MAX if self.nested == 1 else NESTED_COMPREHENSION_ITEMS_MAX
-        longest = max(self.listed, longest) * self.joined
-        if longest > most:
-            raise failed(
-                self.source,
-                f"it may walk over {longest} items; with {self.nested} nested comprehension(s) it may look at {most}",
-            )
-        if size * longest**self.nested > COMPREHENSION_CHARS_MAX:
-            raise failed(
-                self.source, "its result could have more text than is ever kept; shorten what it looks at"
-            )
+    def work(self, seen: dict[str, Any]) -> int:
+        """At most so much work for what it looks at; ValueError where that is too much."""
+        assert self.bound is not None
+        return self.bound.work(measure(seen), lambda root: shape_of(seen[root]), _ENOUGH)
+
+
+def evaluated(source: str, given: Any) -> Any:
+    """What CEL says, as Python has it; EXPRESSION_FAILED for everything that it raises, panics of the library included."""
+    try:
+        return program(source).execute(given)
+    except Exception as fault:  # CEL raises many kinds, and all of them say that there is no value
+        raise failed(source, reason_of(fault)) from fault
+    except BaseException as fault:
+        if not is_panic(fault):
+            raise
+        raise failed(source, "CEL has given up") from fault
+
+
+def is_panic(fault: BaseException) -> bool:
+    """Whether the library below CEL has panicked, which is none of Python's exceptions."""
+    return type(fault).__name__ == "PanicException"
+
+
+TOGETHER_TOO_MUCH = "the expressions here may take too much time together; look at less, or do it in a step"
+
+
+class _Left:
+    """The work that is left of a budget."""
+
+    __slots__ = ("work",)
+
+    def __init__(self) -> None:
+        self.work = EXPRESSIONS_WORK_MAX
+
+
+_budget: ContextVar[_Left | None] = ContextVar("tenure_expressions", default=None)
+
+
+@contextmanager
+def shared_budget() -> Iterator[None]:
+    """All expressions that are evaluated within share one budget of work: EXPRESSIONS_WORK_MAX."""
+    if _budget.get() is not None:
+        yield
+        return
+    token = _budget.set(_Left())
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def spend(work: int) -> None:
+    """Take work from the shared budget, if there is one; ValueError where it is used up."""
+    left = _budget.get()
+    if left is not None:
+        left.work -= work
+        if left.work < 0:
+            raise ValueError(TOGETHER_TOO_MUCH)
+
+
+def _wanted(value: Any, parts: dict[Step, Any] | None) -> Any:
+    """The part of a value that is looked at. (Items of lists keep their places, so that lists stay whole.)"""
+    if parts is None or not isinstance(value, Mapping):
+        return value
+    return {name: _wanted(value[name], below) for name, below in parts.items() if name in value}
+
+
+def _wants(refers: tuple[Reference, ...]) -> dict[str, Any]:
+    """References as a tree of names."""
+    found: dict[str, Any] = {}
+    for reference in refers:
+        here: dict[Any, Any] = found
+        *above, last = (reference.root, *reference.parts)
+        for part in above:
+            below = here.setdefault(part, {})
+            if below is None:
+                break
+            here = below
+        else:
+            here[last] = None
+    return found
+
+
+def _has_long_integer(value: Any) -> bool:
+    """Whether a value has an integer beyond 2^53; ValueError where it has one that CEL has no integer for."""
+    found = False
+    for part in _all(value):
+        if isinstance(part, int) and not -EXACT_MAX <= part <= EXACT_MAX:
+            if not _INTEGER_MIN <= part <= _INTEGER_MAX:
+                raise ValueError(
+                    "an integer it looks at does not fit 64 bits; pass it as a text, or by a plain path"
+                )
+            found = True
+    return found
 
 
 class Malformed(ValueError):
     """A text is no expression; what it says is meant for whoever wrote it."""
-
-
-def measured(value: Any) -> tuple[int, int]:
-    """The items of the longest list or map within a value, and the characters of all its texts."""
-    longest = size = 0
-    for part in _all(value):
-        if isinstance(part, str):
-            size += len(part)
-        elif isinstance(part, Mapping | list | tuple):
-            longest = max(longest, len(part))
-    return longest, size
 
 
 def failed(source: str, why: str) -> TenureError:
@@ -208,7 +333,7 @@ def _check_root(root: str, roots: tuple[str, ...], bound: frozenset[str]) -> Non
 
 
 def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
-    # The depth is known from the tokens, before CEL sees the text.
+    # Everything is known from the tokens and our own tree before CEL sees the text.
     tokens = tokens_of(source)
     nested, bound = _comprehensions(tokens)
     if nested > COMPREHENSIONS_NESTED_MAX:
@@ -223,9 +348,17 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
     if shadowed := bound & set(roots):
         raise Malformed(f"a comprehension's variable may not be named {min(shadowed)!r}")
     try:
+        tree = parsed(source)
+    except Unfollowed as fault:
+        raise Malformed(f"this is no CEL that can be followed: {fault}") from fault
+    try:
         compiled = program(source)
     except Exception as fault:  # the parser has no error of its own
         raise Malformed(f"this is no CEL: {reason_of(fault)}") from fault
+    except BaseException as fault:
+        if not is_panic(fault):
+            raise
+        raise Malformed("this is no CEL that can be read") from fault
     names = compiled.variables()
     for name in names:
         _check_root(name, roots, bound)
@@ -233,18 +366,16 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
         if function.isidentifier() and function not in FUNCTIONS:
             guess = close_to(function, FUNCTIONS) or f"; there are {', '.join(sorted(FUNCTIONS))}"
             raise Malformed(f"there is no function {function!r}{guess}")
-    refers = dict.fromkeys(_references(tokens, roots))
-    missed = {name for name in names if name in roots} - {r.root for r in refers}
+    refers = tuple(dict.fromkeys(_references(tokens, roots)))
+    used = tuple(dict.fromkeys(r.root for r in refers))
+    missed = {name for name in names if name in roots} - set(used)
     if missed:
         raise Malformed(f"{min(missed)!r} is used in a way that cannot be followed")
-    signs = [text for kind, text in tokens if kind == "sign"]
-    listed, joined = signs.count(",") + 1, signs.count("+") + 1
-    return Expression(source, tuple(refers), nested=nested, listed=listed, joined=joined)
-
-
-def tokens_of(source: str) -> list[tuple[str, str]]:
-    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character."""
-    return [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
+    try:
+        cost_of(tree, dict.fromkeys(used, NOTHING))
+    except Exceeded as fault:
+        raise Malformed(f"whatever it looks at, {fault}") from fault
+    return Expression(source, refers, bound=Bound(tree, used), wanted=_wants(refers))
 
 
 def _comprehensions(tokens: list[tuple[str, str]]) -> tuple[int, frozenset[str]]:
@@ -345,6 +476,8 @@ def _as_json(source: str, value: Any) -> Any:
     """CEL knows times, bytes and maps with numbers for keys; a step's input does not."""
     if isinstance(value, float) and not isfinite(value):
         raise failed(source, f"it is {value}, which JSON cannot say")
+    if isinstance(value, int) and not isinstance(value, bool) and value < _INTEGER_MIN:
+        raise failed(source, "its integer does not fit 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

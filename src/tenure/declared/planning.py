@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tenure.declared import rules, templates
+from tenure.declared.expressions import shared_budget
 from tenure.declared.model import GATES, Awaited, Declared, Question, Step
 from tenure.declared.resolving import RESERVED, Template, is_true, plain
 from tenure.declared.templates import Place, as_text
@@ -42,7 +43,10 @@ def plan(
         scope["run"] = run
     if trigger is not None:
         scope["trigger"] = trigger
-    return tuple(_gate(step, scope) if step.kind in GATES else _work(step, scope) for step in declared.steps)
+    with shared_budget():
+        return tuple(
+            _gate(step, scope) if step.kind in GATES else _work(step, scope) for step in declared.steps
+        )
 
 
 def _work(step: Step, scope: Mapping[str, Any]) -> StepSpec:

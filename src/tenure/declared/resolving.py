@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.declared import rules, templates
-from tenure.declared.expressions import TRY, Reference
+from tenure.declared.expressions import TRY, Reference, shared_budget
 from tenure.declared.templates import Place, as_text
 from tenure.errors import TenureError
 from tenure.limits import LABEL_CHARS_MAX
@@ -99,7 +99,11 @@ def prepare(
 ) -> Prepared:
     """What a template is worth in a scope of inputs, steps (`{id: {"output": …}}`), run, trigger and, where there is one,
     slot. Its key is made in `key_scope`, where that is another."""
-    job = _decoded(template)
+    with shared_budget():
+        return _prepared(_decoded(template), scope, key_scope)
+
+
+def _prepared(job: Template, scope: Mapping[str, Any], key_scope: Mapping[str, Any] | None) -> Prepared:
     if job.condition is not None and not is_true(job.condition, scope):
         return Prepared(skipped=True)
     places = frozenset(job.places)

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from tenure.declared.document import Problems
 from tenure.declared.expressions import Malformed, parse
+from tenure.declared.syntax import Unfollowed, parsed
 from tenure.govern.connector import Operation
 from tenure.govern.policy.facts import ACTION, ROOTS, SCHEMAS
 from tenure.govern.policy.loading import problems_of, read_policy
 from tenure.govern.policy.model import Policy, Rule
 from tenure.govern.policy.paths import check_paths
-from tenure.govern.policy.syntax import Unfollowed, parsed
 
 
 class Operating(Protocol):

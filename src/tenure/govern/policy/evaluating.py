@@ -7,6 +7,7 @@ Laws:
 4. Of approvals the strictest of all that were asked for: the highest tier, the most people, the shortest time, and the group
    that one of them names. Of two groups neither is the stricter: rules that name different ones are a denial, POLICY_ERROR.
 5. Nothing is compiled while an action waits: a policy is compiled once, and the facts are given to CEL once for all rules.
+6. What conditions may cost is bounded before they are evaluated, each and all together (`declared.expression_cost`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.declared.expressions import Expression, measured, parse, program, reason_of
+from tenure.declared.expression_cost import Shape, shape_of
+from tenure.declared.expressions import (
+    TOGETHER_TOO_MUCH,
+    Bound,
+    Expression,
+    is_panic,
+    measure,
+    parse,
+    program,
+    reason_of,
+)
 from tenure.errors import TenureError
 from tenure.govern.policy.facts import ROOTS, checked_facts
 from tenure.govern.policy.model import TIERS, Policy, Rule
 from tenure.kernel.actions import Ruling
+from tenure.limits import EXPRESSIONS_WORK_MAX
 
 if TYPE_CHECKING:
     import cel
@@ -37,10 +49,13 @@ def denial(version: int, error: str, why: str) -> Ruling:
 class _Facts:
     """Facts as CEL takes them, and what they measure, each made when first needed."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
+    def __init__(self, facts: dict[str, Any], conditions: int) -> None:
         self.plain = facts
+        self._enough = EXPRESSIONS_WORK_MAX // max(conditions, 1)
         self._context: cel.Context | None = None
-        self._measured: dict[str, tuple[int, int]] = {}
+        self._size: int | None = None
+        self._shapes: dict[str, Shape] = {}
+        self._work_left = EXPRESSIONS_WORK_MAX
 
     @property
     def context(self) -> cel.Context:
@@ -50,10 +65,18 @@ class _Facts:
             self._context = cel.Context(variables=self.plain)
         return self._context
 
-    def measured(self, root: str) -> tuple[int, int]:
-        if root not in self._measured:
-            self._measured[root] = measured(self.plain.get(root))
-        return self._measured[root]
+    def check_cost(self, bound: Bound) -> None:
+        """Refuse a condition that may cost too much, by itself or after those before it; ValueError."""
+        if self._size is None:
+            self._size = measure(self.plain)
+        self._work_left -= bound.work(self._size, self._shape, self._enough)
+        if self._work_left < 0:
+            raise ValueError(TOGETHER_TOO_MUCH)
+
+    def _shape(self, root: str) -> Shape:
+        if root not in self._shapes:
+            self._shapes[root] = shape_of(self.plain.get(root))
+        return self._shapes[root]
 
 
 class _Condition:
@@ -62,16 +85,13 @@ class _Condition:
     def __init__(self, source: str) -> None:
         self._expression: Expression = parse(source, ROOTS)
         self.refers = self._expression.refers
-        self._roots = {reference.root for reference in self.refers}
         self._program = program(self._expression.source) if self._expression.path is None else None
 
     def value(self, facts: _Facts) -> Any:
         if self._program is None:
             return self._expression.value(facts.plain)
-        if self._expression.nested:
-            sizes = [facts.measured(root) for root in self._roots]
-            longest = max((longest for longest, _ in sizes), default=0)
-            self._expression.check_cost(longest, sum(size for _, size in sizes))
+        assert self._expression.bound is not None
+        facts.check_cost(self._expression.bound)
         return self._program.execute(facts.context)
 
 
@@ -107,7 +127,7 @@ class Compiled:
         try:
             action = facts["action"]
             found = self._by_action.get((action["connector"], action["operation"]), ())
-            return self._judged(found, _Facts(facts), action["tier"])
+            return self._judged(found, _Facts(facts, len(found)), action["tier"])
         except Exception as fault:  # law 2: whatever breaks is a denial
             return denial(self.version, "POLICY_ERROR", f"the policy cannot be asked: {reason_of(fault)}")
 
@@ -185,7 +205,7 @@ def _holds(condition: _Condition, facts: _Facts) -> tuple[bool, str]:
     except (
         BaseException
     ) as fault:  # a panic of the library below CEL is none of Python's exceptions; see law 2
-        if type(fault).__name__ != "PanicException":
+        if not is_panic(fault):
             raise
         return False, "CEL has given up"
     if value is True or value is False:

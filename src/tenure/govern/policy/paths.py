@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tenure.declared.expressions import COMPREHENSIONS
-from tenure.govern.policy.syntax import (
+from tenure.declared.expression_cost import COMPREHENSIONS
+from tenure.declared.syntax import (
     Call,
     Choice,
     Expr,

@@ -207,8 +207,8 @@ class Intake:
             return Done("failed", None, "INTERNAL_ERROR: it could not be carried out; the log says why")
 
     async def _mapped(self, hook: Hook, delivery: Delivery) -> Done:
-        scope = scope_of(hook.kind, delivery)
-        found = fitting(msgspec.json.decode(hook.rules, type=list[Rule]), scope)
+        # In a thread: expressions have a budget, and between two of them the loop goes on.
+        scope, found = await asyncio.to_thread(_found, hook, delivery)
         if found is None:
             return Done("ignored", None, "no rule fits")
         if found.rule.signal is not None:
@@ -266,6 +266,11 @@ class Intake:
             authors = await self._identity.by_github(hook.tenant, github_people(body))
             return hook.owner, joined(*(f"person:{author.id}" for author in authors))
         return hook.owner, ""
+
+
+def _found(hook: Hook, delivery: Delivery) -> tuple[dict[str, Any], Fitting | None]:
+    scope = scope_of(hook.kind, delivery)
+    return scope, fitting(msgspec.json.decode(hook.rules, type=list[Rule]), scope)
 
 
 def _trigger(hook: Hook, delivery: Delivery, found: Fitting, body: Any) -> TriggerRule:

@@ -123,7 +123,12 @@ def _malformed(text: str, *, expression: bool = False) -> str:
 
 
 def fitting(rules: list[Rule], scope: Mapping[str, Any]) -> Fitting | None:
-    """The first rule that fits, with its values; EXPRESSION_FAILED where an expression has none."""
+    """The first rule that fits, with its values; EXPRESSION_FAILED where an expression has none. All of them share one budget."""
+    with expressions.shared_budget():
+        return _fitting(rules, scope)
+
+
+def _fitting(rules: list[Rule], scope: Mapping[str, Any]) -> Fitting | None:
     for i, rule in enumerate(rules):
         try:
             if not _is_true(rule.when, scope):

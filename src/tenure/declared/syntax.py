@@ -1,16 +1,20 @@
-"""The shape of a CEL text: the library gives no tree, and a check of field paths needs one.
+"""The tree of a CEL text: the library gives none, and checks of cost and of field paths need one.
 
-Law: it is given what CEL has accepted already. What it does not know of the grammar it refuses (`Unfollowed`), so that nothing
-passes a check unseen.
+Laws:
+1. What it does not know of the grammar it refuses (`Unfollowed`), so that nothing passes a check unseen; so is what is nested
+   deeper than EXPRESSION_DEPTH_MAX, before the library's own parser sees it.
+2. A chain of one operator (`a && b && c`, `a + b + c`) is one node.
 """
 
 from __future__ import annotations
 
+import re
+from string import hexdigits
 from typing import Any, Literal
 
 import msgspec
 
-from tenure.declared.expressions import tokens_of
+from tenure.limits import EXPRESSION_DEPTH_MAX
 
 
 class Unfollowed(ValueError):
@@ -18,10 +22,14 @@ class Unfollowed(ValueError):
 
 
 class Literally(msgspec.Struct, frozen=True):
-    """A value that is written out: a text has its value, everything else its type alone."""
+    """A value that is written out. A text without escapes and an integer have their value, everything else its type alone."""
 
     type: Literal["string", "number", "boolean", "null", "bytes"]
     value: Any = None
+    size: int = 0
+    """Of a text or bytes: at most so many bytes."""
+    unescaped: str | None = None
+    """A text, whatever escapes it was written with."""
 
 
 class Name(msgspec.Struct, frozen=True):
@@ -73,7 +81,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """One or two operands; the sign says what comes out."""
+    """One operand, two, or a chain of more; the sign says what comes out."""
 
     sign: str
     operands: tuple[Expr, ...]
@@ -95,6 +103,24 @@ _WORDS: dict[str, Literally] = {
     "null": Literally("null"),
 }
 _DOUBLE = frozenset({"||", "&&", "<=", ">=", "==", "!="})
+_CHAINED = frozenset({"||", "&&", "+"})
+_DIGITS_MAX = 24
+"""No integer of CEL has more."""
+
+_RAW = r"""(?:[rR][bB]?|[bB][rR])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"[^"\n]*"|'[^'\n]*')"""
+_COOKED = (
+    r"""[bB]?(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+)
+_TOKEN = re.compile(
+    rf"(?P<text>{_RAW}|{_COOKED})|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<number>[0-9][0-9A-Za-z_.]*)"
+    r"|(?P<blank>\s+|//[^\n]*)|(?P<sign>.)",
+    re.DOTALL,
+)
+
+
+def tokens_of(source: str) -> list[tuple[str, str]]:
+    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character."""
+    return [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
 
 
 def parsed(source: str) -> Expr:
@@ -114,20 +140,54 @@ def _joined(tokens: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return out
 
 
+def parts_of(tree: Expr) -> tuple[Expr, ...]:
+    """The trees right beneath a tree."""
+    match tree:
+        case Member(of=of):
+            return (of,)
+        case Index(of=of, by=by):
+            return (of, by)
+        case Call(of=of, arguments=arguments):
+            return arguments if of is None else (of, *arguments)
+        case Listed(items=items):
+            return items
+        case Mapped(entries=entries):
+            return tuple(part for entry in entries for part in entry)
+        case Choice(condition=condition, yes=yes, no=no):
+            return (condition, yes, no)
+        case Operator(operands=operands):
+            return operands
+        case Literally() | Name():
+            return ()
+
+
+def _too_deep() -> Unfollowed:
+    return Unfollowed(f"it is nested deeper than {EXPRESSION_DEPTH_MAX} levels")
+
+
+def _check_depth(tree: Expr) -> None:
+    """Refuse what those who walk the tree, and CEL itself, could not follow; without recursion."""
+    left = [(tree, 1)]
+    while left:
+        here, depth = left.pop()
+        if depth > EXPRESSION_DEPTH_MAX:
+            raise _too_deep()
+        left += [(part, depth + 1) for part in parts_of(here)]
+
+
 class _Parser:
     """Recursive descent, as deep as a text of bounded length can go."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._depth = 0
 
     def whole(self) -> Expr:
-        try:
-            found = self._choice()
-        except RecursionError as deep:
-            raise Unfollowed("it is nested too deep") from deep
+        found = self._choice()
         if self._at < len(self._tokens):
             raise Unfollowed(f"{self._tokens[self._at][1]!r} cannot be followed")
+        _check_depth(found)
         return found
 
     def _peek(self, ahead: int = 0) -> tuple[str, str]:
@@ -150,27 +210,41 @@ class _Parser:
             raise Unfollowed(f"{self._peek()[1] or 'the end'!r} cannot be followed: {sign!r} was expected")
 
     def _choice(self) -> Expr:
-        condition = self._binary(0)
-        if not self._takes("?"):
-            return condition
-        yes = self._binary(0)
-        self._expect(":")
-        return Choice(condition, yes, self._choice())
+        self._depth += 1
+        if self._depth > EXPRESSION_DEPTH_MAX:
+            raise _too_deep()
+        found = self._binary(0)
+        if self._takes("?"):
+            yes = self._binary(0)
+            self._expect(":")
+            found = Choice(found, yes, self._choice())
+        self._depth -= 1
+        return found
 
     def _binary(self, level: int) -> Expr:
         if level == len(_LEVELS):
             return self._unary()
-        left = self._binary(level + 1)
+        found = self._binary(level + 1)
+        chained: list[Expr] = [found]
+        before = ""
         while self._peek()[0] in ("sign", "name") and self._peek()[1] in _LEVELS[level]:
             sign = self._next()[1]
-            left = Operator(sign, (left, self._binary(level + 1)))
-        return left
+            right = self._binary(level + 1)
+            if sign != before or sign not in _CHAINED:
+                chained = [found]
+            chained.append(right)
+            found = Operator(sign, tuple(chained))
+            before = sign
+        return found
 
     def _unary(self) -> Expr:
-        for sign in ("!", "-"):
-            if self._takes(sign):
-                return Operator(sign, (self._unary(),))
-        return self._member()
+        signs: list[str] = []
+        while self._peek() in (("sign", "!"), ("sign", "-")):
+            signs.append(self._next()[1])
+        found = self._member()
+        for sign in reversed(signs):
+            found = Operator(sign, (found,))
+        return found
 
     def _member(self) -> Expr:
         found = self._primary()
@@ -195,7 +269,7 @@ class _Parser:
         if kind == "text":
             return _text(text)
         if kind == "number":
-            return Literally("number", int(text) if text.isdecimal() else None)
+            return _number(text)
         if kind == "name":
             if text in _WORDS:
                 return _WORDS[text]
@@ -232,12 +306,39 @@ class _Parser:
 
 
 def _text(written: str) -> Literally:
-    """A text or bytes; of one with escapes the value is not needed, so it is not known."""
+    """A text or bytes; of one with escapes the value is not needed, so it is not known. Escapes are never shorter than what they
+    stand for."""
+    size = len(written.encode())
     start = written.index(written[-1])
     prefix = written[:start].lower()
     body = written[start:]
     quotes = 3 if body[:3] in ('"""', "'''") else 1
     value = body[quotes:-quotes]
     if "b" in prefix:
-        return Literally("bytes")
-    return Literally("string", None if "\\" in value and "r" not in prefix else value)
+        return Literally("bytes", size=size)
+    if "\\" in value and "r" not in prefix:
+        return Literally("string", None, size, _ESCAPE.sub(_unescaped, value))
+    return Literally("string", value, size, value)
+
+
+_ESCAPE = re.compile(
+    r"\\(?:[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL
+)
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    two, four, eight, octal, other = escape.groups()
+    if other is not None:
+        return _ESCAPES.get(other, other)
+    code = int(octal, 8) if octal else int(two or four or eight, 16)
+    return chr(code) if code <= 0x10FFFF else "?"
+
+
+def _number(text: str) -> Literally:
+    digits = text.rstrip("uU")
+    if digits.isdecimal() and len(digits) <= _DIGITS_MAX:
+        return Literally("number", int(digits))
+    if digits[:2].lower() == "0x" and len(digits) <= _DIGITS_MAX and not set(digits[2:]) - set(hexdigits):
+        return Literally("number", int(digits[2:] or "0", 16))
+    return Literally("number")

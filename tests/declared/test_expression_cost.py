@@ -1,0 +1,333 @@
+"""No expression takes the process down: its work and memory are bounded before CEL sees it.
+
+What is evaluated here is evaluated in a process with a real limit of memory (RLIMIT_AS) and CPU time, in which CEL would abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenure.declared import expressions
+from tenure.declared.expression_cost import pattern_cost, shape_of
+from tenure.declared.expressions import Malformed
+from tenure.errors import TenureError
+from tenure.limits import EXPRESSION_WORK_MAX
+from tests.declared.evaluator import CPU_SECONDS, Evaluator
+
+DOUBLED = ".map(x, " + "+".join("x" * 30) + ")"
+SCOPE: dict[str, Any] = {
+    "inputs": {
+        "text": "a" * 20_000,
+        "list": list(range(700)),
+        "texts": ["abc " * 25] * 200,
+        "maps": [{"id": i, "tags": ["x"] * 20, "text": "y" * 200} for i in range(60)],
+        "large": "a" * 1_000_000,
+        "many": [{"b": i} for i in range(20_000)],
+        "number": 1.5,
+        "pattern": "(a{1,50}b?){1,40}c",
+    },
+    "run": {"id": "run_1"},
+}
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    """One process for all."""
+    made = Evaluator()
+    yield made
+    made.close()
+
+
+NASTY = [
+    '["AAAA"]' + DOUBLED * 6,
+    "[b'AAAA']" + DOUBLED * 6,
+    "[['A', 'A']]" + DOUBLED * 6,
+    '["AAAA"]' + ".map(x, x+x+x+x+x+x+x+x+x+x+x+x+x+x+x+x)" * 8,
+    "[[1, 2, 3]].map(x, x.map(y, x).map(z, x + x))",
+    "+".join(["inputs.large"] * 150),
+    "+".join(["inputs.list"] * 150),
+    "inputs.list.map(x, inputs.list.map(y, inputs.text))",
+    "inputs.texts.map(x, inputs.texts.map(y, x + y))",
+    "inputs.list.map(x, inputs.list)",
+    "inputs.texts.map(x, string(inputs.large))",
+    "inputs.many.map(x, x)",
+    "inputs.many.filter(x, true)",
+    "inputs.many.filter(x, inputs.many.exists(y, x == y))",
+    "inputs.many.all(x, inputs.many.all(y, x.b + y.b >= 0))",
+    "inputs.many.exists_one(x, inputs.large.contains(string(x.b)))",
+    "inputs.list.all(x, inputs.many == inputs.many)",
+    "inputs.list.all(x, {'a': inputs.many, 'b': inputs.many}.a == [])",
+    "inputs.list.map(x, {'a': {'b': [x, x, inputs.text]}})",
+    "inputs.large.matches('(a{1,50}b?){1,40}c')",
+    "inputs.large.matches(inputs.pattern)",
+    "inputs.text.matches('(a{1,50}b?){1,40}c')",
+    "inputs.text.matches('([a-z]{0,100}){0,90}[0-9]')",
+    "inputs.list.all(x, 'a'.matches('(\\\\w{10}){9}'))",
+    "inputs.list.all(x, 'a'.matches(r'\\pL{100}'))",
+    "inputs.texts.all(x, 'a'.matches(x))",
+    "'a'.matches('(?:){1000000000}')",
+    "'a'.matches('((((a{100}){100}){100}){100})')",
+    "'a'.matches('" + "(" * 900 + ")" * 900 + "')",
+    "(" * 1_000 + "1" + ")" * 1_000,
+    "!" * 2_000 + "true",
+    "-" * 2_000 + "1",
+    "[" * 1_000 + "]" * 1_000,
+    '{"a":' * 300 + "1" + "}" * 300,
+    "true ? " * 250 + "1" + " : 1" * 250,
+    "inputs" + ".a" * 900,
+    "inputs" + "[0]" * 600,
+    "1" + "+1-1" * 400,
+    "size(" * 300 + "''" + ")" * 300,
+    "1" * 2_000,
+    "0x" + "f" * 2_000,
+    "1e" + "9" * 1_000,
+    "1." + "1" * 2_000,
+    "9223372036854775807 + 1",
+    "-(-9223372036854775807 - 1)",
+    "[9223372036854775807, -9223372036854775807].map(x, x * x)",
+    "int(1e300)",
+    "uint(-1)",
+    "double('1e999')",
+    "1 / 0",
+    "1 % 0",
+    "timestamp('9999-12-31T23:59:59Z') + duration('1000000000h')",
+    "timestamp('0001-01-01T00:00:00Z') - duration('1000000000h')",
+    "duration('9999999999999999999999h')",
+    "duration('-9223372036854775808ns') - duration('9223372036854775807ns') - duration('9223372036854775807ns')",
+    "string(timestamp('2020-01-01T00:00:00+99:99'))",
+    "timestamp(inputs.large)",
+    "duration(inputs.large)",
+    "int(inputs.large)",
+    "inputs.list[9223372036854775807]",
+    "inputs.list[-1]",
+    "'\\ud800'",
+    "b'\\377' + b'\\000'",
+    "string(b'\\377')",
+    "[1].map(x, x, x, x)",
+    "[1].map(1, 1)",
+    "[1].all(x, y, true)",
+    "[1].transformList(i, v, v)",
+    "optional.of(1)",
+    "inputs.?a",
+    "Foo{a: 1}",
+    "cel.bind(x, 1, x)",
+]
+
+
+@pytest.mark.guard_seconds(300)
+@pytest.mark.parametrize("source", NASTY, ids=lambda source: source[:40])
+def test_nothing_that_is_known_to_be_nasty_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
+    said = evaluator.ask(source, SCOPE)
+    assert said["cpu"] < CPU_SECONDS, said
+
+
+# ------------------------------------------------------------------------------------------ made by chance
+
+_ATOMS = st.sampled_from(
+    [
+        "'AAAA'", "''", "b'AA'", "[1, 2, 3]", "['ab', 'cd']", "[[1], [2]]", "{'k': 'v'}", "{}", "7", "1.5", "true", "null",
+        "inputs.text", "inputs.list", "inputs.texts", "inputs.maps", "inputs", "inputs.maps[0].tags", "inputs.large",
+        "x", "x", "y", "inputs.number", "run.id",
+    ]
+)  # fmt: skip
+_PATTERNS = st.sampled_from(
+    [
+        "'a+'",
+        r"r'(\\w+\\s?)+$'",
+        "'(a|b)*c'",
+        "'[a-z]{1,40}x'",
+        "'(a{1,9}){1,9}b'",
+        r"r'^\\pL+\\d$'",
+        "x",
+        "inputs.pattern",
+    ]
+)
+
+
+def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    two = st.tuples(inner, inner)
+    return st.one_of(
+        two.map(lambda p: f"({p[0]} + {p[1]})"),
+        st.tuples(inner, st.integers(2, 12)).map(lambda p: "(" + " + ".join([p[0]] * p[1]) + ")"),
+        two.map(lambda p: f"[{p[0]}, {p[1]}]"),
+        st.tuples(inner, st.integers(2, 12)).map(lambda p: "[" + ", ".join([p[0]] * p[1]) + "]"),
+        two.map(lambda p: f"{{'a': {p[0]}, 'b': {p[1]}}}"),
+        two.map(lambda p: f"{p[0]}.map(x, {p[1]})"),
+        two.map(lambda p: f"{p[0]}.map(y, {p[1]})"),
+        two.map(lambda p: f"{p[0]}.filter(x, {p[1]} != null)"),
+        two.map(lambda p: f"{p[0]}.all(x, {p[1]} != 1)"),
+        two.map(lambda p: f"{p[0]}.exists_one(y, {p[1]} == y)"),
+        two.map(lambda p: f"({p[0]} == {p[1]})"),
+        two.map(lambda p: f"({p[0]} in {p[1]})"),
+        two.map(lambda p: f"(true ? {p[0]} : {p[1]})"),
+        st.tuples(inner, _PATTERNS).map(lambda p: f"{p[0]}.matches({p[1]})"),
+        inner.map(lambda one: f"string({one})"),
+        inner.map(lambda one: f"size({one})"),
+        inner.map(lambda one: f"{one}[0]"),
+        inner.map(lambda one: f"{one}.tags"),
+        inner.map(lambda one: f"{one}.a"),
+    )
+
+
+EXPRESSIONS = st.recursive(_ATOMS, _grown, max_leaves=9).map(
+    lambda text: f"[{text}].map(x, {text})" if "x" in text else text
+)
+
+
+@pytest.mark.guard_seconds(300)
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(EXPRESSIONS)
+def test_nothing_that_is_made_by_chance_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
+    said = evaluator.ask(source, SCOPE)
+    assert said["cpu"] < CPU_SECONDS, said
+
+
+# ----------------------------------------------------------------------------------------------- the bounds
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "inputs.list.map(x, x * 2)",
+        "inputs.texts.filter(x, x.contains('b'))",
+        "inputs.list.exists(x, x == 7)",
+        "inputs.maps.map(m, {'id': m.id, 'text': m.text})",
+        "inputs.maps.all(m, m.tags.all(t, t == 'x'))",
+        "inputs.text.matches('^a+$')",
+        "inputs.maps.exists(m, m.text.matches(r'^\\w+$'))",
+        "inputs.large.startsWith('aaa') && size(inputs.large) > 10",
+        "'<' + inputs.text + '>' + inputs.text",
+        "[1, 2, 3].map(x, x + 1) + [4]",
+        "timestamp('2026-01-05T12:00:00Z').getHours() == 12",
+    ],
+)
+def test_what_people_write_fits(source: str) -> None:
+    assert expressions.parse(source).value(SCOPE) is not None
+
+
+@pytest.mark.parametrize("source", NASTY[:4])
+def test_what_never_fits_is_refused_when_it_is_written_down(source: str) -> None:
+    with pytest.raises(Malformed, match="whatever it looks at, it may take too much"):
+        expressions.parse(source)
+
+
+def test_what_does_not_fit_this_time_says_so() -> None:
+    one = expressions.parse("inputs.l.map(x, x)")
+    assert one.value({"inputs": {"l": ["a"] * 500}}) == ["a"] * 500
+    with pytest.raises(TenureError, match="may take too much time") as refused:
+        one.value({"inputs": {"l": ["a"] * 5_000}})
+    assert refused.value.code == "EXPRESSION_FAILED"
+    with pytest.raises(TenureError, match="bytes; at most"):
+        expressions.parse("size(inputs.t) > 0").value({"inputs": {"t": "x" * 5_000_000}})
+
+
+def test_expressions_that_belong_together_share_one_budget() -> None:
+    one = expressions.parse("inputs.l.map(x, x)")
+    scope = {"inputs": {"l": ["a"] * 600}}
+    found: list[Any] = []
+
+    def again_and_again() -> None:
+        while len(found) < 100:
+            found.append(one.value(scope))
+
+    with expressions.shared_budget(), pytest.raises(TenureError, match="too much time together"):
+        again_and_again()
+    assert 1 < len(found) < 20
+    assert one.value(scope)
+
+
+def test_an_expression_is_given_only_what_it_looks_at() -> None:
+    scope = {"inputs": {"a": {"b": 1}, "other": "x" * 10_000_000, "huge": 2**70}}
+    assert expressions.parse("inputs.a.b + 1").value(scope) == 2
+    assert expressions.parse("has(inputs.a.c)").value(scope) is False
+    assert expressions.parse("has(inputs.a.b) && !has(inputs.none)").value(scope) is True
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e9, 1e9) | st.text(max_size=40),
+    lambda below: st.lists(below, max_size=6) | st.dictionaries(st.text(max_size=8), below, max_size=6),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    _VALUES,
+    st.sampled_from(
+        ["inputs.v == inputs.v", "[inputs.v].map(x, [x, x])", "[inputs.v].all(x, x != 1)", "[inputs.v]"]
+    ),
+)
+def test_what_is_known_of_a_size_holds_for_every_value_of_it(value: Any, source: str) -> None:
+    """The bound for a size is no lower than the bound for a value of that size."""
+    found = expressions.parse(source)
+    assert found.bound is not None
+    seen = {"inputs": {"v": value}}
+
+    def shape(root: str) -> Any:
+        return shape_of(seen[root])
+
+    by_size = found.bound.work(expressions.measure(seen), shape)
+    exact = found.bound.work(expressions.LOOK_CLOSELY, shape)
+    assert exact <= by_size <= EXPRESSION_WORK_MAX
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "outcome"),
+    [
+        ("[inputs.v]", 9007199254740993, [9007199254740993]),
+        ("[inputs.v]", 18446744073709551615, [18446744073709551615]),
+        ("[inputs.v]", 18446744073709551616, "64 bits"),
+        ("[inputs.v]", -9223372036854775808, "64 bits"),
+        ("inputs.v", 2**200, 2**200),
+        ("inputs.v == 9007199254740992.0", 9007199254740993, "rounds"),
+        ("inputs.v in [9007199254740992.0]", 9007199254740993, "rounds"),
+        ("inputs.v == 9007199254740993", 9007199254740992.0, "rounds"),
+        ("inputs.v < 0.5", 9007199254740993, "rounds"),
+        ("inputs.v == 9007199254740992", 9007199254740993, False),
+        ("double(inputs.v) > 0.0", 9007199254740993, "round it"),
+        ("inputs.v == 1.0", 1, True),
+        ("string(inputs.v)", 9007199254740993, "9007199254740993"),
+        ("int(string(inputs.v)) == inputs.v", 9007199254740993, True),
+    ],
+)
+def test_no_number_is_changed(source: str, value: Any, outcome: Any) -> None:
+    found = expressions.parse(source)
+    if isinstance(outcome, str) and not source.startswith("string"):
+        with pytest.raises(TenureError, match=outcome):
+            found.value({"inputs": {"v": value}})
+    else:
+        assert found.value({"inputs": {"v": value}}) == outcome
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        ("a+", "a{100}"),
+        ("(ab)+", "(ab){50}"),
+        ("[a-z]", "[a-z]{9}"),
+        ("a", r"\w"),
+        ("(a{9}){9}", "(a{99}){99}"),
+        ("(a)", "((a){50}){50}"),
+    ],
+)
+def test_repetitions_make_a_pattern_dear(small: str, large: str) -> None:
+    assert pattern_cost(small)[0] < pattern_cost(large)[0]
+
+
+def test_a_panic_of_the_library_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As the library raises it."""
+
+    class Panics:
+        def execute(self, given: Any) -> Any:
+            raise PanicException("index out of bounds")
+
+    found = expressions.parse("[inputs.v]")
+    monkeypatch.setattr(expressions, "program", lambda _: Panics())
+    with pytest.raises(TenureError, match="CEL has given up"):
+        found.value({"inputs": {"v": 1}})
