@@ -181,6 +181,8 @@ def main(
             "--port",
             str(port),
             "--no-log-runs",
+            "--requests-per-second",
+            "1000000",
         ]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:

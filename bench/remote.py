@@ -71,7 +71,18 @@ def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
         key_file.write_text(asyncio.run(prepare(dsn, steps, per_run)))
         port = free_port()
         address = f"http://127.0.0.1:{port}"
-        serve = [sys.executable, "-m", "tenure.cli", "serve", "--db", dsn, "--port", str(port)]
+        serve = [
+            sys.executable,
+            "-m",
+            "tenure.cli",
+            "serve",
+            "--db",
+            dsn,
+            "--port",
+            str(port),
+            "--requests-per-second",
+            "1000000",
+        ]
         work = [sys.executable, "-m", "tenure.cli", "worker", "bench.remote"]
         work += ["--server", address, "--key-file", str(key_file), "--slots", str(slots)]
         where = None if os.environ.get("BENCH_LOUD") else subprocess.DEVNULL

@@ -50,7 +50,17 @@ async def _serve(database: str) -> None:
     """A server that makes a run for each line it reads, and says when it began to."""
     async with (
         Engine(database) as engine,
-        serving(engine, Settings(port=0, log_runs=False)) as (_service, address),
+        serving(
+            engine,
+            Settings(
+                port=0,
+                log_runs=False,
+                connections_max=10**6,
+                connections_per_address_max=10**6,
+                streams_per_key_max=10**6,
+                streams_per_tenant_max=10**6,
+            ),
+        ) as (_service, address),
     ):
         key = await a_key(engine, "viewer")
         _say(f"{address} {key}")

@@ -54,6 +54,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "STREAM_",
             "UNSUPPORTED_",
             "RATE_",
+            "TOO_MANY_",
+            "SERVER_",
             "UPSTREAM_",
             "NLM_",
             "AGENT_",

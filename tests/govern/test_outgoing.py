@@ -10,23 +10,19 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import httpcore
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tenure.govern import addresses, outgoing
 from tenure.govern.addresses import Reach, is_allowed
 from tenure.govern.answers import AnswerLost, NotSent
 from tenure.govern.outgoing import Way, refusal, send
 from tenure.testing.doubles import Double, Reply, Request, ServiceDouble
+from tests.certificates import make_certificate
 
 LOCAL = Reach(networks=("127.0.0.0/8",))
 OPEN = ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822"]
@@ -366,27 +362,7 @@ async def test_a_process_that_is_stopped_past_the_deadline_sends_nothing_when_it
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for api.example.test, which is its own authority, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "api.example.test")])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("api.example.test")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = (tmp_path / "cert.pem", tmp_path / "key.pem")
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    files[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    )
-    return files
+    return make_certificate(tmp_path, "api.example.test")
 
 
 async def test_tls_and_host_have_the_name_although_the_address_is_connected_to(

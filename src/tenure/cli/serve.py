@@ -77,9 +77,59 @@ def serve(
         bool,
         typer.Option(
             "--behind-proxy",
-            help="Something in front of it speaks TLS; its X-Forwarded-* headers are believed.",
+            help="Something in front of it speaks TLS, and says in X-Forwarded-For where requests come from.",
         ),
     ] = False,
+    trusted_proxies: Annotated[
+        int,
+        typer.Option(
+            "--trusted-proxies",
+            metavar="N",
+            min=1,
+            help="With --behind-proxy: how many proxies append to that header. The client is the N-th entry from the right.",
+        ),
+    ] = 1,
+    forwarded_header: Annotated[
+        Literal["x-forwarded-for", "forwarded"],
+        typer.Option("--forwarded-header", help="The header to which they append."),
+    ] = "x-forwarded-for",
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="Connections in all.")
+    ] = 10_000,
+    max_connections_per_address: Annotated[
+        int,
+        typer.Option(
+            "--max-connections-per-address",
+            min=1,
+            help="Connections from one address; behind a proxy requests under way.",
+        ),
+    ] = 1_000,
+    max_body_memory: Annotated[
+        int,
+        typer.Option(
+            "--max-body-memory",
+            min=64,
+            metavar="MIB",
+            help="MiB that the bodies of all requests under way may have.",
+        ),
+    ] = 256,
+    max_bodies_per_address: Annotated[
+        int, typer.Option("--max-bodies-per-address", min=1, help="Half-sent bodies from one address.")
+    ] = 100,
+    max_streams_per_key: Annotated[
+        int, typer.Option("--max-streams-per-key", min=1, help="Streams of events of one credential.")
+    ] = 100,
+    max_streams_per_tenant: Annotated[
+        int, typer.Option("--max-streams-per-tenant", min=1, help="Streams of events of one tenant.")
+    ] = 2_000,
+    requests_per_second: Annotated[
+        int,
+        typer.Option(
+            "--requests-per-second",
+            min=1,
+            help="Requests of one credential, on average; bursts may have five times as many.",
+        ),
+    ] = 2_000,
     request_id_keys: Annotated[
         bool,
         typer.Option(
@@ -144,6 +194,16 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         behind_proxy=behind_proxy,
+        trusted_proxies=trusted_proxies,
+        forwarded_header=forwarded_header,
+        connections_max=max_connections,
+        connections_per_address_max=max_connections_per_address,
+        body_bytes_total_max=max_body_memory * 1024 * 1024,
+        bodies_per_address_max=max_bodies_per_address,
+        streams_per_key_max=max_streams_per_key,
+        streams_per_tenant_max=max_streams_per_tenant,
+        requests_per_second=float(requests_per_second),
+        requests_burst=5 * requests_per_second,
         request_id_is_key=request_id_keys,
         grace_seconds=seconds(grace),
         drain_seconds=seconds(drain),

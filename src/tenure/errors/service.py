@@ -62,6 +62,24 @@ CODES: dict[str, ErrorSpec] = {
         "Wait as long as Retry-After says.",
         retryable=True,
     ),
+    "TOO_MANY_CONNECTIONS": spec(
+        429,
+        "This address has as many connections, or as many half-sent bodies, as one address may have.",
+        "Close some, or reuse them; Retry-After says when to try again. The limits are in docs/server.md.",
+        retryable=True,
+    ),
+    "TOO_MANY_STREAMS": spec(
+        429,
+        "This credential, or its tenant, listens to as many streams as it may.",
+        "Close one first. One stream can follow many runs: `run=` may be repeated.",
+        retryable=True,
+    ),
+    "SERVER_BUSY": spec(
+        503,
+        "The server has as many connections, holds as many bytes of bodies, or has as much heavy work waiting, as it may.",
+        "Try again as Retry-After says; start more servers, or raise the limit (docs/server.md).",
+        retryable=True,
+    ),
     "UPSTREAM_UNAVAILABLE": spec(
         502,
         "What is behind this server cannot be reached.",

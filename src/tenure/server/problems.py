@@ -82,7 +82,7 @@ def failure_body(error: TenureError, request_id: str) -> ErrorBody:
 def headers_of(error: TenureError) -> dict[str, str]:
     """What goes with it: when to come again, and how to say who one is."""
     headers: dict[str, str] = {}
-    if error.spec.status == 429 or error.code in ("QUEUE_FULL", "STORE_BUSY"):
+    if error.spec.status == 429 or error.code in ("QUEUE_FULL", "SERVER_BUSY", "STORE_BUSY"):
         headers["Retry-After"] = str(error.data.get("retry_after", 1))
     if error.spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

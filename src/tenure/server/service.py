@@ -14,6 +14,7 @@ from tenure.server.hooks.intake import Intake
 from tenure.server.identity.gate import Gate
 from tenure.server.identity.principals import Principal
 from tenure.server.live.tail import Tail
+from tenure.server.load import Load
 from tenure.server.observe.logs import Chronicle
 from tenure.server.observe.metrics import Metrics
 from tenure.server.observe.observing import Observer
@@ -48,7 +49,8 @@ class Service:
         if engine.sealer is not None:
             self.observer.seals(engine.sealer)
         self.identity = Identity(engine.store)
-        self.gate = Gate(self.identity, settings)
+        self.load = Load(settings)
+        self.gate = Gate(self.identity, settings, self.load)
         self.intake = Intake(engine, settings, self.identity)
         self.intake.on_taken = self.observer.taken
         self.keys = Keys(engine.store)
@@ -60,6 +62,16 @@ class Service:
             "Who listens to live status here",
             self.tail.__len__,
         )
+        load = self.load
+        self.metrics.gauges |= {
+            "tenure_http_connections": ("Connections to this process", lambda: load.connections),
+            "tenure_http_bodies_half_sent": (
+                "Bodies that have begun and are not complete",
+                lambda: load.half_sent,
+            ),
+            "tenure_http_body_bytes": ("Bytes of the bodies of requests under way", lambda: load.body_bytes),
+        }
+        self.metrics.refused = load.refused
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach, self.secrets)

@@ -9,11 +9,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
 import structlog
 import uvicorn
 
@@ -21,6 +23,7 @@ from tenure.embedded import Engine
 from tenure.embedded.serving import told_to_end
 from tenure.errors import TenureError
 from tenure.server.app import make_app
+from tenure.server.http.forwarded import FORWARDED, X_FORWARDED_FOR
 from tenure.server.http.wire import wire
 from tenure.server.observe.logs import adopt_uvicorn
 from tenure.server.service import Service
@@ -30,20 +33,32 @@ log = structlog.get_logger(__name__)
 
 BACKLOG = 4096
 LOOK_SECONDS = 0.005
-FORWARDED_FROM = "*"
-"""Behind a proxy whoever connects is the proxy: that is what --behind-proxy says."""
+FILES_KEPT = 200
+"""Files that a process needs besides its connections."""
 
 
 def check_address(settings: Settings) -> None:
     """Refuse to listen where anybody could read along; see law 1."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise TenureError("LISTEN_REFUSED", "--tls-cert and --tls-key belong together")
+    if settings.trusted_proxies < 1 or settings.forwarded_header not in (X_FORWARDED_FOR, FORWARDED):
+        raise TenureError(
+            "LISTEN_REFUSED",
+            f"--trusted-proxies is at least 1, and --forwarded-header {X_FORWARDED_FOR} or {FORWARDED}",
+        )
     if settings.host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
         raise TenureError(
             "LISTEN_REFUSED",
             f"{settings.host} can be reached from other machines, and keys would pass in the clear: "
             "give --tls-cert and --tls-key, or --behind-proxy where something in front of it speaks TLS",
         )
+
+
+def _within_files(settings: Settings) -> Settings:
+    """No more connections than the process may open files for: one more would stop it from accepting any."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = settings.connections_max if files == resource.RLIM_INFINITY else max(files - FILES_KEPT, 10)
+    return msgspec.structs.replace(settings, connections_max=min(settings.connections_max, most))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -63,15 +78,14 @@ def _config(service: Service) -> uvicorn.Config:
     adopt_uvicorn()
     config = uvicorn.Config(
         make_app(service),
-        http=wire(settings),
+        http=wire(settings, service.load),
         ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
-        proxy_headers=settings.behind_proxy,
-        forwarded_allow_ips=FORWARDED_FROM if settings.behind_proxy else None,
+        proxy_headers=False,  # `forwarded` reads them
         server_header=False,
         timeout_graceful_shutdown=max(round(settings.grace_seconds), 1),
         backlog=BACKLOG,
@@ -87,7 +101,7 @@ def _config(service: Service) -> uvicorn.Config:
 async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[Service, str]]:
     """Serve a running engine from this event loop until the block ends; the service, and its address (port 0: any)."""
     check_address(settings)
-    service = Service(engine, settings)
+    service = Service(engine, _within_files(settings))
     listening = _listen(settings)
     server = _Server(_config(service))
     await service.start()

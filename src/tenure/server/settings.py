@@ -13,7 +13,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8700
     behind_proxy: bool = False
-    """Something in front of us speaks TLS; its X-Forwarded-* headers are believed."""
+    """Something in front of us speaks TLS, and says where requests come from."""
+    trusted_proxies: int = 1
+    """How many proxies are between clients and us. The client is so many entries from the right of the header."""
+    forwarded_header: str = "x-forwarded-for"
+    """The header to which the proxies append: `x-forwarded-for` or `forwarded`. The other one is not looked at."""
     tls_cert: str | None = None
     tls_key: str | None = None
     request_id_is_key: bool = True
@@ -24,9 +28,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hook_answer_seconds: float = 0.8
     """How long a delivery's answer waits for its run; after that it is 202, and the run is made all the same."""
     header_bytes_max: int = 32 * 1024
-    requests_per_second: float = 20_000.0
-    """Of one credential, on average; more are answered 429."""
-    requests_burst: int = 40_000
+    requests_per_second: float = 2_000.0
+    """Of one credential, on average, at this process; more are answered 429."""
+    requests_burst: int = 10_000
+    connections_max: int = 10_000
+    """In all; no more than the process may have files, less some."""
+    connections_per_address_max: int = 1_000
+    """From one address; behind a proxy requests under way."""
+    body_bytes_total_max: int = 256 * 1024 * 1024
+    """Bytes of the bodies of all requests under way."""
+    bodies_per_address_max: int = 100
+    """Bodies from one address that have begun and are not complete."""
+    streams_per_key_max: int = 100
+    """Streams of events of one credential, at this process."""
+    streams_per_tenant_max: int = 2_000
     body_seconds: float = 30.0
     """How long a body may take to arrive, from its first byte to its last."""
     header_seconds: float = 10.0

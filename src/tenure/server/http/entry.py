@@ -27,6 +27,7 @@ import structlog
 from tenure.canonical import DuplicateName, decode_json
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
+from tenure.server.http.hsts import HEADER as HSTS_HEADER
 from tenure.server.http.methods import methods_at
 from tenure.server.observe.tracing import Tracing
 from tenure.server.problems import body_of, headers_of
@@ -111,6 +112,8 @@ class Entry:
                     said = [*(pair for pair in said if pair[0] != b"allow"), (b"allow", allow)]
                 sent = dict(said)
                 said += (named, *_ALWAYS, *(pair for pair in _UNLESS_SAID if pair[0] not in sent))
+                if scope["scheme"] == "https":
+                    said.append(HSTS_HEADER)
                 message["headers"] = said
             await send(message)
 

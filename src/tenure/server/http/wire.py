@@ -1,24 +1,29 @@
-"""The bytes of HTTP, before there is a request: what is too large, too slow or no HTTP at all.
+"""The bytes of HTTP, before there is a request: what is too large, too slow, too much or no HTTP at all.
 
 Laws:
 1. What cannot be read is answered with the one shape of errors, and its connection ends.
 2. A request's line and headers are bounded in bytes and in time, and nothing of them is kept beyond that.
+3. Connections, half-sent bodies and the bytes of all bodies are counted here, where they first take memory (`server.load`).
+4. Behind a proxy a request comes from where the trusted proxies say (`forwarded`), from here on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tenure.errors import TenureError
-from tenure.server.problems import body_of
+from tenure.server.http.forwarded import address_group, client_address, forwarded_scheme
+from tenure.server.http.hsts import HSTS
+from tenure.server.problems import body_of, headers_of
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+    from tenure.server.load import Load
     from tenure.server.settings import Settings
 
 _LARGE = "the headers are too large"
@@ -28,9 +33,10 @@ class _Refused(Exception):
     """Ends the parsing; the parser makes an error of its own of it."""
 
 
-def wire(settings: Settings) -> type[HttpToolsProtocol]:
+def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
     """The protocol of a server's connections, with its limits."""
     most, seconds = settings.header_bytes_max, settings.header_seconds
+    proxies = settings.trusted_proxies if settings.behind_proxy else 0
 
     class Wire(HttpToolsProtocol):
         """See the laws above."""
@@ -40,18 +46,49 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
         _left = most
         _fed = 0
         """Bytes that came while the headers were not complete: a header without end shows in nothing else."""
-        _why = ""
+        _why: TenureError | None = None
         _hurry: asyncio.TimerHandle | None = None
+        _counted = False
+        """Whether this connection is among those that are counted."""
+        _peer: str | None = None
+        """The address this connection is counted for."""
+        _asker: str = ""
+        """Whoever the request under way comes from."""
+        _came: str | None = None
+        """The address the request under way is counted for, behind a proxy."""
+        _held = 0
+        """Bytes of bodies that are counted for this connection."""
+        _half: str | None = None
+        """The address a half-sent body is counted for."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
             super().connection_made(transport)
+            self._asker = address_group(self.client[0] if self.client else "")
+            try:
+                load.open_connection()
+                self._counted = True
+                if not proxies:
+                    load.come_from(self._asker)
+                    self._peer = self._asker
+            except TenureError as refused:
+                self._refuse(refused)
+                return
             self._expect()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._have()
+            self._free()
+            if self._peer is not None:
+                load.go_from(self._peer)
+                self._peer = None
+            if self._counted:
+                load.close_connection()
+                self._counted = False
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():  # it was refused; what is still on its way is not read
+                return
             super().data_received(data)
             if self._begun and not self.transport.is_closing():  # its headers are not complete
                 if self._hurry is None:
@@ -59,6 +96,12 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
                 self._fed += len(data)
                 if self._fed > 2 * most:
                     self.send_400_response(_LARGE)
+            elif self._half is None and self._is_half_sent():
+                try:
+                    load.begin_body(self._asker)
+                    self._half = self._asker
+                except TenureError as refused:
+                    self._refuse(refused)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -76,30 +119,105 @@ def wire(settings: Settings) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._begun = False
             self._have()
+            if proxies:
+                self._look_behind_proxies()
             super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            if not self.cycle.response_complete:  # else nobody reads it, and it is not kept
+                try:
+                    load.hold_bytes(len(body))
+                except TenureError as refused:
+                    self._why = refused
+                    raise _Refused from None
+                self._held += len(body)
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._end_half()
+            super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            self._free()
+            super().on_response_complete()
 
         def send_400_response(self, msg: str) -> None:
             """Answer what cannot be read; see law 1."""
+            self._refuse(self._why or TenureError("REQUEST_MALFORMED", msg))
+
+        def _look_behind_proxies(self) -> None:
+            """Law 4, and the bound of requests by address."""
+            scope: Any = self.scope
+            address = client_address(self.headers, proxies, settings.forwarded_header)
+            if address is not None:
+                scope["client"] = (address, 0)
+            scheme = forwarded_scheme(self.headers)
+            if scheme is not None:
+                scope["scheme"] = scheme
+            client = scope["client"]
+            self._asker = address_group(client[0] if client else "")
+            if self._came is None and address is not None:
+                try:
+                    load.come_from(self._asker)
+                except TenureError as refused:
+                    self._why = refused
+                    raise _Refused from None
+                self._came = self._asker
+
+        def _is_half_sent(self) -> bool:
+            cycle = cast("RequestResponseCycle | None", self.cycle)
+            return (
+                cycle is not None
+                and cycle.more_body
+                and not cycle.response_complete
+                and not self.transport.is_closing()
+            )
+
+        def _refuse(self, error: TenureError) -> None:
+            """Answer with an error, unless that would stand inside another answer; the connection ends."""
             self._have()
             if self.transport.is_closing():
                 return
-            if (
-                cycle := cast("RequestResponseCycle | None", self.cycle)
-            ) is None or cycle.response_complete:  # else it would stand inside another answer
+            cycle = cast("RequestResponseCycle | None", self.cycle)
+            if cycle is None or cycle.response_complete or not (cycle.response_started or self.pipeline):
                 request_id = f"req_{secrets.token_hex(8)}"
-                body = body_of(TenureError("REQUEST_MALFORMED", self._why or msg), request_id)
-                head = (
-                    "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-                    f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\n"
-                    "x-content-type-options: nosniff\r\ncache-control: no-store\r\nconnection: close\r\n\r\n"
-                )
-                self.transport.write(head.encode() + body)
+                body = body_of(error, request_id)
+                headers = {
+                    "content-type": "application/json",
+                    "content-length": str(len(body)),
+                    "x-request-id": request_id,
+                    "x-content-type-options": "nosniff",
+                    "cache-control": "no-store",
+                    **{name.lower(): value for name, value in headers_of(error).items()},
+                    **({"strict-transport-security": HSTS} if self.scheme == "https" else {}),
+                    "connection": "close",
+                }
+                head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+                self.transport.write(STATUS_LINE[error.spec.status] + head.encode() + b"\r\n" + body)
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True  # whoever works on it writes nothing more
+                cycle.message_event.set()
             self.transport.close()
+
+        def _end_half(self) -> None:
+            if self._half is not None:
+                load.end_body(self._half)
+                self._half = None
+
+        def _free(self) -> None:
+            """What was counted for the request under way."""
+            self._end_half()
+            if self._held:
+                load.free_bytes(self._held)
+                self._held = 0
+            if self._came is not None:
+                load.go_from(self._came)
+                self._came = None
 
         def _spend(self, count: int) -> None:
             self._left -= count
             if self._left < 0:
-                self._why = _LARGE
+                self._why = TenureError("REQUEST_MALFORMED", _LARGE)
                 raise _Refused
 
         def _expect(self) -> None:

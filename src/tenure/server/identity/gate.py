@@ -27,8 +27,10 @@ from litestar.handlers.base import BaseRouteHandler
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.server.http.forwarded import address_group
 from tenure.server.identity.principals import NewKey, Principal, new_id, new_key
 from tenure.server.identity.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
+from tenure.server.load import REQUESTS_PER_KEY, Load
 from tenure.server.settings import LOOPBACK, Settings
 from tenure.store.identity import Identity, Owner
 
@@ -68,8 +70,9 @@ class _Known:
 class Gate:
     """See the laws above."""
 
-    def __init__(self, identity: Identity, settings: Settings) -> None:
+    def __init__(self, identity: Identity, settings: Settings, load: Load) -> None:
         self._identity = identity
+        self._load = load
         self._settings = settings
         self._known: dict[str, _Known] = {}
         self._asked: dict[str, tuple[float, asyncio.Future[Owner | None]]] = {}
@@ -240,15 +243,21 @@ class Gate:
     # ---------------------------------------------------------------------------------------------- pace
 
     def pace(self, who: Principal) -> None:
-        """Refuse a credential that asks too often: a bucket of tokens each, in this process."""
+        """Refuse a credential that asks too often."""
+        self.pace_key(who.key_id)
+
+    def pace_key(self, name: str) -> None:
+        """The same by the id of a key, or of a lease whose token is one: a bucket of tokens each, in this process."""
         rate, burst = self._settings.requests_per_second, float(self._settings.requests_burst)
-        left = _refilled(self._buckets, who.key_id, rate, burst)
+        left = _refilled(self._buckets, name, rate, burst)
         if left < 1:
+            self._load.refused[REQUESTS_PER_KEY] += 1
             raise _too_often(left, rate)
-        self._buckets[who.key_id] = (left - 1, time.monotonic())
+        self._buckets[name] = (left - 1, time.monotonic())
 
     def refuse_guesses(self, address: str) -> None:
         """Refuse an address that has sent too many wrong credentials, before the database is asked about another."""
+        address = address_group(address)
         if address in self._refusals:
             left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
             if left < 1:
@@ -256,6 +265,7 @@ class Gate:
 
     def note_refusal(self, address: str) -> None:
         """An address has sent a wrong credential."""
+        address = address_group(address)
         left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
         self._refusals[address] = (left - 1, time.monotonic())
 

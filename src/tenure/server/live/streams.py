@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from litestar import Response
 
 from tenure.server.live.tail import Listener, Tail
+from tenure.server.load import Load
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -27,11 +28,25 @@ HEADERS = [
 """The last one is for proxies that would collect what is sent before they pass it on."""
 
 
+class Slot:
+    """One of the streams that a credential and its tenant may have; TOO_MANY_STREAMS where they have them all."""
+
+    def __init__(self, load: Load, key: str, tenant: str) -> None:
+        self._load, self._whose = load, (key, tenant)
+
+    def __enter__(self) -> None:
+        self._load.open_stream(*self._whose)
+
+    def __exit__(self, *_fault: object) -> None:
+        self._load.close_stream(*self._whose)
+
+
 class EventStream(Response[bytes]):
     """See the laws above."""
 
-    def __init__(self, tail: Tail, listener: Listener) -> None:
+    def __init__(self, tail: Tail, listener: Listener, slot: Slot) -> None:
         super().__init__(b"", media_type="text/event-stream")
+        self._slot = slot
         self._tail = tail
         self._listener = listener
 
@@ -40,6 +55,10 @@ class EventStream(Response[bytes]):
         return self._serve
 
     async def _serve(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        with self._slot:
+            await self._send(receive, send)
+
+    async def _send(self, receive: Receive, send: Send) -> None:
         listener = self._listener
         listener.task = asyncio.current_task()
         stuck = sending = False

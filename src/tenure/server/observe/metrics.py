@@ -143,6 +143,8 @@ class Metrics:
         """Further gauges of this process: name -> (text, where it is read)."""
         self.counters: dict[str, tuple[str, Callable[[], float]]] = {}
         """Counters that somebody else counts."""
+        self.refused: dict[str, int] = {}
+        """What was refused because a bound was reached, by the bound (`server.load`)."""
         by_tenant = ("from_state", "to_state", "tenant_id")
         self._gwi_transitions = Tally("gwi_run_transitions", "State transition count", by_tenant)
         self._gwi_durations = Spread(
@@ -249,6 +251,12 @@ class Metrics:
             yield counted.family()
         yield from self._of_runs()
         yield from self._of_ages()
+        refused = CounterMetricFamily(
+            "tenure_http_refused", "What was refused because a bound was reached", labels=("bound",)
+        )
+        for bound, count in self.refused.items():
+            refused.add_metric((bound,), count)
+        yield refused
         for name, (text, read) in self.gauges.items():
             yield GaugeMetricFamily(name, text, value=read())
         for name, (text, read) in self.counters.items():

@@ -52,6 +52,7 @@ async def _holder(request: Call, lease_id: str) -> Ticket:
         raise
     if not await gate.allows(ticket.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
+    gate.pace_key(ticket.key_id)
     return ticket
 
 

@@ -15,7 +15,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.news import TYPES
 from tenure.server.call import Call
 from tenure.server.identity.roles import ALLOWED
-from tenure.server.live.streams import EventStream
+from tenure.server.live.streams import EventStream, Slot
 from tenure.server.live.tail import Listener, Place
 
 _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
@@ -68,7 +68,7 @@ async def stream(
         *_credential(request),
     )
     listener.place = await tail.place(_place(last_event_id or after))
-    return EventStream(tail, listener)
+    return EventStream(tail, listener, Slot(request.service.load, request.who.key_id, request.who.tenant))
 
 
 def _place(given: str | None) -> Place | None:
