@@ -86,7 +86,8 @@ async def refused(s: Site, bound: str) -> float:
 async def test_connections_are_bounded_and_free_again(
     file: str, setting: str, bound: str, status: int, code: str
 ) -> None:
-    async with site(file, **{setting: 4}) as s:
+    settings: dict[str, Any] = {setting: 4}
+    async with site(file, **settings) as s:
         async with sockets(s, 4) as held:
             await until(lambda: s.service.load.connections == 4)
             async with sockets(s, 1) as [fifth]:
@@ -156,7 +157,8 @@ async def test_strangers_hold_no_more_than_others_before_they_are_known(file: st
     [("streams_per_key_max", "streams_per_key"), ("streams_per_tenant_max", "streams_per_tenant")],
 )
 async def test_streams_are_bounded_and_free_again(url: str, setting: str, bound: str) -> None:
-    async with site(url, **{setting: 2}) as s:
+    settings: dict[str, Any] = {setting: 2}
+    async with site(url, **settings) as s:
         caller = await s.as_("viewer")
         other = await s.as_("operator", "viewer") if bound == "streams_per_tenant" else caller
         stranger = await s.as_("viewer", tenant="globex")
