@@ -28,6 +28,7 @@ from tenure.kernel.decide import (
 )
 from tenure.kernel.draft import Draft
 from tenure.orchestrator import batch, claims, core, heartbeats, loading, outbox, sweeper
+from tenure.simulate.process import Agenda
 from tenure.store.sqlite import running
 
 
@@ -411,5 +412,16 @@ BUGS: dict[str, Bug] = {
             ),
         ),
         5,
+    ),
+    "sweeps-by-the-hosts-clock": Bug(
+        "a process waits for what is due by its host's clock, which may be behind the store's time",
+        (
+            Change(
+                Agenda._away,
+                "process.store.estimate_us() or process.clock.now_us()",
+                "process.clock.now_us()",
+            ),
+        ),
+        60,
     ),
 }

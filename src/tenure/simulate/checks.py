@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenure.clock import SECOND_US, us
 from tenure.doctor import Bundle, Violation, check_run
 from tenure.kernel.model import CLOSED_RUN, Attempt, Event, Run
 from tenure.simulate.store import Seen
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tenure.simulate.world import World
 
 RATE_WINDOW_US = 60_000_000
+LATE_SECONDS_MAX = 120.0
+"""How late a moment may be swept while nothing fails."""
 _BENEATH = {
     "steps": "steps_of",
     "attempts": "attempts_of",
@@ -170,6 +173,16 @@ class Checks:
             if run.admitted_at is None and run.planned and not self._in_line(run):
                 return f"run {run.id & 0xFFFF:04x} is held back"
         return None
+
+    def nothing_late(self) -> None:
+        """Without faults, whatever is due by every process's time is swept within a bound (I29, I49)."""
+        now = self._world.slowest_us()
+        if now is not None:
+            for timer in self._world.inspect("due", now - us(LATE_SECONDS_MAX), 1):
+                late = (now - timer.wake_at) / SECOND_US
+                self._world.violate(
+                    f"I29: a timer of a {timer.entity} is due since {late:.0f} s, and nobody sweeps it"
+                )
 
     def _in_line(self, run: Run) -> bool:
         """Whether another run, which waits for somebody, holds this one's concurrency key."""

@@ -23,7 +23,7 @@ from tenure.clock import SECOND_US
 from tenure.kernel.governance import Governance
 from tenure.kernel.model import Outbox
 from tenure.simulate import faults as weather
-from tenure.simulate.checks import Checks
+from tenure.simulate.checks import LATE_SECONDS_MAX, Checks
 from tenure.simulate.database import fresh, sync
 from tenure.simulate.loop import Host, Restless, SimLoop, Stalled, Stopped
 from tenure.simulate.network import Network
@@ -175,6 +175,11 @@ class World:
         """Do something after a while, whoever is dead by then."""
         self.loop.call_later(delay, deed, context=self._outside)
 
+    def slowest_us(self) -> int | None:
+        """The store's time as the process has it that believes it to be earliest; None where no process serves."""
+        known = [process.store.estimate_us() for process in self._serving.values()]
+        return min((moment for moment in known if moment is not None), default=None)
+
     def any_process(self) -> Process | None:
         """One that can be reached, or one that just might."""
         serving = list(self._serving.values())
@@ -264,14 +269,17 @@ class World:
 
     async def _until(self, problem: Any, seconds_max: float, *, settled: bool) -> None:
         """Wait until nothing is left to be done, or too long; then the whole doctor's report."""
-        deadline = self.loop.time() + seconds_max
+        begun = self.loop.time()
+        deadline = begun + seconds_max
         pause = 1.0
         while (found := problem()) is not None:
+            if self.loop.time() > begun + 2 * LATE_SECONDS_MAX:
+                self.checks.nothing_late()
             if self.loop.time() > deadline:
                 self.violate(f"I55: after {seconds_max / 3600:.0f} hours without faults {found}")
                 return
             await asyncio.sleep(pause)
-            pause = min(pause * 1.3, 3600.0)
+            pause = min(pause * 1.3, seconds_max / 100, 3600.0)
         self.checks.everything(settled=settled)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
