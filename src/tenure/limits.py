@@ -30,7 +30,12 @@ MOMENT_US_MAX = 253_402_300_799_999_999
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
-CHECKPOINTS_PER_RUN_MAX = 10_000
+CHECKPOINTS_PER_RUN_MAX = 1_000_000
+"""What the store takes of one run. A workflow's own limit (`steps_max`) comes long before."""
+WORKFLOW_STEPS_RECORDED_MAX = 10_000
+"""Recorded steps of a code-first run, where its workflow does not set `steps_max`: a replay reads them all."""
+WORKFLOW_STEPS_WARNED_SHARE = 0.8
+"""From this share of its limit on a run's log warns."""
 OPEN_WAITS_PER_RUN_MAX = 20_000
 PEOPLE_BEHIND_MAX = 100
 """Besides the requester."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import tenure
@@ -9,6 +11,7 @@ from tenure import ids
 from tenure.orchestrator.documents import document
 from tenure.sdk import Workflow
 from tenure.testing import Lab
+from tests.worker.stage import until
 
 
 @pytest.mark.clause("GWI-17")
@@ -51,3 +54,54 @@ async def test_a_checkpoint_holds_what_its_document_asks_for(url: str | None) ->
     assert second.error == "NOT_GOOD_ENOUGH: fix 7 (terse) has no tests"
     assert (second.resumable, second.idempotent) == (False, True)
     assert first.timestamp <= second.timestamp
+
+
+async def test_a_run_at_its_limit_of_steps_is_parked_and_goes_on_when_the_limit_is_raised(
+    url: str | None,
+) -> None:
+    begun: list[int] = []
+
+    @tenure.step
+    async def one(number: int) -> int:
+        begun.append(number)
+        return number
+
+    async def code(n: int) -> int:
+        return sum([await one(number) for number in range(n)])
+
+    small = Workflow(code, name="long", steps_max=10)
+    async with Lab(small, url=url) as lab:
+        run = await lab.start(small, 12)
+        await lab.settle()
+        assert begun == list(range(10)), "the step beyond the limit does not begin"
+        view = await lab.engine.get(run.id)
+        assert view.status not in ("failed", "succeeded")
+        assert "steps_max" in (view.parked or "")
+        assert "steps_max" in (await lab.engine.why(run.id)).text
+
+        async def is_logged() -> bool:
+            return bool(await lab.engine.logs(run.id))
+
+        await until(is_logged, "the warning, which is written beside the run")
+        logged = await lab.engine.logs(run.id)
+        assert [(line.level, line.text) for line in logged] == [
+            ("warning", "8 of at most 10 steps are recorded: use `tenure.restart(...)` or raise `steps_max`")
+        ]
+
+        await lab.engine.unpause(run.id)
+        await lab.settle()
+        assert "steps_max" in ((await lab.engine.get(run.id)).parked or ""), "the limit is as it was"
+
+        larger = Workflow(code, name="long", steps_max=12)
+        await lab.deploy(larger)
+        await lab.engine.unpause(run.id)
+        assert await run.result() == sum(range(12))
+        assert begun == list(range(12)), "nothing was done again"
+
+
+@pytest.mark.parametrize("given", [0, 10_000_000, True, "many"])
+def test_a_limit_of_steps_that_is_none_is_refused(given: Any) -> None:
+    async def code() -> None: ...
+
+    with pytest.raises((TypeError, ValueError), match="steps_max"):
+        Workflow(code, steps_max=given)

@@ -46,7 +46,7 @@ class Acting(Waiting):
     """See the laws above."""
 
     def __init__(self, workflow: Workflow[..., Any], line: Line, past: Past, chance: Rng) -> None:
-        super().__init__(line, past)
+        super().__init__(line, past, workflow.steps_max)
         self.workflow = workflow
         self.at_work: dict[str, Frame] = {}
         """The steps that are being tried now, by key."""

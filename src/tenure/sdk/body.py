@@ -146,7 +146,7 @@ class Body(Acting):
         if self.past:
             known = self.past.checkpoints.get(key)
             if known is None:
-                self._fit(self.past.check_new, key)
+                self.begin_step(key)
             else:
                 if known.arguments != digest:
                     self.misfit(f"step {key!r} was recorded with other arguments")
@@ -154,6 +154,8 @@ class Body(Acting):
                     await self.turns.take((known.at, known.no))
                     return step.codec.decode(await self.fetched(known.output))
                 tries = await self._tried(key, known)
+        else:
+            self.begin_step(key)
         try:
             value = await self._carry_out(key, step, digest, tries, limit, args, kwargs)
         except asyncio.CancelledError:

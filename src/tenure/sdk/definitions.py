@@ -17,7 +17,12 @@ from tenure import own_profiles
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel.commands import StepSpec
-from tenure.limits import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, NAME_CHARS_MAX
+from tenure.limits import (
+    LEASE_SECONDS_MAX,
+    LEASE_SECONDS_MIN,
+    NAME_CHARS_MAX,
+    WORKFLOW_STEPS_RECORDED_MAX,
+)
 from tenure.sdk import options
 from tenure.sdk.codec import Codec, Parameters, returns
 from tenure.sdk.here import here
@@ -119,6 +124,7 @@ class Workflow(Generic[P, R]):
         lease: Duration | None = None,
         budget: str | None = None,
         compensate: bool = False,
+        steps_max: int = WORKFLOW_STEPS_RECORDED_MAX,
     ) -> None:
         self.function = function
         self.name = check_name("workflow", name or function.__name__)
@@ -139,6 +145,7 @@ class Workflow(Generic[P, R]):
             )
         options.flags(f"workflow {self.name!r}", compensate=compensate)
         self.terms = options.terms(f"workflow {self.name!r}", budget, compensate)
+        self.steps_max = options.steps_max(f"workflow {self.name!r}", steps_max)
         self.is_async = is_async(function)
         self.parameters = Parameters(function, f"workflow {self.name!r}")
         self.codec = Codec(returns(function), f"the result of workflow {self.name!r}")
@@ -308,13 +315,15 @@ def workflow(
     lease: Duration | None = None,
     budget: str | None = None,
     compensate: bool = False,
+    steps_max: int = WORKFLOW_STEPS_RECORDED_MAX,
 ) -> _WorkflowMaker: ...
 def workflow(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """Make a function a workflow. Its parameters are its input, by name; what it returns is the run's output.
 
     Unfinished runs stay with workers of their `version`; a later one takes those it `accepts`. `lease`: how long a run stays
     with a worker that is not heard of (the profile says it if it is left out). `budget`: what a run may cost, such as
-    "5 USD". `compensate`: a run that is canceled has its actions undone, by a run of its own.
+    "5 USD". `compensate`: a run that is canceled has its actions undone, by a run of its own. `steps_max`: how many steps a
+    run may record; one that comes to more is parked, and goes on when this is raised.
     """
 
     def make(f: Callable[..., Any]) -> Workflow[..., Any]:

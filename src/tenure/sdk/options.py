@@ -16,7 +16,7 @@ from tenure.durations import seconds
 from tenure.errors import TenureError
 from tenure.kernel.retry import Backoff
 from tenure.kernel.terms import Terms
-from tenure.limits import RETRIES_MAX
+from tenure.limits import CHECKPOINTS_PER_RUN_MAX, RETRIES_MAX
 from tenure.suggestions import close_to
 
 Duration = str | int | float | timedelta
@@ -72,6 +72,15 @@ def retries(what: str, given: Any) -> int | None:
         raise TypeError(f"{what}: retries is a whole number such as retries=3, not {given!r}")
     if not 0 <= given <= RETRIES_MAX:
         raise ValueError(f"{what}: retries are 0 to {RETRIES_MAX}, not {given}")
+    return given
+
+
+def steps_max(what: str, given: Any) -> int:
+    """How many steps a run may record."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"{what}: steps_max is a whole number such as steps_max=50_000, not {given!r}")
+    if not 1 <= given <= CHECKPOINTS_PER_RUN_MAX:
+        raise ValueError(f"{what}: steps_max is 1 to {CHECKPOINTS_PER_RUN_MAX}, not {given}")
     return given
 
 

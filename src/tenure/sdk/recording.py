@@ -18,6 +18,7 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
 from tenure.kernel.decide.leases import Reply
+from tenure.limits import WORKFLOW_STEPS_WARNED_SHARE
 from tenure.sdk import codec
 from tenure.sdk.faults import Interrupted, LeaseLost, Misfit, Signal
 from tenure.sdk.line import Line
@@ -34,7 +35,7 @@ ARTIFACT_PAUSES_SECONDS = (0.5, 2.0, 8.0, 30.0)
 class Recording:
     """See the laws above."""
 
-    def __init__(self, line: Line, past: Past) -> None:
+    def __init__(self, line: Line, past: Past, steps_max: int) -> None:
         self.line = line
         self.past = past
         self.run_id = ids.run_text(line.lease.run_id)
@@ -45,6 +46,9 @@ class Recording:
         self.unbegun: dict[str, Coroutine[Any, Any, Any]] = {}
         """Durable calls that were made and have not begun, by key: nobody may have awaited them."""
         self.turns = Turns(self._loop)
+        self._steps_max = steps_max
+        self._steps_begun = 0
+        """Steps that were begun here for the first time."""
         self._over: Signal | None = None
         self._main: asyncio.Task[Any] | None = None
 
@@ -152,7 +156,7 @@ class Recording:
         if known is not None:
             await self.turns.take((known.at, known.no))
             return msgspec.json.decode(await self.fetched(known.output) or b"null")
-        self._fit(self.past.check_new, key)
+        self.begin_step(key)
         value = make()
         body = codec.encode(value, key) or b"null"
         self.record(key, output=body)
@@ -164,6 +168,21 @@ class Recording:
         except Misfit as misfit:
             self.end(misfit)
             raise
+
+    def begin_step(self, key: str) -> None:
+        """Something begins that was never recorded: after everything that was, and within the workflow's `steps_max`."""
+        if self.past:
+            self._fit(self.past.check_new, key)
+        self._steps_begun += 1
+        steps = len(self.past.checkpoints) + self._steps_begun
+        if steps > self._steps_max:
+            self.misfit(
+                f"{key!r} would be recorded step {steps} of at most {self._steps_max}: raise `steps_max` of the workflow, or"
+                " let its code end with `tenure.restart(...)`"
+            )
+        if steps == int(self._steps_max * WORKFLOW_STEPS_WARNED_SHARE):
+            text = f"{steps} of at most {self._steps_max} steps are recorded: use `tenure.restart(...)` or raise `steps_max`"
+            self.line.log(key, "warning", text, {})
 
     def misfit(self, why: str) -> None:
         """The code does not fit what was recorded."""

@@ -39,8 +39,8 @@ LOOK_SECONDS = 0.5
 class Waiting(Recording):
     """See the laws above."""
 
-    def __init__(self, line: Line, past: Past) -> None:
-        super().__init__(line, past)
+    def __init__(self, line: Line, past: Past, steps_max: int) -> None:
+        super().__init__(line, past, steps_max)
         self.strand_tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the code's own that have said something durable."""
         self.closed = False
