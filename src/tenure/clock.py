@@ -10,6 +10,15 @@ from typing import Protocol
 
 SECOND_US = 1_000_000
 
+_SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""Linux counts a suspend in CLOCK_BOOTTIME only; macOS counts it in CLOCK_MONOTONIC, and has no other."""
+
+
+def boot_seconds() -> float:
+    """Seconds that have passed for everybody, from an arbitrary start: also while this process was stopped or the machine
+    was suspended. The age of a lease is measured by it, and processes of one host may compare their readings."""
+    return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
+
 
 class Clock(Protocol):
     """Where a store without a clock of its own gets the time from."""

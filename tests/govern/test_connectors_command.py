@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tenure.clock import boot_seconds
 from tenure.errors import TenureError
 from tenure.govern.connector import Call, Fault
 from tenure.govern.connectors.command import CommandConnector, Program
@@ -30,7 +30,7 @@ def order(operation: str, key: str = "k1", seconds: float = 20.0, **fields: Any)
         target={},
         fields=fields,
         key=key,
-        deadline=time.monotonic() + seconds,
+        deadline=boot_seconds() + seconds,
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenure.clock import boot_seconds
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach
 from tenure.govern.connector import Call, Connector, Fault
@@ -41,7 +41,7 @@ def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fi
         target={"url": url},
         fields=fields,
         key=key,
-        deadline=time.monotonic() + seconds,
+        deadline=boot_seconds() + seconds,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tenure.clock import boot_seconds
 from tenure.errors import Detail, TenureError
 from tenure.govern.connector import Call, Fault, Found, Operation
 from tenure.govern.connectors.base import ConnectorBase
@@ -227,7 +227,7 @@ class Odd(Own):
 
 
 async def test_what_a_connector_gives_back_can_be_kept() -> None:
-    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=time.monotonic() + 5)
+    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5)
     for given, kept in (
         (Detail("a", "b"), {"path": "a", "problem": "b"}),
         ({"x": (1, 2)}, {"x": [1, 2]}),
@@ -242,7 +242,7 @@ async def test_what_a_connector_gives_back_can_be_kept() -> None:
 
 
 async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown() -> None:
-    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=time.monotonic() + 5)
+    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5)
     covered = Connectors([Odd(RuntimeError("boom"))])["own"]
     for asked in (covered.call, covered.lookup):
         with pytest.raises(CallFailed) as raised:

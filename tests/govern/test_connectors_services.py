@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tenure.clock import boot_seconds
 from tenure.govern.addresses import Reach
 from tenure.govern.connector import Call, Connector, Fault, Reversal
 from tenure.govern.connectors.faults import CallFailed
@@ -62,7 +62,7 @@ class Desk:
 
     def order(self, operation: str, target: dict[str, Any], fields: dict[str, Any], key: str = "k1") -> Call:
         self.connectors.check(f"{self.connector.name}.{operation}", target, fields)
-        deadline = time.monotonic() + 10
+        deadline = boot_seconds() + 10
         return Call(
             tenant="acme", operation=operation, target=target, fields=fields, key=key, deadline=deadline
         )
@@ -275,7 +275,7 @@ async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
         target=ISSUE,
         fields={"labels": ["x"]},
         key="k",
-        deadline=time.monotonic() + 10,
+        deadline=boot_seconds() + 10,
     )
     with pytest.raises(CallFailed) as raised:
         await desk.connector.call(order)

@@ -17,6 +17,7 @@ from typing import Any
 import httpcore
 import pytest
 
+from tenure.clock import boot_seconds
 from tenure.govern import addresses, outgoing
 from tenure.govern.addresses import Reach, is_allowed
 from tenure.govern.answers import AnswerLost, NotSent
@@ -61,7 +62,7 @@ CLOSED = [
 
 
 def soon(seconds: float = 10.0) -> float:
-    return time.monotonic() + seconds
+    return boot_seconds() + seconds
 
 
 def way_to(double: Double, **how: Any) -> Way:
@@ -302,7 +303,7 @@ async def test_a_request_whose_deadline_passes_while_it_connects_is_not_sent(
 
     async def slow(self: Any, *args: Any, **how: Any) -> Any:
         stream = await real(self, *args, **how)
-        while time.monotonic() < deadline:
+        while boot_seconds() < deadline:
             time.sleep(0.01)  # noqa: ASYNC251 # it is to stand still
         return stream
 
@@ -317,7 +318,8 @@ async def test_a_request_whose_deadline_passes_while_it_connects_is_not_sent(
 
 LATE_SECONDS = 1.0
 STOPPED = """
-import asyncio, os, signal, sys, time
+import asyncio, os, signal, sys
+from tenure.clock import boot_seconds
 from tenure.govern import addresses
 from tenure.govern.addresses import Reach
 from tenure.govern.answers import NotSent
@@ -334,7 +336,7 @@ async def stops(self, *args, **how):
 addresses.GuardedBackend.connect_tcp = stops
 way = Way(hosts=(url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
 try:
-    asyncio.run(send("POST", url + "/effects", way, deadline=time.monotonic() + float(sys.argv[2]), content=b"{}"))
+    asyncio.run(send("POST", url + "/effects", way, deadline=boot_seconds() + float(sys.argv[2]), content=b"{}"))
 except NotSent as fault:
     sys.exit(7 if fault.late else 8)
 """

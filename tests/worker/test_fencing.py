@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -123,7 +124,8 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
     async with watching(url) as engine, Watched(url) as other:
         async with other.worker(flows.gated, name="numb", slots=1) as numb:
             # It neither beats nor looks at its clock.
-            monkeypatch.setattr(numb._heart, "hold", lambda *_: None)
+            monkeypatch.setattr(numb._heart, "hold", lambda *_, **__: None)
+            monkeypatch.setattr(numb._heart, "held_until", lambda _: math.inf)
             run = await engine.start(flows.gated, folder)
             await until(lambda: "at gate" in flows.notes(folder), "the step")
             async with engine.worker(flows.gated, name="heir"):

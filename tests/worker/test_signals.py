@@ -23,7 +23,7 @@ def at_the_gate(folder: str, times: int = 1) -> bool:
 # ------------------------------------------------------------------------------------------ asked to end
 
 
-async def test_a_worker_asked_to_end_finishes_what_it_can_and_claims_nothing_more(
+async def test_a_worker_asked_to_end_ends_its_step_hands_its_run_over_and_claims_nothing_more(
     url: str, folder: str
 ) -> None:
     async with watching(url) as engine:
@@ -35,9 +35,13 @@ async def test_a_worker_asked_to_end_finishes_what_it_can_and_claims_nothing_mor
             late = await engine.start(flows.quick, folder, "late")
             flows.open_gate(folder, "gate")
             assert worker.wait() == 0, worker.text
-        await engine.see_end(run.id)
-        assert await engine.attempts(run.id) == ["succeeded"]
+        step = await engine.step(run.id)
+        assert (step.state, step.charged) == ("ready", 0)
         assert await engine.attempts(late.id) == []
+        async with engine.worker(flows.gated):
+            await engine.see_end(run.id)
+        assert await engine.attempts(run.id) == ["released", "succeeded"]
+        assert flows.notes(folder) == ["first", "at gate", "past gate", "last"]
         await engine.cancel(late.id)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.declared import Declared
 from tenure.embedded.options import Options, Said
 from tenure.embedded.plan import payload, request_hash
@@ -235,12 +235,14 @@ class Flows:
 async def _taken(engine: Engine, worker: Worker, command: c.CreateRun) -> Created:
     """Make a run for which a worker here keeps a slot, and give it the lease."""
     lease = None
+    asked_at = clock.boot_seconds()
     try:
         created = await engine.orchestrator.create(command)
         lease = created.lease
     finally:
         if lease is not None:
             lease.input = command.input
+            lease.asked_at = asked_at
         worker.take(lease)
     return created
 

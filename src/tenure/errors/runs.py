@@ -87,6 +87,12 @@ CODES: dict[str, ErrorSpec] = {
     "STEP_LOST": spec(
         500, "The step's leases were lost as often as it may be tried.", "Look at why its workers die."
     ),
+    "STEP_NOT_BEGUN": spec(
+        503,
+        "The worker was stopped just before the step began. Nothing was done.",
+        "Nothing to do: another worker begins the step.",
+        retryable=True,
+    ),
     "STEP_FAILED": spec(500, "The step failed.", "Look at its error."),
     "STEP_CANCELED": spec(409, "A required step was canceled by itself.", "Rerun the run."),
     "STEP_SKIPPED": spec(409, "A required step was skipped.", "Look at the step it needed."),

@@ -5,17 +5,17 @@ Laws:
    declare cannot be done.
 2. It holds no secret: the call it makes resolves references at that moment, for that one call.
 3. It decides nothing: whether, when and how often a call is made is the governor's business. It says what a fault means.
-4. A call is not begun after its deadline on the monotonic clock.
+4. A call is not begun after its deadline on the clock since boot.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from tenure import clock
 from tenure.kernel.actions import Repeats
 
 
@@ -47,12 +47,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The idempotency key: passed on, set as a marker, or looked up by."""
     deadline: float
-    """By time.monotonic()."""
+    """By `clock.boot_seconds()`."""
 
     @property
     def seconds_left(self) -> float:
         """How long it may still take."""
-        return self.deadline - time.monotonic()
+        return self.deadline - clock.boot_seconds()
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -7,19 +7,18 @@ Laws:
    (`govern.settling`) before anything else.
 3. Whatever breaks before the call is made leaves it unmade: a broken policy denies, a broken connector fails.
 4. An act is done once at a time: whoever asks for it again while it is under way is told how it ended.
-5. What was begun goes on when its asker is gone. It ends before the lease does, by the monotonic clock.
+5. What was begun goes on when its asker is gone. It ends before the lease does, by the clock since boot.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.artifacts import Artifacts, is_reference
 from tenure.clock import HostClock
 from tenure.errors import TenureError
@@ -300,7 +299,7 @@ class Governor:
     async def _intend(
         self, action: Action, ruling: Ruling, approval_no: int | None, before: bytes | None
     ) -> tuple[ActReply, float]:
-        """The commit that intends a call, and the moment before it by the monotonic clock."""
+        """The commit that intends a call, and the moment before it by the clock since boot."""
         message = IntendAct(
             **action.head(),
             act=action.proposed,
@@ -311,7 +310,7 @@ class Governor:
             call_seconds=self._settling.call_seconds,
         )
         for tries in range(1, SHORT_LEASE_TRIES + 1):
-            began = time.monotonic()
+            began = clock.boot_seconds()
             try:
                 return await self._office.send(message), began
             except TenureError as refused:

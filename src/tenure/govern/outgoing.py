@@ -3,7 +3,7 @@
 Laws:
 1. Only hosts that are listed, only addresses that are allowed (`govern.addresses`), no proxy from the environment, no redirect: it is an
    answer like others, and is not followed.
-2. Nothing is sent after the deadline. It is looked at on the monotonic clock after connecting and after TLS, before each write of the
+2. Nothing is sent after the deadline. It is looked at on the clock since boot after connecting and after TLS, before each write of the
    request: a process that was stopped in between finds out there.
 3. A fault says whether a byte of the request has left: `NotSent` or `AnswerLost`. Every request has a connection of its own, because a
    kept one that the other side has closed would leave that open.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -25,6 +24,7 @@ import httpcore
 import httpx
 import msgspec
 
+from tenure import clock
 from tenure.govern.addresses import GuardedBackend, Reach, Refused
 from tenure.govern.answers import Answer, AnswerLost, NotSent
 
@@ -98,7 +98,7 @@ class _Gate:
         self.sent = False
 
     def pass_(self) -> None:
-        if time.monotonic() >= self.deadline:
+        if clock.boot_seconds() >= self.deadline:
             raise NotSent("its deadline passed before it was sent", late=True)
         self.sent = True
 
@@ -167,13 +167,13 @@ async def send(
     headers: Mapping[str, str] | None = None,
     content: bytes = b"",
 ) -> Answer:
-    """Send one request and read its answer, whatever it says; `deadline` is on time.monotonic()."""
+    """Send one request and read its answer, whatever it says; `deadline` is by `clock.boot_seconds()`."""
     refused = refusal(url, way)
     if refused is not None:
         raise NotSent(refused, refused=True)
     if len(content) > REQUEST_BYTES_MAX:
         raise NotSent(f"the request has over {REQUEST_BYTES_MAX} bytes", refused=True)
-    left = deadline - time.monotonic()
+    left = deadline - clock.boot_seconds()
     if left <= 0:
         raise NotSent("its deadline passed before it was sent", late=True)
     gate = _Gate(deadline)
@@ -192,7 +192,7 @@ async def send(
         if gate.sent:
             raise AnswerLost(what) from fault
         refused_here = isinstance(fault.__cause__, Refused) or isinstance(fault, ValueError)
-        raise NotSent(what, refused=refused_here, late=time.monotonic() >= deadline) from fault
+        raise NotSent(what, refused=refused_here, late=clock.boot_seconds() >= deadline) from fault
 
 
 async def _exchange(

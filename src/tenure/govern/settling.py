@@ -1,7 +1,7 @@
 """The call, and what became of it; also of calls whose caller was lost.
 
 Laws:
-1. A call is begun only under its own INTENT, before its deadline by the monotonic clock, which is looked at just before.
+1. A call is begun only under its own INTENT, before its deadline by the clock since boot, which is looked at just before.
 2. What a fault means its connector says: not done (FAILED, and tried again where that may help) or unknown (decision 24).
 3. An answer that was lost is looked for. If it is not found, the call is made again only where that is safe (`native_key`,
    `sets_state`) or a person said so; else people are asked. "Not found" never permits a second call.
@@ -11,13 +11,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.artifacts import Artifacts
 from tenure.errors import TenureError
 from tenure.govern.asking import proposal
@@ -73,7 +72,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     profile: str
     until: float
-    """By time.monotonic()."""
+    """By `clock.boot_seconds()`."""
 
     @classmethod
     def of(cls, lease: Lease, until: float) -> Fence:
@@ -142,9 +141,9 @@ class Settling:
         connector, expects = action.connector, action.ask.expects
         if connector is None or not (action.proposed.reversible or expects is not None):
             return None, None
-        deadline = min(action.fence.until, time.monotonic() + READ_SECONDS)
+        deadline = min(action.fence.until, clock.boot_seconds() + READ_SECONDS)
         try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+            async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
                 state = await connector.state(action.call(deadline))
         except Exception as raised:
             fault = _classified(connector, raised)
@@ -195,9 +194,9 @@ class Settling:
             seconds = min(seconds, intended.call_seconds)
         deadline = min(began + seconds, action.fence.until - CALL_MARGIN_SECONDS)
         try:
-            if time.monotonic() >= deadline:  # law 1
+            if clock.boot_seconds() >= deadline:  # law 1
                 raise _Late
-            async with asyncio.timeout(deadline - time.monotonic()):
+            async with asyncio.timeout(deadline - clock.boot_seconds()):
                 result = await action.connector.call(action.call(deadline))
         except _Late:
             late = "the time for the call was over before it was made"
@@ -322,7 +321,7 @@ class Settling:
         return await self._repeat(action, known, known)
 
     async def _repeat(self, action: Action, known: Acted, first: Acted | None) -> Told:
-        began = time.monotonic()
+        began = clock.boot_seconds()
         repeat = RepeatAct(**action.head(), no=known.no, call_seconds=self.call_seconds)
         reply = await self._office.send(repeat)
         if reply.state == "call":
@@ -337,9 +336,9 @@ class Settling:
     async def _looked_up(self, action: Action) -> tuple[Any] | None:
         """What a call that may have been made has done, if that can be found."""
         assert action.connector is not None
-        deadline = min(action.fence.until, time.monotonic() + READ_SECONDS)
+        deadline = min(action.fence.until, clock.boot_seconds() + READ_SECONDS)
         try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+            async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
                 found = await action.connector.lookup(action.call(deadline))
         except Exception as raised:  # it says nothing at all
             log.warning("lookup_failed", run=ids.run_text(action.fence.run_id), error=type(raised).__name__)
@@ -352,7 +351,7 @@ class Settling:
             try:
                 return await self._office.send(message)
             except TenureError as refused:
-                if not refused.retryable or time.monotonic() >= action.fence.until:
+                if not refused.retryable or clock.boot_seconds() >= action.fence.until:
                     raise
                 await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 

@@ -128,6 +128,8 @@ class Orchestrator:
         for lane in self._lanes:
             lane.wake.set()
         await asyncio.gather(*(lane.task for lane in self._lanes if lane.task is not None))
+        if self._tasks:
+            await self.store.tell_work()  # it may be among them: work that was given back just now
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

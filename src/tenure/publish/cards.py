@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import httpx
 import msgspec
 
+from tenure import clock
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.addresses import Reach
@@ -195,7 +196,7 @@ class CardPublisher:
             "GET" if reads else "POST",
             f"{self._url}/{method}{f'?{urlencode(body)}' if reads else ''}",
             self._way,
-            deadline=time.monotonic() + SEND_SECONDS_MAX,
+            deadline=clock.boot_seconds() + SEND_SECONDS_MAX,
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"},
             content=b"" if reads else msgspec.json.encode(body),
         )

@@ -121,6 +121,8 @@ class Acting(Waiting):
             await self.barrier()
             if self._letting_go is not None:
                 await self.undecided()
+            if self.line.draining:
+                await self.park()
             told = await self._told(ask)
             ask = replace(ask, fresh=False)
             if told.state == "done":

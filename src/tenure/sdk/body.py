@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -23,13 +24,22 @@ from tenure.sdk import codec, here
 from tenure.sdk.acts import Acting
 from tenure.sdk.awaited import check_awaited
 from tenure.sdk.definitions import Step, Workflow
-from tenure.sdk.faults import Failure, LeaseLost, Restart, ResumeFailed, StepFailed
+from tenure.sdk.faults import Failure, LeaseLost, NotBegun, Restart, ResumeFailed, StepFailed
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
 from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.scope import Scope
 from tenure.sdk.traces import of_steps, traceback_of
-from tenure.sdk.trying import STOP_SECONDS, Left, ended, frame_of, in_own_thread, left, try_once
+from tenure.sdk.trying import (
+    OUTCOME_SECONDS,
+    STOP_SECONDS,
+    Left,
+    ended,
+    frame_of,
+    in_own_thread,
+    left,
+    try_once,
+)
 from tenure.sdk.turns import NEW
 from tenure.sdk.waiting import STOPPED
 from tenure.store.port import Recorded
@@ -42,6 +52,9 @@ class Body(Acting):
         super().__init__(workflow, line, past, chance)
         self.patches: dict[str, bool] = {}
         """Patches this run has taken here."""
+        self._no_step = asyncio.Event()
+        """Set while no step is at work."""
+        self._no_step.set()
         self._bridged: dict[concurrent.futures.Future[Any], Scope] = {}
         """What plain code waits for in its threads."""
 
@@ -112,8 +125,17 @@ class Body(Acting):
             for waited_for, mine in tuple(self._bridged.items()):
                 if mine.path.startswith(scope.path):
                     waited_for.cancel()
-            await ended(self.line, work, STOP_SECONDS)
+            if self.line.draining:
+                await self._steps_end()
+            await ended(self.line, work, 0.0 if self.line.draining else STOP_SECONDS)
             raise
+
+    async def _steps_end(self) -> None:
+        """Wait a while for steps that were cut because the worker ends: what they come to is recorded."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OUTCOME_SECONDS):
+                await self._no_step.wait()
+        self.flush()
 
     def bridge(self, work: Coroutine[Any, Any, Any], scope: Scope) -> Any:
         """Do something durable for plain code in its thread, and wait for it there."""
@@ -189,6 +211,8 @@ class Body(Acting):
                 await self.barrier()
             if self._letting_go is not None:
                 await self.undecided()
+            if self.line.draining:
+                await self.park()
             tries += 1
             if not step.idempotent:
                 self.record(
@@ -204,24 +228,38 @@ class Body(Acting):
             frame = frame_of(self.line, self.run_id, self.workflow.name, key, tries)
             begun = time.perf_counter_ns()
             failed: Exception | None = None
+            not_begun = False
             value = output = None
             self._busy += 1
             self.at_work[key] = frame
+            self._no_step.clear()
             try:
                 value = await try_once(self.line, step, frame, args, kwargs, limit)
                 output = step.codec.encode(value)
                 if output is not None:
                     value = step.codec.echo(value, output)
                     output = await self.aside(output)
+            except NotBegun:
+                not_begun = True
+            except LeaseLost as lost:
+                self.end(lost)
+                raise
             except Exception as fault:
                 failed = fault
             finally:
                 self._busy -= 1
                 del self.at_work[key]
-                if self._waiting:
+                if not self.at_work:
+                    self._no_step.set()
+                if self._waiting or self.line.draining:
                     self._poke()
             if self._over is not None:
                 raise self._over
+            if not_begun:
+                tries -= 1
+                if not step.idempotent:
+                    await self._did_not_begin(key, step, digest, tries)
+                continue
             meta = told_of(step, frame, begun)
             if failed is not None:
                 await self._failed(key, step, digest, tries, failed, meta, given)
@@ -237,6 +275,20 @@ class Body(Acting):
                 meta=meta,
             )
             return value
+
+    async def _did_not_begin(self, key: str, step: Step[..., Any], digest: bytes, tries: int) -> None:
+        """Take back that a step has begun, so that another worker may begin it."""
+        self.record(
+            key,
+            state="failed",
+            error="STEP_NOT_BEGUN",
+            arguments=digest,
+            resumable=step.resumable,
+            idempotent=False,
+            tries=tries,
+            next_at=self.line.now_us(),
+        )
+        await self.barrier()
 
     async def _tried(self, key: str, known: Recorded) -> int:
         """How often a recorded step was tried, once its next try is due; raises what it came to, if it is over."""

@@ -131,3 +131,11 @@ class LeaseLost(Signal):
 
 class Interrupted(Signal):
     """The store could not be reached in time: what was said last may not be recorded, so the run is given back."""
+
+
+class HandedOver(Interrupted):
+    """The worker ends, and nothing of the run is at work: another worker goes on with it."""
+
+
+class NotBegun(Signal):
+    """The worker ends: what was about to begin does not begin here."""

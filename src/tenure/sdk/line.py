@@ -30,8 +30,15 @@ class Line(Protocol):
     stop: threading.Event
     """Set when the work should stop, for code in threads."""
     progress: str
+    draining: bool
+    """Whether the worker ends: what is at work may end, and nothing new begins."""
     body: Body | None
     """The workflow that runs over this line now."""
+
+    def check_begin(self) -> None:
+        """Called just before code of a step is: NotBegun where the worker ends, LeaseLost where the lease may have ended
+        meanwhile. From whichever thread."""
+        ...
 
     def head(self) -> dict[str, Any]:
         """The address of the next message: run, step, fence, a fresh sequence number, who speaks."""

@@ -5,6 +5,9 @@ Laws:
    takes down the loop it runs in.
 2. A try that is given up (its time is over, it stands still, it is canceled) is over at once for everybody else. Code that
    lets itself be stopped is given STOP_SECONDS; what does not stop keeps a slot, and its result is dropped.
+3. A function is called only while its lease is held for certain and its worker does not end: that is looked at just before, in the
+   thread or process where it runs.
+4. A function that is cut because its worker ends, and returns or raises within OUTCOME_SECONDS, has said how it ended: that counts.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 5.0
 """How long code that was told to stop may take before its slot counts as taken."""
+OUTCOME_SECONDS = 3.0
+"""How long code that is cut at the end of its worker's grace may take to say what it came to."""
 STALLED = "STEP_STALLED"
 
 
@@ -52,6 +57,12 @@ def plainly(function: Callable[[], Any]) -> Any:
         raise left(how) from how
 
 
+def begun(line: Line, function: Callable[[], Any]) -> Any:
+    """Call plain code in its thread, which it may have waited for, if it may still begin."""
+    line.check_begin()
+    return plainly(function)
+
+
 async def try_once(
     line: Line, step: Step[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
     limit: float | None,
@@ -69,6 +80,7 @@ async def _try(
     limit: float | None,
 ) -> Any:  # fmt: skip
     if limit is None and step.is_async and step.progress_seconds is None:
+        line.check_begin()
         token = here.enter(frame)
         try:
             return await step.function(*args, **kwargs)
@@ -104,7 +116,11 @@ async def within(
     except TimeoutError:
         await give_up(line, work, frame, stoppable)
         raise TimeoutError(f"{what} took more than {limit:g} s") from None
-    except (Failure, asyncio.CancelledError):
+    except asyncio.CancelledError:
+        if not (line.draining and await _comes_to_an_end(work, stoppable)):
+            await give_up(line, work, frame, stoppable)
+            raise
+    except Failure:
         await give_up(line, work, frame, stoppable)
         raise
     if work.cancelled():
@@ -126,6 +142,14 @@ async def _moving(
             raise Failure(STALLED, f"{what} showed no progress for {progress_seconds:g} s{said}") from None
         finally:
             moved.cancel()
+
+
+async def _comes_to_an_end(work: asyncio.Future[Any], stoppable: bool) -> bool:
+    """Tell work to stop whose worker ends; whether its code has come to a result all the same, which then counts."""
+    if stoppable:
+        work.cancel()
+    await asyncio.wait((work,), timeout=OUTCOME_SECONDS)
+    return work.done() and not work.cancelled()
 
 
 async def give_up(line: Line, work: asyncio.Future[Any], frame: Frame | None, stoppable: bool) -> None:
@@ -153,7 +177,8 @@ async def _work(
     if step.isolate is not None:
         return await line.in_process(step, args, kwargs)
     if not step.is_async:
-        return await line.in_thread(lambda: plainly(lambda: step.function(*args, **kwargs)))
+        return await line.in_thread(lambda: begun(line, lambda: step.function(*args, **kwargs)))
+    line.check_begin()
     try:
         return await step.function(*args, **kwargs)
     except (SystemExit, KeyboardInterrupt) as how:

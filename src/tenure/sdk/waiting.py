@@ -6,6 +6,9 @@ Laws:
 2. While steps are at work, waits that settle are noticed all the same.
 3. A call or a wait that the code itself gave up (a gather stopped it, a task was canceled) is recorded as that: in a
    replay it is not made again, and waits until it is given up once more.
+4. While the worker ends, whatever is new waits, and the run is given back as soon as nothing is at work: at once where its
+   strands only wait or let time pass, after HAND_OVER_SECONDS where one does something we cannot see. A run that only waits for
+   what is durable is suspended, as ever.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from tenure.errors import TenureError
 from tenure.kernel.decide.leases import Reply
 from tenure.sdk import here
-from tenure.sdk.faults import Interrupted, LeaseLost, Signal, Suspended
+from tenure.sdk.faults import HandedOver, Interrupted, LeaseLost, Signal, Suspended
 from tenure.sdk.line import Line
 from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.recording import Recording
@@ -32,6 +35,7 @@ SHORT_SECONDS = 5.0
 """A pause below it is waited for here."""
 AHEAD_MAX = 100
 """Waits that are asked for beyond the one that has settled: code often asks for one after the other."""
+HAND_OVER_SECONDS = 0.2
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 
@@ -48,6 +52,8 @@ class Waiting(Recording):
         self._strands = 1
         self._busy = 0
         self._resting = 0
+        self._parked = 0
+        """Strands that would begin something new and may not; see law 4."""
         self._waiting: dict[int, list[asyncio.Future[Waited]]] = {}
         self._turns: dict[int, int] = {}
         """How often a wait was waited for."""
@@ -94,7 +100,7 @@ class Waiting(Recording):
             await super().barrier()
         finally:
             self._busy -= 1
-            if self._waiting:
+            if self._waiting or self.line.draining:
                 self._poke()
 
     async def _at_work(self, work: Awaitable[T]) -> T:
@@ -189,6 +195,8 @@ class Waiting(Recording):
         if known is not None:
             return known.no
         self._fit(self.past.check_new_wait, label)
+        if self.line.draining:
+            await self.park()
         no = await self._open(label, **what)
         return no.no if isinstance(no, Waited) else no
 
@@ -217,6 +225,8 @@ class Waiting(Recording):
             raise AssertionError("never ends")
         finally:
             self._busy -= 1
+            if self.line.draining:
+                self._poke()
 
     async def _opened(self, opening: asyncio.Future[Reply]) -> Reply:
         """The answer to an opening. Code that gives the wait up meanwhile is held until it is known what to give up."""
@@ -250,15 +260,20 @@ class Waiting(Recording):
 
     def _poke(self) -> None:
         """Something changed: perhaps everything waits now; see law 1."""
-        if not self._waiting or self._over is not None or self._letting_go is not None:
+        draining = self.line.draining
+        if not (self._waiting or draining) or self._over is not None or self._letting_go is not None:
             return
         if self._quiet is not None:
             self._quiet.cancel()
             self._quiet = None
-        if self._busy:
-            if self._watch is None or self._watch.done():
+        if self.closed:
+            return
+        if self._busy > (self._resting if draining else 0):
+            if self._waiting and (self._watch is None or self._watch.done()):
                 self._watch = self._loop.create_task(self._look_again())
-        elif self._strands <= 0:
+        elif draining and self._strands > self._resting:
+            self._quiet = self._loop.call_later(HAND_OVER_SECONDS, self._let_go)
+        elif draining or self._strands <= 0:
             self._let_go()
         else:
             self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
@@ -277,9 +292,42 @@ class Waiting(Recording):
                 with suppress(TenureError):  # the store cannot be asked now: there is a next time
                     self._settle(await self.line.waited(min(self._waiting), max(self._waiting)))
 
+    def drain(self) -> None:
+        """The worker ends (`line.draining` says so); see law 4."""
+        self._poke()
+
+    async def park(self) -> None:
+        """Wait for the run to be given back: this strand would begin something new."""
+        here.here()
+        self._parked += 1
+        self.strand_ends()
+        try:
+            await self._loop.create_future()
+        finally:
+            self._parked -= 1
+            self.strand_begins()
+
     def _let_go(self) -> None:
-        if self._busy == 0 and self._waiting and self._over is None and self._letting_go is None:
+        if self._over is not None or self._letting_go is not None or self.closed:
+            return
+        if self.line.draining and (self._parked or self._resting or self._strands > 0 or not self._waiting):
+            if self._busy == self._resting:
+                self._letting_go = self._loop.create_task(self._give_back())
+        elif self._busy == 0 and self._waiting:
             self._letting_go = self._loop.create_task(self._suspend())
+
+    async def _give_back(self) -> None:
+        """Have the run given back once all that it recorded is durable; see law 4."""
+        try:
+            await super().barrier()
+        except (Signal, TenureError):  # what could not be recorded is done again, whoever goes on
+            pass
+        finally:
+            self._letting_go = None
+        if self._busy > self._resting:  # a wait is being opened: its end looks again
+            self._poke()
+        else:
+            self.end(HandedOver("the worker ends"))
 
     async def _suspend(self) -> None:
         try:

@@ -55,9 +55,12 @@ class LabHeart:
         every_seconds: float,
         lease_seconds: float,
         stop: threading.Event | None = None,
+        *,
+        asked_at: float | None = None,
+        ends_at: float = math.inf,
     ) -> None:
         """Beat for a lease from now on."""
-        del lease_seconds, stop  # in a lab no heartbeat is late
+        del lease_seconds, stop, asked_at, ends_at  # in a lab no heartbeat is late
         every = us(every_seconds)
         key = message.run_id, message.idx, message.n
         self._pulses[key] = _Pulse(message, every, self._clock.now_us() + every)

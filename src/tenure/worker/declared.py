@@ -28,7 +28,7 @@ from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.faults import ChildFailed, Failure, Misfit, Suspended
 from tenure.sdk.frame import Frame
 from tenure.sdk.outcomes import told_of_tool
-from tenure.sdk.trying import left, plainly, within
+from tenure.sdk.trying import begun, left, within
 from tenure.worker.governed import Governed
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Declared:
         cancel = asyncio.Event()
         if (trace := spans.current() or held.lease.trace) is not None:
             resolved = msgspec.structs.replace(resolved, env={"TRACEPARENT": trace, **resolved.env})
+        held.check_begin()
         running = asyncio.ensure_future(run_command(resolved, cancel=cancel, on_line=self._line))
         try:
             result = await asyncio.shield(running)
@@ -137,7 +138,8 @@ class Declared:
     async def _tried(self, tool: Tool, body: bytes | None) -> Any:
         if not tool.is_async:
             call = partial(tool.parameters.call, tool.function, body)
-            return await self._held.in_thread(lambda: plainly(call))
+            return await self._held.in_thread(lambda: begun(self._held, call))
+        self._held.check_begin()
         try:
             return await tool.parameters.call(tool.function, body)
         except (SystemExit, KeyboardInterrupt) as how:

@@ -61,6 +61,7 @@ class Governed:
             fresh=lease.n == 1,
         )
         while True:
+            self._held.check_begin()
             told = await self._told(ask)
             if told.state == "done":
                 return codec.encode(told.result, f"the output of {lease.name!r}")
@@ -119,7 +120,7 @@ class Governed:
         assert until is not None
         left = (until - held.now_us()) / 1e6
         if left < SHORT_SECONDS:
-            await held.sleep(max(left, 0.0))
+            await held.pause(max(left, 0.0))
             return
         reply = await held.open_wait(f"{LABEL}!{until}", until=until)
         assert reply.no is not None

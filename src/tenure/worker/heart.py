@@ -4,8 +4,9 @@ Laws:
 1. Neither a busy event loop nor an exhausted pool holds a heartbeat up: the heart shares nothing with the work but
    the list of leases, and its connection is made before the first lease is taken.
 2. Two heartbeats that are lost cost nothing: one without an answer is given up after its interval, and sent again.
-3. A lease that could not be extended is told lost while it is still ours by the monotonic clock, so that its work
-   stops before somebody else's begins. A second thread looks after that: a store that hangs may hold up the first.
+3. A lease that could not be extended is told lost while it is still ours by the clock since boot, so that its work
+   stops before somebody else's begins. It counts from the moment at which it was asked for: an answer may lie in a socket for as
+   long as the process stands still. A second thread looks after that: a store that hangs may hold up the first.
 4. What it hears it tells the worker's loop; it decides nothing itself.
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from tenure import clock
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply
 from tenure.limits import LABEL_CHARS_MAX
@@ -87,9 +88,11 @@ class Pulse(msgspec.Struct, gc=False):
     """How long the lease holds after a heartbeat, at least."""
     due: float
     extended_at: float
-    """When it was last extended, by the monotonic clock, before the message was sent."""
+    """When it was last extended, by the clock since boot, before the message was sent."""
     stop: threading.Event | None = None
     """Set when it is lost: the worker's loop may be busy, code in threads is not."""
+    ends_at: float = math.inf
+    """Where its timeout ends it, whatever heartbeats say."""
 
     @property
     def lost_at(self) -> float:
@@ -157,10 +160,15 @@ class Heart:
         every_seconds: float,
         lease_seconds: float,
         stop: threading.Event | None = None,
+        *,
+        asked_at: float | None = None,
+        ends_at: float = math.inf,
     ) -> None:
-        """Beat for a lease from now on."""
-        now = time.monotonic()
-        pulse = Pulse(message, every_seconds, lease_seconds, now + every_seconds, now, stop)
+        """Beat for a lease from now on, which was asked for then: it counts from there."""
+        now = clock.boot_seconds()
+        since = now if asked_at is None else asked_at
+        due = min(now + every_seconds, since + lease_seconds / 2)
+        pulse = Pulse(message, every_seconds, lease_seconds, due, since, stop, ends_at)
         with self._lock:
             self._pulses[message.run_id, message.idx, message.n] = pulse
             if pulse.due < self._next_beat:
@@ -185,10 +193,10 @@ class Heart:
                 pulse.message = msgspec.structs.replace(pulse.message, progress=said)
 
     def held_until(self, key: LeaseKey) -> float:
-        """Until when a lease is ours for certain, by the monotonic clock; what is not beaten for is not ours."""
+        """Until when a lease is ours for certain, by the clock since boot; what is not beaten for is not ours."""
         with self._lock:
             pulse = self._pulses.get(key)
-            return -math.inf if pulse is None else pulse.lost_at
+            return -math.inf if pulse is None else min(pulse.lost_at, pulse.ends_at)
 
     def let_go(self, key: LeaseKey) -> None:
         """The lease has ended."""
@@ -214,7 +222,7 @@ class Heart:
             due = await self._due()
             if not due:
                 continue
-            sent_at = time.monotonic()
+            sent_at = clock.boot_seconds()
             patience = max(min(pulse.every_seconds for pulse in due.values()), TRY_SECONDS_MIN)
             try:
                 async with asyncio.timeout(patience):
@@ -250,7 +258,7 @@ class Heart:
     async def _due(self) -> dict[LeaseKey, Pulse]:
         """The leases to beat for now; waits while there are none."""
         with self._lock:
-            now = time.monotonic()
+            now = clock.boot_seconds()
             due = {key: pulse for key, pulse in self._pulses.items() if pulse.due <= now}
             next_beat = min((pulse.due for pulse in self._pulses.values()), default=math.inf)
             self._next_beat = next_beat
@@ -272,7 +280,7 @@ class Heart:
             closing.add_done_callback(self._closing.discard)
 
     def _put_off(self, due: dict[LeaseKey, Pulse]) -> None:
-        now = time.monotonic()
+        now = clock.boot_seconds()
         with self._lock:
             for pulse in due.values():
                 pulse.due = now + min(AGAIN_SECONDS, pulse.every_seconds / 4)
@@ -288,7 +296,7 @@ class Heart:
                 if reply is None:
                     lost.append(key)
                 elif reply.state == AGAIN:
-                    pulse.due = time.monotonic() + min(AGAIN_SECONDS, pulse.every_seconds / 4)
+                    pulse.due = clock.boot_seconds() + min(AGAIN_SECONDS, pulse.every_seconds / 4)
                 else:
                     pulse.extended_at = sent_at
                     pulse.due = sent_at + pulse.every_seconds
@@ -303,7 +311,7 @@ class Heart:
             with self._watched:
                 if self._stopping:
                     return
-                now = time.monotonic()
+                now = clock.boot_seconds()
                 lost = [key for key, pulse in self._pulses.items() if pulse.lost_at <= now]
                 self._lose(lost)
                 if not lost:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
+from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine
 from tenure.kernel.costs import Cost, added_up
 from tenure.kernel.decide.leases import Lease, Reply
+from tenure.sdk.faults import HandedOver, LeaseLost, NotBegun
 from tenure.store.port import Waited
 from tenure.worker.isolated import run_isolated
 
@@ -51,6 +53,8 @@ class Held:
         "cancel",
         "cost",
         "costs",
+        "drained",
+        "draining",
         "last",
         "lease",
         "lost",
@@ -87,6 +91,10 @@ class Held:
         """Whether its cancellation was requested."""
         self.lost = False
         """Whether it is no longer ours."""
+        self.draining = False
+        """Whether the worker ends: nothing new begins under it."""
+        self.drained = asyncio.Event()
+        """Set with `draining`, for what only lets time pass."""
         self.last: c.RecordCheckpoint | None = None
         self.succeeded = False
         self.output: bytes | None = None
@@ -109,6 +117,31 @@ class Held:
         self._progress = text
         lease = self.lease
         self._heart.progress((lease.run_id, lease.idx, lease.n), text)
+
+    def drain(self) -> None:
+        """The worker ends: what is at work may end, and nothing new begins."""
+        self.draining = True
+        self.drained.set()
+        if self.body is not None:
+            self.body.drain()
+
+    @property
+    def until(self) -> float:
+        """Until when the lease is ours for certain, by `clock.boot_seconds`."""
+        lease = self.lease
+        return self._heart.held_until((lease.run_id, lease.idx, lease.n))
+
+    @property
+    def steps(self) -> list[str]:
+        """What is at work under it now."""
+        return [self.lease.name] if self.body is None else list(self.body.at_work)
+
+    def check_begin(self) -> None:
+        """Look whether code may begin under the lease now; see `sdk.line.Line`."""
+        if self.draining:
+            raise NotBegun
+        if clock.boot_seconds() >= self.until:
+            raise LeaseLost("the lease may have ended meanwhile")
 
     def head(self) -> dict[str, Any]:
         """The address of the next message."""
@@ -157,9 +190,9 @@ class Held:
 
     async def act(self, ask: Ask) -> Told:
         """Have a governor do something. What was begun is held until it has ended, unless the lease is somebody else's."""
-        lease = self.lease
-        until = self._heart.held_until((lease.run_id, lease.idx, lease.n))
-        doing = asyncio.ensure_future(self._station.act(lease, ask, until))
+        if clock.boot_seconds() >= self.until:
+            raise TenureError("LEASE_STALE", "the lease may have ended meanwhile: nothing is begun under it")
+        doing = asyncio.ensure_future(self._station.act(self.lease, ask, self.until))
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:
@@ -179,6 +212,18 @@ class Held:
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
         await self._station.pace.sleep(seconds)
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass with nothing at work: HandedOver where the worker ends meanwhile."""
+        passing = asyncio.ensure_future(self.sleep(seconds))
+        draining = asyncio.ensure_future(self.drained.wait())
+        try:
+            await asyncio.wait((passing, draining), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            passing.cancel()
+            draining.cancel()
+        if self.draining:
+            raise HandedOver("the worker ends")
 
     def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
         """TimeoutError for what takes longer."""
@@ -211,7 +256,12 @@ class Held:
 
     async def in_process(self, step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a step's function in a process of its own; cancelling this kills it."""
-        return await run_isolated(step, args, kwargs)
+        return await run_isolated(step, args, kwargs, self._begin_by)
+
+    def _begin_by(self) -> float:
+        """For a process that is about to begin: by when it must."""
+        self.check_begin()
+        return self.until
 
     def is_over(self, _work: asyncio.Future[Any] | None = None) -> None:
         """Nobody waits for its work any more."""

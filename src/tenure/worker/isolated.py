@@ -7,13 +7,16 @@ Laws:
 3. What it prints goes to the worker's stderr; words of progress, log lines, costs and the answer have a pipe of their own.
 4. A process that ends without an answer fails its step, and nothing else. One that was killed from outside (out of memory)
    may be tried again under every profile: that says nothing about the work.
+5. The function is called only on the worker's word, which says by when: a process that comes to it later asks again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import os
+import queue
 import signal
 import sys
 import threading
@@ -23,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from tenure import clock
 from tenure.kernel.costs import Cost
 from tenure.limits import ARTIFACT_BYTES_MAX
 from tenure.sdk import here
@@ -32,6 +36,7 @@ from tenure.sdk.faults import Failure
 from tenure.sdk.frame import Frame
 
 LINE_BYTES_MAX = ARTIFACT_BYTES_MAX + 1024 * 1024
+FOREVER_SECONDS = 1e15
 DRAIN_SECONDS = 1.0
 """How long the pipe is read once the whole group is gone: who left the group may hold it for good."""
 
@@ -50,8 +55,9 @@ class _Call(msgspec.Struct):
 
 
 class _Said(msgspec.Struct, omit_defaults=True):
-    """A line from the process: a word of progress, a log line, a cost, or the answer."""
+    """A line from the process: that it is ready to begin, a word of progress, a log line, a cost, or the answer."""
 
+    ready: bool = False
     progress: str | None = None
     log: tuple[str, str, dict[str, Any]] | None = None
     cost: Cost | None = None
@@ -63,11 +69,21 @@ class _Said(msgspec.Struct, omit_defaults=True):
     @property
     def is_answer(self) -> bool:
         """Whether it is the last."""
-        return self.progress is None and self.log is None and self.cost is None
+        return not self.ready and self.progress is None and self.log is None and self.cost is None
 
 
-async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a step's function in a fresh process and answer what it returns."""
+def _whenever() -> float:
+    return math.inf
+
+
+async def run_isolated(
+    step: Step[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    begin_by: Callable[[], float] = _whenever,
+) -> Any:
+    """Call a step's function in a fresh process and answer what it returns. `begin_by` is asked when the process is ready: by
+    when the function must begin, by `clock.boot_seconds`. What it raises ends the process before that."""
     call = msgspec.json.encode(_call(step, args, kwargs))
     reading, writing = os.pipe()
     try:
@@ -86,22 +102,30 @@ async def run_isolated(step: Step[..., Any], args: tuple[Any, ...], kwargs: dict
         raise
     finally:
         os.close(writing)
-    listening = asyncio.ensure_future(_listen(reading, here.frame()))
-    try:
-        assert process.stdin is not None
+    stdin = process.stdin
+    assert stdin is not None
+
+    def begin() -> None:
+        by = begin_by()
         with suppress(ConnectionError):
-            process.stdin.write(call + b"\n")
-            await process.stdin.drain()
+            stdin.write(b"%r\n" % min(by, FOREVER_SECONDS))
+
+    listening = asyncio.ensure_future(_listen(reading, here.frame(), begin))
+    ending = asyncio.ensure_future(process.wait())
+    try:
+        with suppress(ConnectionError):
+            stdin.write(call + b"\n")
+            await stdin.drain()
         # Its stdin stays open: that it ends is how the process learns that the worker is gone.
-        await process.wait()
+        await asyncio.wait((listening, ending), return_when=asyncio.FIRST_COMPLETED)
+        if not (listening.done() and listening.exception() is not None):
+            await asyncio.wait((ending,))
         _kill(process)
         await asyncio.wait((listening,), timeout=DRAIN_SECONDS)
     finally:
         _kill(process)
-        if process.returncode is None:
-            await process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        await asyncio.wait((ending,))
+        stdin.close()
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
     answer = None if listening.cancelled() else listening.result()
@@ -138,8 +162,8 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _listen(reading: int, frame: Frame | None) -> _Said | None:
-    """Hear what the process says; its answer, or None where it ends without one."""
+async def _listen(reading: int, frame: Frame | None, begin: Callable[[], None]) -> _Said | None:
+    """Hear what the process says; its answer, or None where it ends without one. What `begin` raises is raised."""
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(
@@ -153,6 +177,8 @@ async def _listen(reading: int, frame: Frame | None) -> _Said | None:
                 return None  # cut off by its end
             if said.is_answer:
                 return said
+            if said.ready:
+                begin()
             if frame is not None and said.progress is not None:
                 frame.progress(said.progress)
             if frame is not None and said.log is not None:
@@ -208,7 +234,8 @@ def main() -> None:
     saying = int(sys.argv[1])
     os.set_inheritable(saying, False)
     call = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Call)
-    threading.Thread(target=_end_with_the_worker, daemon=True).start()
+    words: queue.SimpleQueue[float] = queue.SimpleQueue()
+    threading.Thread(target=_hear_the_worker, args=(words,), daemon=True).start()
     sys.path[:] = call.path
     lock = threading.Lock()
 
@@ -226,6 +253,10 @@ def main() -> None:
             target = getattr(target, part)
         function = target.function if isinstance(target, Step) else target
         parameters = Parameters(function, f"step {call.name!r}")
+        may_begin = False
+        while not may_begin:
+            say(_Said(ready=True))
+            may_begin = clock.boot_seconds() < words.get()
         value = plainly(lambda: parameters.call(function, bytes(call.arguments)))
         answer.value = msgspec.Raw(encode(value, f"the result of {call.name}") or b"null")
     except Exception as fault:
@@ -235,8 +266,8 @@ def main() -> None:
     os._exit(0)  # threads that the function has left behind do not count
 
 
-def _end_with_the_worker() -> None:
-    """See law 2: nobody writes to stdin any more, so it ends when the worker does."""
-    while sys.stdin.buffer.read(4096):
-        pass
+def _hear_the_worker(words: queue.SimpleQueue[float]) -> None:
+    """See laws 2 and 5: what the worker says is by when to begin, and stdin ends when the worker does."""
+    while line := sys.stdin.buffer.readline():
+        words.put(float(line))
     os.killpg(0, signal.SIGKILL)

@@ -69,28 +69,28 @@ class Link:
         self, path: str, content: bytes, *, give_up_seconds: float | None = GIVE_UP_SECONDS
     ) -> bytes:
         """Send JSON with the runner's key; the answer's body."""
-        return (await self._ask("POST", path, self._json, content, 0.0, give_up_seconds))[0]
+        return await self._ask("POST", path, self._json, content, 0.0, give_up_seconds)
 
     async def act(self, lease: str, content: bytes, token: str, wait_seconds: float) -> bytes:
         """Have something done as the holder of a lease. Asked again it finds what was begun."""
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         path = f"/runner/leases/{lease}/act"
-        return (await self._ask("POST", path, headers, content, wait_seconds, GIVE_UP_SECONDS))[0]
+        return await self._ask("POST", path, headers, content, wait_seconds, GIVE_UP_SECONDS)
 
-    async def claim(self, content: bytes, wait_seconds: float) -> tuple[bytes, bool]:
-        """Claim, however long it takes; the answer's body, and whether it had to be asked more than once."""
+    async def claim(self, content: bytes, wait_seconds: float) -> bytes:
+        """Claim, however long it takes; the answer's body."""
         return await self._ask("POST", "/runner/claim", self._json, content, wait_seconds, None)
 
     async def get(self, path: str, token: str | None = None) -> bytes:
         """Ask something as the holder of a lease; without a token, with the runner's key."""
         headers = self._json if token is None else {"Authorization": f"Bearer {token}"}
-        return (await self._ask("GET", path, headers, None, 0.0, GIVE_UP_SECONDS))[0]
+        return await self._ask("GET", path, headers, None, 0.0, GIVE_UP_SECONDS)
 
     async def put(self, lease: str, body: bytes, token: str) -> bytes:
         """Upload a payload as the holder of a lease, under its digest."""
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/octet-stream"}
         path = f"/runner/leases/{lease}/artifacts/sha256:{sha256(body).hexdigest()}"
-        return (await self._ask("PUT", path, headers, body, ANSWER_SECONDS, GIVE_UP_SECONDS))[0]
+        return await self._ask("PUT", path, headers, body, ANSWER_SECONDS, GIVE_UP_SECONDS)
 
     async def _ask(
         self,
@@ -100,8 +100,8 @@ class Link:
         content: bytes | None,
         wait_seconds: float,
         give_up_seconds: float | None,
-    ) -> tuple[bytes, bool]:
-        began, repeated = time.monotonic(), False
+    ) -> bytes:
+        began = time.monotonic()
         pause = PAUSE_SECONDS_MIN
         timeout = httpx.Timeout(ANSWER_SECONDS + wait_seconds, connect=CONNECT_SECONDS)
         while True:
@@ -115,14 +115,13 @@ class Link:
                 raise TenureError("INVALID_INPUT", f"{self._server}: {wrong}") from wrong
             else:
                 if answer.status_code < 400:
-                    return answer.content, repeated
+                    return answer.content
                 fault = _refused(answer)
                 if not fault.retryable:
                     raise fault
             if give_up_seconds is not None and time.monotonic() - began + pause > give_up_seconds:
                 raise fault
             log.warning("server_not_reached", server=self._server, error=str(fault))
-            repeated = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 

@@ -6,7 +6,7 @@ Laws:
 2. A request without an answer is sent again as it was (the same claim id, the same sequence numbers): the server finds
    out whether it happened. After a while the sayer is told UPSTREAM_UNAVAILABLE, and may say it again.
 3. A lease that the server does not know any more, or knows to have ended, is lost. Whether one is still ours while the
-   server is out of reach the heart says, by the monotonic clock.
+   server is out of reach the heart says, by the clock since boot.
 4. The key goes to the server it was given for, in a header, and nowhere else.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,9 +22,9 @@ from typing import Any, Self
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.artifacts import Reference
-from tenure.clock import HostClock
+from tenure.clock import HostClock, us
 from tenure.errors import TenureError
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
@@ -77,7 +76,7 @@ class RemoteStation:
         self._actions: list[str] | None = None
         self._ids = ids.RunIds()
         self._ahead_us: int | None = None
-        """The server's time, less the monotonic clock's."""
+        """The server's time, less the clock's since boot."""
         self._lines: dict[LeaseKey, list[p.LogEntry]] = {}
         self._waiting_lines = 0
         self._over: set[LeaseKey] = set()
@@ -108,32 +107,33 @@ class RemoteStation:
             worker=worker,
             ack=True,
         )
-        asking = asyncio.ensure_future(self._claim(wanted))
+        asked_at = clock.boot_seconds()
+        asking = asyncio.ensure_future(self._claim(wanted, asked_at))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            ending = asyncio.ensure_future(self._claim(msgspec.structs.replace(wanted, max=0, wait_s=0.0)))
+            end = msgspec.structs.replace(wanted, max=0, wait_s=0.0)
+            ending = asyncio.ensure_future(self._claim(end, asked_at))
             try:
                 return await asking or await ending
             finally:
                 ending.cancel()
 
-    async def _claim(self, wanted: p.ClaimRequest) -> list[Lease]:
-        raw, repeated = await self._link.claim(_encode(wanted), wanted.wait_s)
-        answer = _CLAIMED(raw)
+    async def _claim(self, wanted: p.ClaimRequest, asked_at: float) -> list[Lease]:
+        answer = _CLAIMED(await self._link.claim(_encode(wanted), wanted.wait_s))
         self._heard_time(answer.now)
-        leases = [self._granted(lease) for lease in answer.leases]
-        if leases and (repeated or wanted.max == 0):
-            return await self._still_live(leases)
-        return leases
+        return [self._granted(lease, micros(answer.now), asked_at) for lease in answer.leases]
 
-    async def _still_live(self, leases: list[Lease]) -> list[Lease]:
-        """What was granted some time ago: held from now on, or lost already."""
-        beats = [self._spoken(beat_of(lease, "")) for lease in leases]
-        answers = await self.send([beat.content for beat in beats])
-        return [lease for lease, answer in zip(leases, answers, strict=True) if answer.error is None]
+    async def renew(self, lease: Lease) -> bool:
+        """Extend a lease that may have ended; whether it is certainly ours."""
+        try:
+            (answer,) = await self.send([self._spoken(beat_of(lease, "")).content])
+        except TenureError as refused:
+            log.warning("lease_not_renewed", lease=lease_text(*key_of(lease)), error=refused.code)
+            return False
+        return answer.error is None and answer.state != "ignored"
 
-    def _granted(self, told: p.GrantedLease) -> Lease:
+    def _granted(self, told: p.GrantedLease, granted_at: int, asked_at: float) -> Lease:
         run_id, idx, n = lease_ints(told.id)
         self.tokens[run_id, idx, n] = told.token
         return Lease(
@@ -156,6 +156,8 @@ class RemoteStation:
             recorded=told.resumed,
             input=taken(told.input),
             trace=told.trace,
+            granted_at=granted_at,
+            asked_at=asked_at,
         )
 
     async def wait_for_work(self, wait_seconds: float) -> None:
@@ -271,10 +273,10 @@ class RemoteStation:
         """The server's time, as well as it is known here."""
         if self._ahead_us is None:
             return _HOST.now_us()
-        return self._ahead_us + time.monotonic_ns() // 1000
+        return self._ahead_us + us(clock.boot_seconds())
 
     def _heard_time(self, now: Any) -> None:
-        self._ahead_us = micros(now) - time.monotonic_ns() // 1000
+        self._ahead_us = micros(now) - us(clock.boot_seconds())
 
     def new_run_id(self) -> int:
         """An id for a new run."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from tenure import clock
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
@@ -46,7 +47,7 @@ class Station(Protocol):
     pace: Pace
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        """Take up to `limit` steps; wait for some when there are none."""
+        """Take up to `limit` steps; wait for some when there are none. Each lease says when it was asked for."""
         ...
 
     async def wait_for_work(self, wait_seconds: float) -> None:
@@ -55,6 +56,10 @@ class Station(Protocol):
 
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
         """Send a message of a lease; messages of one lease are carried out in the order in which they are said."""
+        ...
+
+    async def renew(self, lease: Lease) -> bool:
+        """Extend a lease that may have ended; whether it is certainly ours."""
         ...
 
     def let_go(self, lease: Lease) -> None:
@@ -74,7 +79,7 @@ class Station(Protocol):
         ...
 
     async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
-        """Have a governor do something for a lease that is ours until then, by the monotonic clock."""
+        """Have a governor do something for a lease that is ours until then, by `clock.boot_seconds`."""
         ...
 
     async def actions(self) -> Sequence[str]:
@@ -155,7 +160,7 @@ class LocalStation:
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
         """Take up to `limit` steps. Whoever is interrupted while the database is asked is given what it answers: a lease
         that nobody knows of would be a lost try."""
-        claiming = asyncio.ensure_future(self.orchestrator.claim(worker, queues=queues, limit=limit))
+        claiming = asyncio.ensure_future(self._claim(worker, queues, limit))
         try:
             leases = await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -163,6 +168,22 @@ class LocalStation:
         if not leases and wait_seconds > 0:
             await self.wait_for_work(wait_seconds)
         return leases
+
+    async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        asked_at = clock.boot_seconds()
+        leases = await self.orchestrator.claim(worker, queues=queues, limit=limit)
+        for lease in leases:
+            lease.asked_at = asked_at
+        return leases
+
+    async def renew(self, lease: Lease) -> bool:
+        """Extend a lease that may have ended; whether it is certainly ours."""
+        try:
+            reply = await self.orchestrator.heartbeat(beat_of(lease, ""))
+        except TenureError as refused:
+            log.warning("lease_not_renewed", run=run_text(lease.run_id), error=refused.code)
+            return False
+        return reply.expires_at is not None
 
     async def wait_for_work(self, wait_seconds: float) -> None:
         """Wait until there may be something to claim."""

@@ -6,13 +6,16 @@ Laws:
 2. Slots bound what it does at once. Work that does not let itself be stopped keeps its slot until it ends.
 3. A lease that is no longer ours is dropped without a word; its work is stopped.
 4. Nothing that code does takes the worker down: whatever it raises ends its own step.
-5. `stop` claims nothing more, lets work finish for a grace, then gives back what is left, uncharged. `kill` says
-   nothing, like a crash: leases expire.
+5. `stop` claims nothing more and begins no step: what is at work may end within the grace, and each run is given back, uncharged,
+   when its step has ended. What is left after the grace is cut and given back. `kill` says nothing, like a crash: leases expire.
+6. A lease counts from the moment at which it was asked for, by `clock.boot_seconds`. One that would be over by now, for the process
+   stood still, is begun only if whoever granted it says that it stands.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -21,7 +24,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
@@ -34,7 +37,16 @@ from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
 from tenure.sdk.body import Body
 from tenure.sdk.definitions import Registry, Tool, Workflow
-from tenure.sdk.faults import Failure, Interrupted, LeaseLost, Misfit, Restart, Suspended
+from tenure.sdk.faults import (
+    Failure,
+    HandedOver,
+    Interrupted,
+    LeaseLost,
+    Misfit,
+    NotBegun,
+    Restart,
+    Suspended,
+)
 from tenure.sdk.outcomes import LOST, MESSAGE_CHARS_MAX, failure_of
 from tenure.sdk.past import Past
 from tenure.sdk.trying import STOP_SECONDS
@@ -132,10 +144,12 @@ class Worker:
         self._registering = loop.create_task(self._register(), name=f"tenure-{self.name}-register")
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim nothing more, let work finish for a grace, give back the rest, and end."""
+        """Claim and begin nothing more, let steps end for a grace, give back all runs, and end; see law 5."""
         if self._killed:
             return
         self._stopping = True
+        for held in tuple(self._held.values()):
+            held.drain()
         asking = [task for task in (self._claiming, self._registering) if task is not None]
         for task in asking:
             task.cancel()
@@ -147,6 +161,7 @@ class Worker:
         if self._tasks and grace > 0:
             await asyncio.wait(tuple(self._tasks), timeout=grace)
         for held in tuple(self._held.values()):
+            log.warning("work_cut", worker=self.name, run=held.run_id, steps=held.steps, grace_seconds=grace)
             self._stop(held)
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=STOP_SECONDS + LAST_WORD_SECONDS)
@@ -261,11 +276,32 @@ class Worker:
         self._held[key_of(lease)] = held
         run = (lease.tenant, lease.run_id)
         self._runs[run] = self._runs.get(run, 0) + 1
-        every = min(lease.heartbeat_seconds, NEWS_SECONDS)
-        self._heart.hold(beat_of(lease, ""), every, lease.lease_seconds, held.stop)
+        if clock.boot_seconds() < lease.asked_at + _certain_seconds(lease):
+            self._beat_for(held, lease.asked_at)
         task = asyncio.get_running_loop().create_task(self._hold(held), name=f"tenure-{held.run_id}")
         self._tasks[task] = held
         task.add_done_callback(self._ended)
+
+    def _beat_for(self, held: Held, asked_at: float) -> None:
+        lease, heart = held.lease, self._heart
+        assert heart is not None
+        ends_at = asked_at + _length(lease) if lease.timeout_at is not None else math.inf
+        every = min(lease.heartbeat_seconds, NEWS_SECONDS)
+        heart.hold(
+            beat_of(lease, ""), every, lease.lease_seconds, held.stop, asked_at=asked_at, ends_at=ends_at
+        )
+
+    async def _is_ours(self, held: Held) -> bool:
+        """Whether a lease that nothing has begun under yet still stands; see law 6."""
+        if clock.boot_seconds() < held.until:
+            return True
+        asked_at = clock.boot_seconds()
+        if held.lost or self._heart is None or not await self.station.renew(held.lease):
+            return False
+        self._heart.let_go(key_of(held.lease))
+        self._beat_for(held, asked_at)
+        log.info("lease_renewed", worker=self.name, run=held.run_id, step=held.lease.name)
+        return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         held = self._tasks.pop(task)
@@ -318,6 +354,10 @@ class Worker:
         lease = held.lease
         if self._stopping:
             await self._last(held, c.Release(**held.head()), "released")
+            return
+        if not await self._is_ours(held):
+            self.counts["lost"] += 1
+            log.warning("lease_over_before_it_began", worker=self.name, run=held.run_id, step=lease.name)
             return
         loop = asyncio.get_running_loop()
         doing = self._body(held) if lease.kind == "body" else self._declared(held)
@@ -377,6 +417,8 @@ class Worker:
             if refused.retryable:
                 raise Interrupted(refused.code) from refused
             raise
+        if held.draining:
+            raise HandedOver("the worker ends")
         body = Body(workflow, held, past, self._chance)
         return await body.run(await body.fetched(lease.input))
 
@@ -404,7 +446,7 @@ class Worker:
             self.counts["suspended"] += 1
         elif isinstance(fault, LeaseLost):
             self.counts["lost"] += 1
-        elif isinstance(fault, Interrupted):
+        elif isinstance(fault, Interrupted | NotBegun):
             await self._last(held, c.Release(**held.head()), "released")
         elif isinstance(fault, Misfit):
             await self._last(held, c.Park(**held.head(), why=_shown(fault.why)), "parked")
@@ -490,9 +532,22 @@ async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> by
         parent=lease.trace if first else None,
         linked=None if first else lease.trace,
         about=about,
-        quiet=(Suspended, Interrupted, Restart, LeaseLost, asyncio.CancelledError),
+        quiet=(Suspended, Interrupted, NotBegun, Restart, LeaseLost, asyncio.CancelledError),
     ):
         return await doing
+
+
+def _length(lease: Lease) -> float:
+    """How long a lease stands from where it was granted, without a heartbeat."""
+    if not lease.granted_at:
+        return lease.lease_seconds
+    return min((lease.expires_at - lease.granted_at) / 1e6, lease.lease_seconds)
+
+
+def _certain_seconds(lease: Lease) -> float:
+    """How long after it was asked for a lease is ours for certain: as the heart counts (`Pulse.lost_at`)."""
+    every = min(lease.heartbeat_seconds, NEWS_SECONDS)
+    return min(_length(lease), lease.lease_seconds - every / 2)
 
 
 def _shown(why: str) -> str:

@@ -12,12 +12,12 @@ Laws:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from tenure import clock
 from tenure.declared.commands import CommandResult, run_command
 from tenure.declared.resolving import Resolved
 from tenure.govern.connector import Call, Operation
@@ -111,7 +111,7 @@ class CommandConnector(ConnectorBase):
         for name, reference in _checked(call.fields.get("secret_env", {}), program).items():
             env[name] = self._secrets.resolve(reference, call.tenant).decode(errors="surrogateescape")
         work = Resolved(argv=(program.path, *program.args, *given), env=env, cwd=program.cwd)
-        left = min(call.deadline - time.monotonic(), program.seconds)
+        left = min(call.deadline - clock.boot_seconds(), program.seconds)
         if left <= 0:
             raise failed("not_done", LATE, "its deadline passed before it was started", retryable=True)
         return _result(await run_command(work, timeout=left))

@@ -68,6 +68,10 @@ class Lease(msgspec.Struct, gc=False):
     input: bytes | None = None
     trace: str | None = None
     """The traceparent that the run was asked for with."""
+    granted_at: int = 0
+    """When it was granted, by the store's clock; over HTTP, when that was answered."""
+    asked_at: float = 0.0
+    """When its claimer asked for it, by the claimer's own `clock.boot_seconds`: the lease counts from there."""
 
 
 class Reply(msgspec.Struct, gc=False, omit_defaults=True):
@@ -210,6 +214,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
         step.input_ref,
         step.recorded,
         trace=run.trace,
+        granted_at=d.now,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tenure import ids
+from tenure import clock, ids
 from tenure.artifacts import Reference
 from tenure.canonical import canonical
 from tenure.clock import us
@@ -279,7 +279,7 @@ class Runners:
     async def act(self, ticket: Ticket, asked: ps.Act) -> ps.ActAnswer:
         """Do something to the world for whoever holds a lease: policy, secrets and the call stay here. What was begun goes on
         when the asker is gone; whoever asks again is told how it ended."""
-        before = time.monotonic()
+        before = clock.boot_seconds()
         held = await self.look(ticket)
         if held.over_since is not None:
             raise _stale(held)

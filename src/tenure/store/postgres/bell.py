@@ -20,6 +20,7 @@ import asyncpg
 from tenure.store.postgres.link import COMMON_SETTINGS, PAUSE_SECONDS_MAX, Target
 
 COALESCE_SECONDS = 0.005
+LAST_RING_SECONDS = 1.0
 PING_SECONDS = 5.0
 """How long nothing may be heard before the server is asked, and how long it may take to answer."""
 
@@ -32,6 +33,7 @@ class Bell:
         self._channel = f"{target.schema}_work"
         self._ping_seconds = ping_seconds
         self._owed = False  # somebody wants the others' bells rung
+        self._paid = asyncio.Event()  # nobody does
         self._stirred = asyncio.Event()  # there is something to do for the task
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -43,9 +45,13 @@ class Bell:
         self._task = asyncio.create_task(self._attend(), name="tenure-postgres-bell")
 
     async def stop(self) -> None:
-        """Stop listening and wake whoever waits."""
+        """Ring the others where that is owed: work may have been given back just now. Stop listening and wake whoever waits."""
         task, self._task = self._task, None
         if task is not None:
+            if self._owed and self.pid is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_RING_SECONDS):
+                        await self._paid.wait()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -64,6 +70,7 @@ class Bell:
     def tell(self) -> None:
         """Have the others' bells rung soon."""
         self._owed = True
+        self._paid.clear()
         self._stirred.set()
 
     async def _attend(self) -> None:
@@ -104,6 +111,7 @@ class Bell:
             except BaseException:
                 self._owed = True
                 raise
+            self._paid.set()
             await asyncio.sleep(COALESCE_SECONDS)
 
     def _heard(self, _connection: asyncpg.Connection, pid: int, _channel: str, _payload: Any) -> None:

@@ -1,0 +1,193 @@
+"""Workflows for the stories of workers that end; see `tests.worker.flows` for notes and gates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import tenure
+from tests.worker.flows import is_open, mark, mark_plainly, note, wait_at
+
+LEASE = "30s"
+"""No busy machine outlasts it."""
+
+
+@tenure.step(idempotent=False)
+async def wait_once_at(folder: str, gate: str) -> str:
+    """Wait at a gate; it may not be begun twice."""
+    note(folder, f"at {gate}")
+    while not is_open(folder, gate):  # noqa: ASYNC110 - a file makes no event
+        await asyncio.sleep(0.02)
+    note(folder, f"past {gate}")
+    return gate
+
+
+@tenure.step(idempotent=False)
+def wait_once_plainly_at(folder: str, gate: str) -> str:
+    """The same in a thread."""
+    note(folder, f"at {gate}")
+    while not is_open(folder, gate):
+        time.sleep(0.02)
+    note(folder, f"past {gate}")
+    return gate
+
+
+@tenure.step(idempotent=False, isolate="process")
+def wait_once_apart_at(folder: str, gate: str) -> str:
+    """The same in a process of its own."""
+    note(folder, f"at {gate}")
+    while not is_open(folder, gate):
+        time.sleep(0.02)
+    note(folder, f"past {gate}")
+    return gate
+
+
+@tenure.workflow(lease=LEASE)
+async def once(folder: str) -> str:
+    """A step that may not be begun twice, between two others."""
+    await mark(folder, "first")
+    await wait_once_at(folder, "gate")
+    await mark(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
+def once_plainly(folder: str) -> str:
+    """The same in threads."""
+    mark_plainly(folder, "first")
+    wait_once_plainly_at(folder, "gate")
+    mark_plainly(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
+async def once_apart(folder: str) -> str:
+    """The same in a process."""
+    await mark(folder, "first")
+    await wait_once_apart_at(folder, "gate")
+    await mark(folder, "last")
+    return "done"
+
+
+@tenure.step(idempotent=False)
+def mark_slowly(folder: str, number: int) -> int:
+    """Take a thread until the gate opens; it may not be begun twice."""
+    note(folder, f"item {number}")
+    while not is_open(folder, "gate"):
+        time.sleep(0.02)
+    return number
+
+
+@tenure.workflow(lease=LEASE)
+async def crowd(folder: str, size: int) -> list[int]:
+    """More steps side by side than there are threads."""
+    done = await tenure.map(lambda number: mark_slowly(folder, number), range(size))
+    await mark(folder, "last")
+    return done
+
+
+@tenure.workflow(lease=LEASE)
+async def napping(folder: str) -> str:
+    """A pause that is waited for in memory."""
+    await mark(folder, "first")
+    await tenure.sleep(4.5)
+    await mark(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
+async def away(folder: str) -> str:
+    """Await something of its own that nobody sees."""
+    await mark(folder, "first")
+    if not is_open(folder, "gate"):
+        await asyncio.sleep(600)
+    await mark(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
+def away_plainly(folder: str) -> str:
+    """The same in a thread, which nobody can stop."""
+    mark_plainly(folder, "first")
+    while not is_open(folder, "gate"):
+        time.sleep(0.02)
+    mark_plainly(folder, "last")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
+async def beside_a_wait(folder: str) -> Any:
+    """A step beside a wait: when the step has ended, the run only waits."""
+    return await tenure.gather(wait_at(folder, "gate"), tenure.wait("go"))
+
+
+@tenure.workflow(lease=LEASE)
+async def late_child(number: int) -> int:
+    """Nothing to do."""
+    return number
+
+
+@tenure.workflow(lease=LEASE)
+async def late_parent(folder: str) -> int:
+    """Start a child when a step has ended."""
+    await wait_at(folder, "gate")
+    started = await tenure.start(late_child, 7)
+    return await started.result()
+
+
+@tenure.step(idempotent=False, retries=1, backoff=[0.01])
+async def say_how_it_ended(folder: str, how: str) -> str:
+    """Be cut, and know what that means."""
+    note(folder, f"begun {how}")
+    try:
+        while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file makes no event
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        if how == "done":
+            return "done all the same"
+        if how == "not done":
+            raise tenure.Failure("NOT_SENT", "nothing was sent", retryable=True) from None
+        raise
+    return "done in peace"
+
+
+@tenure.workflow(lease=LEASE)
+async def cut(folder: str, how: str) -> str:
+    """A step that is cut at the end of the grace."""
+    ended = await say_how_it_ended(folder, how)
+    await mark(folder, "last")
+    return ended
+
+
+@tenure.step(idempotent=False, timeout="60s", retries=1, backoff=[0.01])
+def notice_that_it_is_cut(folder: str) -> str:
+    """Look whether to stop, and say that nothing was done."""
+    note(folder, "begun")
+    while not is_open(folder, "gate"):
+        if tenure.current().canceled:
+            raise tenure.Failure("NOT_SENT", "nothing was sent", retryable=True)
+        time.sleep(0.02)
+    return "done in peace"
+
+
+@tenure.workflow(lease=LEASE)
+async def cut_in_a_thread(folder: str) -> str:
+    """The same in a thread."""
+    return await asyncio.wait_for(notice_that_it_is_cut(folder), None)
+
+
+@tenure.workflow(lease=LEASE)
+def cut_plainly(folder: str) -> str:
+    """The same in a plain workflow."""
+    return notice_that_it_is_cut(folder)
+
+
+@tenure.tool("drain.wait")
+async def wait_as_a_tool(folder: str) -> str:
+    """A step of a plan."""
+    note(folder, "at gate")
+    while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file makes no event
+        await asyncio.sleep(0.02)
+    note(folder, "past gate")
+    return "done"
