@@ -85,6 +85,19 @@ def lost(run_id: int = RUN_ID) -> Story:
     return story
 
 
+def bereft(run_id: int = RUN_ID) -> Story:
+    """The first worker was proven dead before its lease was over; the second one works."""
+    story = Story(
+        run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
+    )
+    story.claim("build", session=7)
+    story.at(1).beat("build")
+    story.at(5).holder_dies("build", session=7)
+    story.claim("build", "w_2", session=8)
+    story.at(6).beat("build")
+    return story
+
+
 def asking(run_id: int = RUN_ID) -> Story:
     """A body that asked two people, was revised, and is suspended on the question, an event and a child."""
     story = Story(run_id=run_id, timeout_seconds=3600)
@@ -241,7 +254,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied,
+    retried, backing_off, working, lost, asking, gated, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied, bereft,
 )  # fmt: skip
 
 

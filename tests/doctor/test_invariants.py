@@ -738,6 +738,22 @@ def a_fence_moved_by_hand(bundle: Bundle) -> None:
     step(bundle, "build").attempt = 1
 
 
+@breaks("I23", healthy.bereft)
+def a_lease_that_expired_before_its_moment(bundle: Bundle) -> None:
+    rewrite(bundle, "lease_expired", lambda body: body.pop("context"))
+
+
+@breaks("I23", healthy.bereft)
+def a_proof_about_another_holder(bundle: Bundle) -> None:
+    rewrite(bundle, "lease_expired", lambda body: body["context"]["dead"].update(attempt=2))
+
+
+@breaks("I23", healthy.bereft)
+def a_death_without_its_proof(bundle: Bundle) -> None:
+    next(event for event in bundle.events if event.kind == "lease_expired").cause = ""
+    rechain(bundle)
+
+
 @breaks("I24", healthy.lost)
 def a_message_of_an_older_self(bundle: Bundle) -> None:
     rewrite(bundle, "checkpoint", lambda body: body["set"]["checkpoint"]["0/b"].update(n=1), nth=1)

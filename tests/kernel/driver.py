@@ -400,16 +400,28 @@ class Story:
 
     # ----------------------------------------------------------------------------------------- leases
 
-    def claim(self, name: str = "main", worker: str = "w_1", *, ack: bool = True) -> Lease:
+    def claim(
+        self, name: str = "main", worker: str = "w_1", *, ack: bool = True, session: int | None = None
+    ) -> Lease:
         """Take a step's lease."""
         command = c.ClaimStep(
             run_id=self.run_id,
             idx=self.step(name).idx,
-            by=c.ClaimBy(worker, ack),
+            by=c.ClaimBy(worker, ack, session),
             context=self._by(worker, "system"),
         )
         lease: Lease = self.do(command)
         return lease
+
+    def holder_dies(self, name: str = "main", *, session: int, n: int | None = None) -> bool:
+        """The process of a step's holder is proven dead; whether its lease has ended with that."""
+        row = self.step(name)
+        context = c.Context("system:process-watch", "system", "proof: gone is pid 1")
+        command = c.HolderDied(
+            run_id=self.run_id, idx=row.idx, n=n or row.attempt, session=session, context=context
+        )
+        ended: bool = self.do(command)
+        return ended
 
     def say(
         self,

@@ -114,6 +114,17 @@ BUGS: dict[str, Bug] = {
         2,
     ),
     "uncharged-claim": Bug("a claim is not charged", (Change(leases.grant, "step.charged += 1", "pass"),), 0),
+    "proof-without-fence": Bug(
+        "a proof of death that comes late ends the lease of whoever has the step by now",
+        (
+            Change(leases.holder_died, "if c.n != step.attempt:", "if False:"),
+            Change(leases.holder_died, " or attempt.session != c.session:", ":"),
+            Change(
+                leases.holder_died, "if attempt.beat_at + us(HOLDER_SILENT_SECONDS) > d.now:", "if False:"
+            ),
+        ),
+        327,
+    ),
     "release-charged": Bug(
         "a release does not give the charge back",
         (Change(leases._give_back, "step.charged = max(0, step.charged - 1)", "pass"),),

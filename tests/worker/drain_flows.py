@@ -44,6 +44,14 @@ def wait_once_apart_at(folder: str, gate: str) -> str:
 
 
 @tenure.workflow(lease=LEASE)
+async def patient(folder: str) -> str:
+    """Steps that may be repeated, under a lease that no test waits for."""
+    await mark(folder, "first")
+    await wait_at(folder, "gate")
+    return "done"
+
+
+@tenure.workflow(lease=LEASE)
 async def once(folder: str) -> str:
     """A step that may not be begun twice, between two others."""
     await mark(folder, "first")
@@ -133,7 +141,8 @@ async def late_parent(folder: str) -> int:
     """Start a child when a step has ended."""
     await wait_at(folder, "gate")
     started = await tenure.start(late_child, 7)
-    return await started.result()
+    result: int = await started.result()
+    return result
 
 
 @tenure.step(idempotent=False, retries=1, backoff=[0.01])
@@ -174,13 +183,15 @@ def notice_that_it_is_cut(folder: str) -> str:
 @tenure.workflow(lease=LEASE)
 async def cut_in_a_thread(folder: str) -> str:
     """The same in a thread."""
-    return await asyncio.wait_for(notice_that_it_is_cut(folder), None)
+    ended: str = await notice_that_it_is_cut(folder)
+    return ended
 
 
 @tenure.workflow(lease=LEASE)
 def cut_plainly(folder: str) -> str:
     """The same in a plain workflow."""
-    return notice_that_it_is_cut(folder)
+    ended: str = notice_that_it_is_cut(folder)
+    return ended
 
 
 @tenure.tool("drain.wait")

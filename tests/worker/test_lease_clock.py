@@ -54,7 +54,8 @@ async def single(folder: str) -> str:
 
 def standing_still_in_a_claim(engine: Watched, still: Standstill, then: Any = None) -> list[Lease]:
     """Let the clock jump between a claim's commit and its answer; the leases it was answered with."""
-    claim, found = engine.orchestrator.claim, []
+    claim = engine.orchestrator.claim
+    found: list[Lease] = []
 
     async def claiming(*args: Any, **how: Any) -> list[Lease]:
         leases = await claim(*args, **how)

@@ -104,6 +104,37 @@ def artifacts_in_time_are_older_than_the_end_of_their_lease(view: View) -> Itera
             yield place, "names another tenant or step than its run"
 
 
+@checks("I23")
+def leases_expire_at_their_moment(view: View) -> Iterator[Finding]:
+    """A lease expires when its time is over, or when its own holder was proven dead."""
+    ended_in = {
+        (taken.idx, taken.n): taken.seq
+        for taken in view.taken
+        if any(machine == "lease" and target == "expired" for machine, _, target, _ in taken.edges)
+    }
+    proven: set[tuple[int, int]] = set()
+    for event, body in view.bodies:
+        dead = body.get("context", {}).get("dead")
+        if dead is None:
+            continue
+        lease = (dead["step"], dead["attempt"])
+        proven.add(lease)
+        if ended_in.get(lease) != event.seq:
+            yield (
+                f"event {event.seq}",
+                f"the holder of attempt {lease} was proven dead, and another lease ended",
+            )
+        if not event.cause:
+            yield f"event {event.seq}", "does not say how its holder was proven dead"
+    for attempt in view.bundle.attempts:
+        early = attempt.ended_at is not None and attempt.ended_at < attempt.expires_at
+        if attempt.lease == "expired" and early and (attempt.idx, attempt.n) not in proven:
+            yield (
+                attempt_row(attempt),
+                f"expired at {attempt.ended_at}, before its moment {attempt.expires_at}, and nobody was proven dead",
+            )
+
+
 def _messages(view: View) -> Iterator[tuple[Event, int, int | None]]:
     """Every accepted message as (event, step, attempt); None where it does not name its attempt."""
     by_edges = {

@@ -77,7 +77,11 @@ _LINES = (
     Invariant("I20", "steps_completed only grows and equals the count", "run"),
     Invariant("I21", "allow-failure steps never change the outcome", "run"),
     Invariant("I22", "at most one live lease per step", "run"),
-    Invariant("I23", "the fence only grows and is never reused", "run"),
+    Invariant(
+        "I23",
+        "the fence only grows and is never reused; a lease expires at its moment, or when its holder is proven dead",
+        "run",
+    ),
     Invariant("I24", "every accepted runner message carries the current fence, before expiry", "run"),
     Invariant("I25", "a stale message changes no row", "run"),
     Invariant("I26", "a heartbeat only extends, never past the step's timeout", "run"),
@@ -136,7 +140,7 @@ _LINES = (
         "I57",
         "no step body begins under a lease that had ended by the store's clock",
         "elsewhere",
-        "the chaos tests: rows show when a lease was held, not when a body began",
+        "tests/worker/test_lease_clock.py and tests/chaos/test_drain.py: rows show when a lease was held, not when a body began",
     ),
     Invariant(
         "I58",

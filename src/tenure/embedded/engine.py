@@ -50,6 +50,7 @@ from tenure.kernel import profiles
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.orchestrator.schedules import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
 from tenure.orchestrator.trimming import Trimmer
@@ -144,6 +145,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
                 self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
+                    await stack.enter_async_context(ProcessWatch(self._orchestrator))
                     await stack.enter_async_context(Scheduler(self._orchestrator))
                     await stack.enter_async_context(Trimmer(store))
                     if self.seals:

@@ -75,6 +75,23 @@ class SeenWorker(Row, gc=False):
         return self.name.removeprefix(mine) if self.name.startswith(mine) else None
 
 
+class WorkerProcess(Row, gc=False):
+    """Which process holds the leases of a session; see `tenure.processes`."""
+
+    table: ClassVar[str] = "worker_process"
+    key: ClassVar[tuple[str, ...]] = ("session",)
+
+    session: int
+    tenant: str
+    """Of a remote worker the tenant that it serves; else ''."""
+    name: str
+    boot_id: str
+    namespaces: str
+    pid: int
+    start_ticks: int
+    seen_at: int = 0
+
+
 class RegisteredWorkflow(Row, gc=False):
     """A version of a workflow that somebody has registered."""
 
@@ -109,5 +126,7 @@ class LogLine(Row, gc=False):
     """Further values, as a JSON object."""
 
 
-BESIDE: dict[str, type[Row]] = {row.table: row for row in (Schedule, SeenWorker, RegisteredWorkflow, LogLine)}
+BESIDE: dict[str, type[Row]] = {
+    row.table: row for row in (Schedule, SeenWorker, WorkerProcess, RegisteredWorkflow, LogLine)
+}
 CATCH_UP = ("skip", "last", "all")

@@ -119,6 +119,8 @@ class ClaimBy(msgspec.Struct, frozen=True, gc=False):
     worker: str
     ack: bool = True
     """In-process workers acknowledge in the same commit; remote ones send an AckLease."""
+    session: int | None = None
+    """The claimer's process, where its death could be proven."""
 
 
 class Reused(msgspec.Struct, frozen=True, gc=False):
@@ -491,6 +493,14 @@ class Tick(RunCommand, frozen=True, gc=False, kw_only=True):
 
     entity: Literal["run", "step", "wait"]
     at: int = 0
+
+
+class HolderDied(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The process that holds a lease is proven dead, and the cause says how: the lease need not run out."""
+
+    idx: int
+    n: int
+    session: int
 
 
 class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):

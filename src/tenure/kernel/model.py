@@ -231,6 +231,7 @@ class Attempt(Row, gc=False):
             "n",
             "tenant",
             "workflow",
+            "session",
             "expires_at",
             "beat_at",
             "seq",
@@ -239,7 +240,7 @@ class Attempt(Row, gc=False):
             "progress",
         }
     )
-    fixed: ClassVar[int] = 8
+    fixed: ClassVar[int] = 9
 
     run_id: int
     idx: int
@@ -249,6 +250,8 @@ class Attempt(Row, gc=False):
     owner: str
     granted_at: int
     timeout_at: int | None
+    session: int | None
+    """The process of its holder, where that can be proven dead (`worker_process`)."""
     state: str
     lease: str
     expires_at: int

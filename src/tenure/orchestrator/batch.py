@@ -22,7 +22,15 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.kernel import feed
 from tenure.kernel.actions import IntendAct
-from tenure.kernel.commands import Admit, Command, CreateRun, LeaseMessage, RecordCheckpoint, Tick
+from tenure.kernel.commands import (
+    Admit,
+    Command,
+    CreateRun,
+    HolderDied,
+    LeaseMessage,
+    RecordCheckpoint,
+    Tick,
+)
 from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
 from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
@@ -205,7 +213,7 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
             return False  # what was delivered is deleted in the commit: it must be sure
         if item.evidence:
             return False  # it may have happened already
-        if isinstance(command, Tick):
+        if isinstance(command, Tick | HolderDied):
             return False  # a heartbeat elsewhere may have moved the moment, without the run's version
         if isinstance(command, LeaseMessage):
             attempt = work.snap.attempts.get((command.idx, command.n))
@@ -411,7 +419,7 @@ def _surely_needed(work: Work) -> tuple[Key, ...]:
     if snap.run is not None:
         for item in work.items:
             command = item.command
-            if isinstance(command, LeaseMessage):
+            if isinstance(command, LeaseMessage | HolderDied):
                 if command.idx not in snap.steps:
                     keys.add(("step", command.idx))
                 keys.add(("attempt", command.idx, command.n))

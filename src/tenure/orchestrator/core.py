@@ -468,11 +468,12 @@ class Orchestrator:
         limit: int = 1,
         ack: bool = True,
         wait_seconds: float = 0.0,
+        session: int | None = None,
     ) -> list[Lease]:
         """Take up to `limit` ready steps; with `wait_seconds`, wait for some when there are none."""
         if not 0 < limit <= CLAIM_STEPS_MAX:
             raise TenureError("INVALID_INPUT", f"a claim takes 1 to {CLAIM_STEPS_MAX} steps, not {limit}")
-        wanted = Claim(ClaimBy(worker, ack), tuple(dict.fromkeys(queues)), limit)
+        wanted = Claim(ClaimBy(worker, ack, session), tuple(dict.fromkeys(queues)), limit)
         deadline = self._now() + wait_seconds
         while True:
             self._work_ready.clear()

@@ -4,7 +4,7 @@ Laws:
 1. An accepted command's effect is there when it is answered, and is never lost.
 2. The same message again is answered alike; a step is completed once.
 3. A lease is given once, with a higher fence than any before it, and never after an answered cancel.
-4. A lease is not taken for expired before the moment its holder was last promised.
+4. A lease is not taken for expired before the moment its holder was last promised, unless that holder is dead.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Oracle:
         for attempt in bundle.attempts:
             if attempt.lease == "expired" and attempt.ended_at is not None:
                 promised = self._promised.get((run_id, attempt.idx, attempt.n), 0)
-                if attempt.ended_at < promised:
+                if attempt.ended_at < promised and attempt.session not in self._world.dead_sessions:
                     self._wrong(
                         f"I26: lease {attempt.idx}/{attempt.n} expired {promised - attempt.ended_at} us before"
                         " the moment its holder was promised"

@@ -57,6 +57,7 @@ class Ask(msgspec.Struct, frozen=True):
     ack: bool
     wait_seconds: float
     queues: tuple[str, ...] = ("default",)
+    session: int | None = None
 
 
 class Process(Host):
@@ -159,6 +160,7 @@ class Process(Host):
             limit=asked.limit,
             ack=asked.ack,
             wait_seconds=asked.wait_seconds,
+            session=asked.session,
         )
 
 

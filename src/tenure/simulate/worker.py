@@ -5,6 +5,7 @@ Laws:
    one came first, it says the same again with a fresh number.
 2. A worker knows nothing but its lease and what it is answered: a body is replayed from its checkpoints.
 3. It never stops by itself at its lease's end: being refused is the kernel's business.
+4. In some worlds a death is proven: somebody tells of the leases that were held then, some time later and more than once.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Worker:
         self.host = Host(name)
         self.rng = world.rng(f"{name}/{life}")
         self._life = life
+        self._session = world.session_of(name, life)
         self._slots = self.rng.choice((1, 2, 4))
         self._queues = self.rng.choice((("default", "slow"), ("default", "slow"), ("default",)))
         self._busy = 0
@@ -84,6 +86,8 @@ class Worker:
         self.world.note(self.name, "dies")
         following = Worker(self.world, self.name, self._life + 1)
         self.world.later(20.0 * self.rng.random(), following.start)
+        if self._session is not None:
+            self.world.proven_dead(self._session)
 
     async def _live(self) -> None:
         rng = self.rng
@@ -94,7 +98,12 @@ class Worker:
             if free <= 0:
                 continue
             ask = Ask(
-                self.name, rng.randint(1, free), rng.random() < 0.5, rng.choice((0.0, 0.0, 3.0)), self._queues
+                self.name,
+                rng.randint(1, free),
+                rng.random() < 0.5,
+                rng.choice((0.0, 0.0, 3.0)),
+                self._queues,
+                self._session,
             )
             try:
                 leases = await self.world.network.call("claim", ask)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import zlib
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,13 +22,15 @@ from typing import Any
 import msgspec
 
 from tenure.clock import SECOND_US
+from tenure.errors import TenureError
+from tenure.kernel.commands import Context, HolderDied
 from tenure.kernel.governance import Governance
 from tenure.kernel.model import Outbox
 from tenure.simulate import faults as weather
 from tenure.simulate.checks import LATE_SECONDS_MAX, Checks
 from tenure.simulate.database import fresh, sync
 from tenure.simulate.loop import Host, Restless, SimLoop, Stalled, Stopped
-from tenure.simulate.network import Network
+from tenure.simulate.network import Lost, Network
 from tenure.simulate.oracle import Oracle
 from tenure.simulate.outside import Clients, Finisher, People
 from tenure.simulate.process import Agenda, MachineClock, Process
@@ -35,10 +39,13 @@ from tenure.simulate.service import Service
 from tenure.simulate.store import Seen
 from tenure.simulate.worker import Worker
 from tenure.simulate.workload import Workload
+from tenure.store.beside import SessionLease
 from tenure.store.port import Query, Transaction
 from tenure.store.sqlite import SqliteStore
 
 QUEUES = ("default", "slow")
+PROOFS_EVERY = 10
+"""In one world of so many, deaths of workers are proven."""
 SETTLE_SECONDS_MAX = 3 * 3600.0
 """How long after the last fault everything must have settled."""
 END_SECONDS_MAX = 60 * 86_400.0
@@ -87,6 +94,9 @@ class World:
         self.workload = Workload(self)
         self.service = Service(self)
         self.workers: dict[str, Worker] = {}
+        self._proofs = seed % PROOFS_EVERY == PROOFS_EVERY - 3
+        self.dead_sessions: set[int] = set()
+        """Sessions of workers that have died, in worlds where that is proven."""
         self._outside = contextvars.copy_context()
         self._lives: dict[str, int] = {}
         self._clocks: dict[str, MachineClock] = {}
@@ -185,6 +195,41 @@ class World:
         serving = list(self._serving.values())
         return self._picks.choice(serving) if serving else None
 
+    def session_of(self, name: str, life: int) -> int | None:
+        """What the leases of a worker's life are known by, in worlds where deaths are proven."""
+        if not self._proofs:
+            return None
+        return zlib.crc32(f"{name}/{life}".encode())
+
+    def proven_dead(self, session: int) -> None:
+        """A worker has died for certain: its leases are told of as they are now, soon and once more later."""
+        self.dead_sessions.add(session)
+        leases: list[SessionLease] = self.inspect("leases_of_session", session, "")
+        rng = self.rng(f"proof/{session}")
+        for lease in leases:
+            context = Context("system:process-watch", "system", f"proof: gone is {session}")
+            told = HolderDied(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=session)
+            for delay in (4.0 * rng.random(), 90.0 * rng.random()):
+                self.later(delay, partial(self._tell_of_death, told))
+
+    async def _reap(self) -> None:
+        """In worlds where deaths are proven, workers die more often."""
+        rng = self.rng("reaper")
+        while True:
+            await asyncio.sleep(40.0 * rng.random())
+            if not self.chaos:
+                return
+            alive = [worker for _, worker in sorted(self.workers.items()) if worker.host.alive]
+            if alive:
+                rng.choice(alive).die()
+
+    def _tell_of_death(self, told: HolderDied) -> None:
+        self.spawn("proof", self._told_of_death(told))
+
+    async def _told_of_death(self, told: HolderDied) -> None:
+        with suppress(Lost, TenureError):
+            await self.network.call("send", told)
+
     def ring(self) -> None:
         """Work became ready somewhere: tell the others, who may not hear it."""
         for process in list(self._serving.values()):
@@ -247,6 +292,8 @@ class World:
         self.spawn("client", clients.live())
         self.spawn("people", people.live())
         weather_task = self.loop.create_task(self._weather())
+        if self._proofs:
+            self.spawn("reaper", self._reap())
         await asyncio.sleep(self.workload.seconds)
         self._clear_up()
         await weather_task

@@ -16,7 +16,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule, SeenWorker
+from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule, SeenWorker, WorkerProcess
 from tenure.limits import (
     LABEL_CHARS_MAX,
     LOG_FIELDS_BYTES_MAX,
@@ -31,11 +31,22 @@ from tenure.store.port import Ambiguous, Answer, Conflict, Query, Rejected, Save
 
 T = TypeVar("T")
 
+
+class SessionLease(msgspec.Struct, gc=False):
+    """A live lease of a session."""
+
+    run_id: int
+    idx: int
+    n: int
+
+
 READS: dict[str, Answer] = {
     "schedules_due": Schedule,  # () ; now, limit -> earliest first
     "schedules_of": Schedule,  # () ; tenant, after_name, limit -> by name
     "schedule_named": Schedule,  # () ; tenant, name
     "workers_seen_since": SeenWorker,  # () ; since -> by name
+    "worker_processes_at": WorkerProcess,  # () ; boot_id, namespaces
+    "leases_of_session": SessionLease,  # () ; session, tenant ('' is all) -> the live ones
     "workflows_of": RegisteredWorkflow,  # () ; tenant, after_name, limit -> by name and version
     "workflows_page": RegisteredWorkflow,  # () ; tenant, everybody, after_name, after_version, limit -> likewise, with
     # those for everybody that the tenant has none of its own of
@@ -51,6 +62,9 @@ WRITES: dict[str, Answer] = {
     "save_worker": SeenWorker,
     "delete_worker": SeenWorker,
     "delete_silent_workers": SeenWorker,
+    "save_worker_process": WorkerProcess,
+    "delete_worker_process": WorkerProcess,
+    "delete_silent_worker_processes": WorkerProcess,
     "save_workflow": RegisteredWorkflow,
     "save_log_line": LogLine,
     "delete_old_log_lines": LogLine,
@@ -108,9 +122,15 @@ class Beside:
     # ------------------------------------------------------------------------------------------ workers
 
     async def put_worker(
-        self: _Transacts, name: str, queues: Sequence[str], slots: int, version: str
+        self: _Transacts,
+        name: str,
+        queues: Sequence[str],
+        slots: int,
+        version: str,
+        process: WorkerProcess | None = None,
     ) -> None:
-        """Say that a worker is there: when it starts, and every few seconds (`limits.WORKER_BEAT_SECONDS`)."""
+        """Say that a worker is there: when it starts, and every few seconds (`limits.WORKER_BEAT_SECONDS`); and in which process,
+        where its death could be proven."""
         _check_name("a worker's name", name)
         listed = msgspec.json.encode(sorted(set(queues))).decode()
 
@@ -119,9 +139,18 @@ class Beside:
             values = (name, listed, max(slots, 1), version[:NAME_CHARS_MAX], us(WORKER_SILENT_SECONDS), now)
             [seen] = yield Query("save_worker", scalars=values)
             if seen.started_at == seen.seen_at:  # it has just started: a good moment to forget the dead
-                yield Query("delete_silent_workers", scalars=(now - us(WORKER_FORGOTTEN_SECONDS),))
+                silent_since = (now - us(WORKER_FORGOTTEN_SECONDS),)
+                yield Query("delete_silent_workers", scalars=silent_since)
+                yield Query("delete_silent_worker_processes", scalars=silent_since)
+            if process is not None:
+                row = msgspec.structs.astuple(msgspec.structs.replace(process, seen_at=now))
+                yield Query("save_worker_process", scalars=row)
 
         await settled(self, work)
+
+    async def drop_worker_process(self: _Transacts, session: int) -> None:
+        """Nothing has to be proven about a process any more."""
+        await _one(self, "delete_worker_process", session, timed=False)
 
     async def drop_worker(self: _Transacts, name: str) -> None:
         """A worker stops in peace."""

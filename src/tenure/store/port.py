@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule
+from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule, WorkerProcess
 from tenure.kernel.feed import Line
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
@@ -410,8 +410,19 @@ class Store(Protocol):
         """Delete a schedule; whether there was one."""
         ...
 
-    async def put_worker(self, name: str, queues: Sequence[str], slots: int, version: str) -> None:
-        """Say that a worker is there: when it starts, and every few seconds."""
+    async def put_worker(
+        self,
+        name: str,
+        queues: Sequence[str],
+        slots: int,
+        version: str,
+        process: WorkerProcess | None = None,
+    ) -> None:
+        """Say that a worker is there, and in which process: when it starts, and every few seconds."""
+        ...
+
+    async def drop_worker_process(self, session: int) -> None:
+        """Nothing has to be proven about a process any more."""
         ...
 
     async def drop_worker(self, name: str) -> None:

@@ -67,6 +67,7 @@ class RemoteStation:
     """See the laws above. An async context manager."""
 
     pace: Pace = HOST_PACE
+    session: int | None = None
 
     def __init__(self, server: str, key: str) -> None:
         self._link = Link(server, key)

@@ -6,6 +6,7 @@ Law: a worker knows nothing else of the system. Whatever a station offers works 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from tenure.errors import TenureError
 from tenure.govern.governor import Fence, Governor
 from tenure.govern.undo import undo_workflow
 from tenure.ids import run_text
-from tenure.kernel.beside import LogLine
+from tenure.kernel.beside import LogLine, WorkerProcess
 from tenure.kernel.commands import Heartbeat, LeaseMessage
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Run
@@ -27,6 +28,7 @@ from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.orchestrator.resuming import resume_view
+from tenure.processes import own_identity
 from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
@@ -37,6 +39,7 @@ from tenure.worker.pace import HOST_PACE, Pace
 log = get_logger(__name__)
 
 _HOST = HostClock()
+SESSION_BITS = 62
 LOG_PAUSE_SECONDS = 0.2
 LOG_LINES_WAITING_MAX = 10_000
 
@@ -45,6 +48,8 @@ class Station(Protocol):
     """See the law above."""
 
     pace: Pace
+    session: int | None
+    """What leases of this process are known by, so that they are free when it is dead; None where that cannot be proven."""
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
         """Take up to `limit` steps; wait for some when there are none. Each lease says when it was asked for."""
@@ -147,6 +152,9 @@ class LocalStation:
         self.artifacts = artifacts
         self.succeeded = succeeded
         self.ended = ended
+        self.session = secrets.randbits(SESSION_BITS) if own_identity() is not None else None
+        self._here: set[str] = set()
+        """The workers that are registered."""
         self._lines: list[LogLine] = []
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -171,7 +179,7 @@ class LocalStation:
 
     async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
         asked_at = clock.boot_seconds()
-        leases = await self.orchestrator.claim(worker, queues=queues, limit=limit)
+        leases = await self.orchestrator.claim(worker, queues=queues, limit=limit, session=self.session)
         for lease in leases:
             lease.asked_at = asked_at
         return leases
@@ -308,7 +316,14 @@ class LocalStation:
 
     async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
         """Say that a worker is here."""
-        await self.store.put_worker(worker, queues, slots, "")
+        await self.store.put_worker(worker, queues, slots, "", self._process(worker))
+        self._here.add(worker)
+
+    def _process(self, worker: str) -> WorkerProcess | None:
+        me = own_identity()
+        if self.session is None or me is None:
+            return None
+        return WorkerProcess(self.session, "", worker, me.boot_id, me.namespaces, me.pid, me.start_ticks)
 
     async def leave(self, worker: str) -> None:
         """Say that a worker stops in peace."""
@@ -317,8 +332,11 @@ class LocalStation:
             with suppress(asyncio.CancelledError):
                 await self._writing
         await self.flush()
+        self._here.discard(worker)
         with suppress(TenureError):
             await self.store.drop_worker(worker)
+            if not self._here and self.session is not None:
+                await self.store.drop_worker_process(self.session)
 
 
 def beat_of(lease: Lease, progress: str) -> Heartbeat:

@@ -225,7 +225,7 @@ class Worker:
         if self._stopping or queue not in self._serves or self.free <= 0:
             return None
         self._reserved += 1
-        return c.ClaimBy(self.name)
+        return c.ClaimBy(self.name, session=self.station.session)
 
     def take(self, lease: Lease | None) -> None:
         """What became of a reservation: a lease, or None."""

@@ -63,6 +63,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.RequestCancel: closing.request_cancel,
     c.CancelStep: closing.cancel_step,
     c.Tick: ticks.tick,
+    c.HolderDied: leases.holder_died,
     c.Pause: facts.pause,
     c.Unpause: facts.unpause,
     c.MarkReported: facts.mark_reported,

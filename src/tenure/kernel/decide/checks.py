@@ -82,6 +82,7 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
     a.WithdrawApproval: ("no",),
     c.ReviseApproval: ("no",),
     c.RevokeLease: ("idx", "n"),
+    c.HolderDied: ("idx", "n"),
     a.ProposeAct: ("idx", "n"),
     a.IntendAct: ("idx", "n"),
     a.RepeatAct: ("idx", "n", "no"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import (
     AckLease,
@@ -26,6 +27,7 @@ from tenure.kernel.commands import (
     Complete,
     Fail,
     Heartbeat,
+    HolderDied,
     LeaseMessage,
     Park,
     Release,
@@ -40,7 +42,7 @@ from tenure.kernel.decide.opening import make_ready
 from tenure.kernel.decide.spending import spend
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.model import AT_END, CLOSED_RUN, Attempt, Stale, Step
-from tenure.limits import HEARTBEATS_PER_LEASE_MIN
+from tenure.limits import HEARTBEATS_PER_LEASE_MIN, HOLDER_SILENT_SECONDS
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -188,6 +190,7 @@ def grant(d: Draft, step: Step, by: ClaimBy) -> Lease:
             by.worker,
             d.now,
             timeout_at,
+            by.session,
             state,
             lease,
             expires_at,
@@ -472,6 +475,30 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
     else:
         lose_lease(d, step, "revoke")
     return finish(d, {"state": d.step(c.idx).state}, "revoke")
+
+
+def holder_died(d: Draft, c: HolderDied) -> Decision:
+    """A lease whose holder is proven dead ends as if it had run out; whether it did. It is charged like any other that is lost.
+
+    A holder that was heard of a moment ago is not believed dead, whatever was proven: hosts that were copied from one image may
+    look like one host."""
+    if d.run.status in CLOSED_RUN:
+        return Decision(False)
+    step = d.step(c.idx)
+    if c.n != step.attempt:
+        return Decision(False)
+    attempt = d.attempt_of(step)
+    if attempt.ended_at is not None or attempt.session != c.session:
+        return Decision(False)
+    if attempt.beat_at + us(HOLDER_SILENT_SECONDS) > d.now:
+        return Decision(False)
+    d.notes["dead"] = {"step": c.idx, "attempt": c.n}
+    if step.state == "canceling":
+        end_lost(d, d.move(step, "expire_canceling"))
+    else:
+        d.notes["orphaned"] = {"step": step.idx, "last_heartbeat": attempt.beat_at}
+        lose_lease(d, step, "expire")
+    return finish(d, True, "lease_expired")
 
 
 def end_lost(d: Draft, step: Step) -> None:

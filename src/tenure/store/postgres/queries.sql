@@ -474,6 +474,7 @@ union all select 'cap', count(*) from cap
 union all select 'idempotency', count(*) from idempotency
 union all select 'schedule', count(*) from schedule
 union all select 'worker', count(*) from worker
+union all select 'worker_process', count(*) from worker_process
 union all select 'workflow', count(*) from workflow
 union all select 'log_line', count(*) from log_line
 

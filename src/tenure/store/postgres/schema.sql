@@ -105,6 +105,7 @@ create table attempt (
     owner text collate "C" not null,
     granted_at bigint not null,
     timeout_at bigint,
+    session bigint,
     state attempt_state not null,
     lease lease_state not null,
     expires_at bigint not null,
@@ -852,6 +853,20 @@ create table worker (
 );
 CREATE INDEX worker_seen ON worker USING btree (seen_at);
 
+create table worker_process (
+    session bigint not null,
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    boot_id text collate "C" not null,
+    namespaces text collate "C" not null,
+    pid integer not null,
+    start_ticks bigint not null,
+    seen_at bigint not null,
+    constraint worker_process_numbers CHECK (pid >= 1 AND start_ticks >= 0),
+    constraint worker_process_pkey PRIMARY KEY (session)
+);
+CREATE INDEX worker_process_host ON worker_process USING btree (boot_id, namespaces);
+
 create table workflow (
     tenant text collate "C" not null,
     name text collate "C" not null,
@@ -895,6 +910,7 @@ create type attempt_in as (
     owner text,
     granted_at bigint,
     timeout_at bigint,
+    session bigint,
     state text,
     lease text,
     expires_at bigint,

@@ -340,7 +340,7 @@ on conflict (run_id, idx) do update set
 -- name: save_attempt
 -- A heartbeat may have come between: what it wrote (expiry, moment, sequence number, progress) stays.
 insert into attempt values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20
 )
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
@@ -785,6 +785,8 @@ union all
 select 'schedule', count(*) from schedule
 union all
 select 'worker', count(*) from worker
+union all
+select 'worker_process', count(*) from worker_process
 union all
 select 'workflow', count(*) from workflow
 union all

@@ -99,6 +99,7 @@ CREATE TABLE attempt (
     owner text not null,
     granted_at integer not null,
     timeout_at integer,
+    session integer,
     state text not null,
     lease text not null,
     expires_at integer not null,
@@ -881,6 +882,18 @@ CREATE TABLE worker (
     constraint worker_times_in_order check (seen_at >= started_at)
 ) strict, without rowid;
 
+CREATE TABLE worker_process (
+    session integer not null,
+    tenant text not null,
+    name text not null,
+    boot_id text not null,
+    namespaces text not null,
+    pid integer not null check (pid >= 1),
+    start_ticks integer not null check (start_ticks >= 0),
+    seen_at integer not null,
+    primary key (session)
+) strict;
+
 CREATE TABLE workflow (
     tenant text not null,
     name text not null,
@@ -998,3 +1011,5 @@ CREATE INDEX wait_open on wait (run_id, no) where state = 'open';
 CREATE INDEX wait_wake on wait (wake_at) where wake_at is not null;
 
 CREATE INDEX worker_seen on worker (seen_at);
+
+CREATE INDEX worker_process_host on worker_process (boot_id, namespaces);

@@ -222,6 +222,7 @@ create table attempt (
     owner text collate "C" not null,
     granted_at bigint not null,
     timeout_at bigint,
+    session bigint,
     state attempt_state not null,
     lease lease_state not null,
     expires_at bigint not null,

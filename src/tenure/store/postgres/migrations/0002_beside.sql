@@ -47,6 +47,22 @@ create table worker (
 
 create index worker_seen on worker (seen_at);
 
+-- Which process a session of leases is, so that its death can be proven.
+create table worker_process (
+    session bigint not null,
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    boot_id text collate "C" not null,
+    namespaces text collate "C" not null,
+    pid integer not null,
+    start_ticks bigint not null,
+    seen_at bigint not null,
+    primary key (session),
+    constraint worker_process_numbers check (pid >= 1 and start_ticks >= 0)
+);
+
+create index worker_process_host on worker_process (boot_id, namespaces);
+
 create table workflow (
     tenant text collate "C" not null,
     name text collate "C" not null,

@@ -259,6 +259,7 @@ create table attempt (
     owner text not null,
     granted_at integer not null,
     timeout_at integer,
+    session integer,
     state text not null,
     lease text not null,
     expires_at integer not null,

@@ -44,6 +44,21 @@ create table worker (
 
 create index worker_seen on worker (seen_at);
 
+-- Which process a session of leases is, so that its death can be proven.
+create table worker_process (
+    session integer not null,
+    tenant text not null,
+    name text not null,
+    boot_id text not null,
+    namespaces text not null,
+    pid integer not null check (pid >= 1),
+    start_ticks integer not null check (start_ticks >= 0),
+    seen_at integer not null,
+    primary key (session)
+) strict;
+
+create index worker_process_host on worker_process (boot_id, namespaces);
+
 create table workflow (
     tenant text not null,
     name text not null,
