@@ -71,7 +71,7 @@ def a_ready_step(run_id: int, idx: int, **given: Any) -> Step:
 def an_attempt(run_id: int, idx: int, n: int, **given: Any) -> Attempt:
     default: dict[str, Any] = {
         "run_id": run_id, "idx": idx, "n": n, "tenant": "acme", "workflow": "build", "owner": "worker-1",
-        "granted_at": 1000, "timeout_at": None, "state": "running", "lease": "active", "expires_at": 5000,
+        "granted_at": 1000, "timeout_at": None, "session": None, "state": "running", "lease": "active", "expires_at": 5000,
         "beat_at": 1000,
     }  # fmt: skip
     return _of(Attempt, by_default=default, given=given)

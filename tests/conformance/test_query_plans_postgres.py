@@ -42,7 +42,7 @@ FILL = """
         0, 1, 1, r % 20 = 1 and x = 0, 5, null, null, '', false, 0, case when r % 20 > 1 then 5 end,
         case when r % 20 > 1 then 'done' end, null, null, null, null, case when r % 20 = 0 and x = 0 then r end
         from generate_series(1, 4000) r, generate_series(0, 2) x;
-    insert into attempt select r, 0, 1, 't' || r % 5, 'wf' || r % 7, 'o', 1, null,
+    insert into attempt select r, 0, 1, 't' || r % 5, 'wf' || r % 7, 'o', 1, null, null::bigint,
         case when r % 20 = 0 then 'running' else 'succeeded' end, case when r % 20 = 0 then 'active' else 'completed' end,
         r, r, 3, '', '', '', case when r % 20 > 0 then 5 end, null, null from generate_series(1, 4000) r where r % 20 <> 1;
     insert into checkpoint select r, 0, 'c' || x, x, 'done', 1, 1, true, true, '', 5, 1, null, null, null, null
@@ -125,6 +125,8 @@ ARGUMENTS: dict[str, str] = {
     "schedules_of": "'t1', 'a', 20",
     "schedule_named": "'t1', 'a'",
     "workers_seen_since": "500",
+    "worker_processes_at": "'boot', 'pid:[1]'",
+    "leases_of_session": "7, ''",
     "workflows_of": "'t1', 'a', 20",
     "workflows_page": "'t1', '*', 'a', '1', 20",
     "workflow_named": "'t1', 'a'",

@@ -88,7 +88,7 @@ select * from worker_process where boot_id = ?1 and namespaces = ?2 order by ses
 
 -- name: leases_of_session
 -- The live leases of a session, of one tenant or ('') of all, by the index of live leases: nearly never asked for.
-select run_id, idx, n from attempt
+select run_id, idx, n from attempt indexed by attempt_live
 where lease in ('granted', 'active') and session = ?1 and (?2 = '' or tenant = ?2)
 order by run_id, idx
 
