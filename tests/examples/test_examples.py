@@ -10,6 +10,8 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
+ELSEWHERE = {"plain_runner": "tests/server/test_runner_conformance.py"}
+"""Examples that need a server, and where they are run."""
 SHOWN = {
     "hello": r"""
         greeting Ada \.\.\.
@@ -88,7 +90,7 @@ IN_ANY_ORDER = {"approval"}
 
 def test_every_example_is_tested() -> None:
     paths = (path.relative_to(EXAMPLES).with_suffix("") for path in EXAMPLES.rglob("*.py"))
-    assert {path.as_posix() for path in paths} == SHOWN.keys()
+    assert {path.as_posix() for path in paths} == {*SHOWN, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", SHOWN)

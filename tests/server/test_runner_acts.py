@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from examples.plain_runner import Job, NotDone, PlainRunner
 from tenure.declared import load
 from tenure.embedded import Engine
 from tenure.govern.connectors.settings import read_connectors
 from tenure.ids import run_int
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.acting import ALLOW, ASK, DENY, order
-from tests.server.plain_runner import Job, NotDone, PlainRunner
 from tests.server.stage import Site, problem, site
 from tests.server.test_remote_worker import remote_worker
 from tests.server.test_runner import claim, say

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from examples.plain_runner import Canceled, Job, PlainRunner, Refused
 from tenure import ids
 from tenure.clock import us
 from tenure.embedded import Engine
 from tenure.worker import protocol as p
 from tenure.worker import protocol_state as ps
 from tests.server.cutting import cutting
-from tests.server.plain_runner import Canceled, Job, PlainRunner, Refused
 from tests.server.stage import Site, problem, site
 from tests.server.test_runner import claim, say, start
 from tests.worker.stage import until

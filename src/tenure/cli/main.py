@@ -72,6 +72,7 @@ COMMANDS: dict[str, Line] = {
     "lifecycle": Line("lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."),
     "simulate": Line("simulate", "Inside", "Hunt for violations in worlds full of faults."),
     "bench": Line("bench", "Inside", "Measure this machine: the figures next to their floor."),
+    "runner": Line("runner", "Inside", "Try a runner that you have written against the protocol."),
     "completion": Line("completion", "Inside", "Print the completion script of your shell."),
 }
 """A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""

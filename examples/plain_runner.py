@@ -4,12 +4,18 @@
     runner.run_one(work)      # work(job) -> output; job.checkpoint, job.log, job.act, job.upload, job.canceled
 
 It repeats what had no answer with the same numbers, beats from a thread of its own, and stops its own work when the lease's time has
-passed without an answer.
+passed without an answer. It passes the conformance suite:
+
+    tenure runner conformance -- python examples/plain_runner.py
 """
 
+import hashlib
 import http.client
 import json
+import os
 import secrets
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -85,7 +91,7 @@ class PlainRunner:
     def claim(self, wait_s: float = 0, most: int = 1) -> list["Job"]:
         """Take jobs."""
         asked = {
-            "claim_id": secrets.token_hex(8),
+            "claim_id": secrets.token_hex(8),  # the same in every repeat
             "capabilities": self.capabilities,
             "max": most,
             "wait_s": wait_s,
@@ -199,6 +205,11 @@ class Job:
         except Canceled:
             self.say("cancel-ack")
             self.outcome = "canceled"
+        except Stopped:
+            self.outcome = "lost"
+        except Failed as failed:
+            self.say("fail", code=failed.code, message=str(failed), retryable=failed.retryable)
+            self.outcome = "failed"
         except Refused as refused:
             self.outcome = "lost" if self.lost.is_set() else f"refused {refused.code}"
         except Exception as fault:
@@ -218,3 +229,143 @@ class Job:
                 if self.lost.is_set() or time.monotonic() > held_until:
                     self.lost.set()
                     return
+
+
+# --------------------------------------------------------------------------------- what the conformance suite asks for
+
+REFERENCE = "$tenure.artifact"
+INLINE_BYTES_MAX = 256 * 1024
+
+
+class Failed(Exception):
+    """The job fails, with a code of its own."""
+
+    def __init__(self, code: str, message: str, retryable: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+
+
+class Stopped(Exception):
+    """The lease is over: nothing is said any more."""
+
+
+def work_for(job: Job, seconds: float) -> None:
+    """Work that can be stopped at any moment."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if job.lost.is_set():
+            raise Stopped
+        if job.canceled.is_set():
+            raise Canceled
+        time.sleep(0.02)
+
+
+def given(job: Job) -> Any:
+    """The input of a job, wherever it lies."""
+    if isinstance(job.input, dict) and REFERENCE in job.input:
+        return json.loads(job.download(job.input[REFERENCE]))
+    return job.input
+
+
+def kept(job: Job, output: Any) -> Any:
+    """An output as it is sent: one that is too large is uploaded, and a reference sent in its place."""
+    body = json.dumps(output).encode()
+    if len(body) <= INLINE_BYTES_MAX:
+        return output
+    return job.upload(f"sha256:{hashlib.sha256(body).hexdigest()}", body)["reference"]
+
+
+def awaited(job: Job, **what: Any) -> dict[str, Any]:
+    """Open a wait, let go of the lease until it has settled, and then go on from its answer."""
+    opened = job.say("wait", label="asked", **what)
+    known = {wait["no"]: wait for wait in job.state()["waits"]}
+    if (
+        known[opened["wait"]]["state"] == "open"
+        and job.say("suspend", waits=[opened["wait"]])["state"] != "go_on"
+    ):
+        raise Suspended
+    return next(wait for wait in job.state()["waits"] if wait["no"] == opened["wait"])
+
+
+def command(asked: dict[str, Any]) -> Any:
+    """A command of a workflow file."""
+    done = subprocess.run(
+        asked["argv"],
+        env={"PATH": os.environ.get("PATH", ""), **asked.get("env", {})},
+        cwd=asked.get("cwd"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Failed("COMMAND_FAILED", done.stderr[-1000:], True)
+    told = {"exit_code": 0, "stdout": done.stdout.rstrip("\n"), "stderr_tail": done.stderr[-1000:]}
+    if asked.get("output") == "json":
+        told |= {"json": json.loads(done.stdout), "stdout": ""}
+    return told
+
+
+def conformance(job: Job) -> Any:
+    """The tool `conformance`, as docs/runner-protocol.md describes it; and commands."""
+    asked, attempt = given(job), job.lease["attempt"]
+    if job.lease["tool"] == "run":
+        return command(asked)
+    do = asked["do"]
+    if do == "echo":
+        return kept(job, asked.get("value"))
+    if do == "large":
+        return kept(job, "x" * asked["size"])
+    if do == "size":
+        return sum(len(text) for text in asked["texts"])
+    if do == "fail":
+        if attempt <= asked.get("tries", 1_000):
+            raise Failed(asked["code"], asked["message"], asked["retryable"])
+        return {"attempt": attempt, "key": job.lease["idempotency_key"]}
+    if do == "work":
+        work_for(job, asked["seconds"])
+        return {"attempt": attempt}
+    if do == "log":
+        job.log(*asked["lines"])
+        return None
+    if do == "upload":
+        digest = job.upload(asked["name"], asked["text"].encode(), "text/plain")["digest"]
+        return {"digest": digest, "text": job.download(asked["name"]).decode()}
+    if do == "checkpoints":
+        there = {one["name"] for one in job.state()["checkpoints"] if one["state"] == "done"}
+        recorded: list[str] = []
+        for name in asked["names"]:
+            if name not in there:
+                job.checkpoint(name, {"name": name})
+                recorded.append(name)
+            if attempt == 1 and len(recorded) == asked["fail_after"]:
+                raise Failed("FLAKY", "as asked for", True)
+        return {"recorded": recorded}
+    if do == "approval":
+        return {"outcome": awaited(job, approval={"action": asked["action"]})["outcome"]}
+    if do == "event":
+        wait = awaited(job, event={"event": asked["event"], "within_seconds": 600})
+        return {"outcome": wait["outcome"], "payload": wait["result"]}
+    raise Failed("UNKNOWN_WORK", f"there is no work {do!r}", False)
+
+
+def main() -> None:
+    """Serve until somebody ends the process; what it needs to know is in its environment."""
+    runner = PlainRunner(
+        os.environ["TENURE_SERVER"],
+        os.environ["TENURE_KEY"],
+        os.environ["TENURE_CAPABILITIES"].split(),
+        os.environ.get("TENURE_WORKER", "plain-1"),
+    )
+    while True:
+        try:
+            jobs = runner.claim(wait_s=5, most=4)
+        except (Refused, OSError, ValueError) as fault:
+            print(f"no claim: {fault}", file=sys.stderr)
+            continue
+        for job in jobs:
+            threading.Thread(target=job.do, args=(conformance,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""`tenure runner conformance`: a runner of the standard library passes it, and runners that break the protocol do not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.server.runner.conformance import SITUATIONS, Verdict, run_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = [sys.executable, str(ROOT / "examples" / "plain_runner.py")]
+BROKEN = [sys.executable, str(ROOT / "tests" / "server" / "broken_runner.py")]
+PAGE = ROOT / "docs" / "runner-protocol.md"
+
+
+async def played(
+    command: list[str], *only: str, patience: float = 60.0, commands: bool = False
+) -> list[Verdict]:
+    return [one async for one in run_suite(command, only=only, patience=patience, commands=commands)]
+
+
+@pytest.mark.guard_seconds(240)
+async def test_a_runner_of_the_standard_library_passes_every_situation() -> None:
+    verdicts = await played(PLAIN, commands=True)
+    assert [(one.name, one.seen) for one in verdicts if not one.passed] == []
+    assert [one.name for one in verdicts] == [one.name for one in SITUATIONS]
+
+
+@pytest.mark.guard_seconds(120)
+@pytest.mark.parametrize(
+    ("how", "situation", "seen"),
+    [
+        ("deaf", "cancel", "the end of the run (canceled)"),
+        ("deaf", "expiry", "what was said of the lost try afterwards is ['complete']"),
+        ("forgetful", "repeated claim", "had no answer and was not repeated"),
+        ("renumbering", "lost answers", "a repeated `complete` was another message"),
+        ("gone", "claim", "the runner ended with code 3"),
+    ],
+)
+async def test_a_runner_that_breaks_the_protocol_is_noticed(how: str, situation: str, seen: str) -> None:
+    patience = 5.0 if (how, situation) == ("deaf", "cancel") else 60.0
+    (verdict,) = await played([*BROKEN, how], situation, patience=patience)
+    assert not verdict.passed
+    assert seen in verdict.seen, verdict.seen
+
+
+@pytest.mark.guard_seconds(120)
+async def test_what_a_runner_sends_is_looked_at_word_by_word() -> None:
+    claimed, wording = await played([*BROKEN, "sloppy"], "claim", "wording")
+    assert claimed.passed
+    assert "was answered 422 INVALID_INPUT" in wording.seen
+
+
+def test_the_command_prints_a_table_and_ends_with_1_where_something_failed() -> None:
+    tenure = [sys.executable, "-m", "tenure.cli", "runner", "conformance", "--only", "claim"]
+    good = subprocess.run([*tenure, "--", *PLAIN], capture_output=True, text=True, timeout=120, check=False)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "pass  claim" in good.stdout
+    assert "1 of 1 situations passed" in good.stdout
+    bad = subprocess.run(
+        [*tenure, "--json", "--", *BROKEN, "gone"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert bad.returncode == 1
+    (row,) = json.loads(bad.stdout)
+    assert (row["situation"], row["passed"]) == ("claim", False)
+    unknown = subprocess.run(
+        [*tenure[:-1], "nonsense", "--", *PLAIN], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert unknown.returncode == 2
+
+
+def test_the_page_tells_all_that_the_tool_is_asked_to_do() -> None:
+    page = PAGE.read_text().partition("## Testing a runner")[2]
+    source = (ROOT / "src" / "tenure" / "server" / "runner" / "conformance.py").read_text()
+    asked = {part.split('"')[0] for part in source.split('play.begin("')[1:]} | {
+        "fail",
+        "checkpoints",
+        "size",
+    }
+    assert asked
+    for do in asked:
+        assert f"| `{do}` |" in page, do
+    for name in ("TENURE_SERVER", "TENURE_KEY", "TENURE_CAPABILITIES", "TENURE_WORKER"):
+        assert name in page
