@@ -90,6 +90,12 @@ IDEMPOTENCY_LOCK_SECONDS = 300.0
 """Whoever processes a request under a key has it to itself for so long."""
 IDEMPOTENCY_TRIES_MAX = 3
 """How often a request that fails by no fault of its own is tried under its key."""
+DELIVERY_TRIES_MAX = 20
+"""How often a hook's delivery is begun that could not be done; then it is set aside."""
+DELIVERY_CRASHES_MAX = 4
+"""How often one is begun whose process never said what became of it."""
+DELIVERY_PAUSE_SECONDS_MAX = 300.0
+"""Pauses between its tries double up to here."""
 FEED_SECONDS = 86_400.0
 """How long it is kept what happened, for streams that resume and webhooks that were off."""
 FEED_ROWS_MAX = 5_000_000

@@ -7,9 +7,11 @@ import pytest
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.limits import DELIVERY_TRIES_MAX
 from tenure.server.hooks import told
 from tests.server.senders import (
     PR_RULE,
+    REFERENCE,
     SECRET,
     SECRET_NAME,
     GitHub,
@@ -119,7 +121,7 @@ async def test_a_crash_between_the_run_and_its_delivery_makes_no_second_run(
 
         with monkeypatch.context() as broken:
             broken.setattr(deliveries, "settle", dies)
-            broken.setattr(deliveries, "give_back", dies)
+            broken.setattr(deliveries, "put_off", dies)
             answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
             assert answer.status_code == 202
             while not (made := await runs(s)):  # noqa: ASYNC110 - another task's work
@@ -134,7 +136,7 @@ async def test_a_crash_between_the_run_and_its_delivery_makes_no_second_run(
         assert await runs(s) == made
 
 
-async def test_what_cannot_be_done_now_is_given_back_and_done_by_the_next_look(
+async def test_what_cannot_be_done_now_is_put_off_and_done_after_a_pause(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
@@ -147,8 +149,98 @@ async def test_what_cannot_be_done_now_is_given_back_and_done_by_the_next_look(
             busy.setattr(s.engine.orchestrator, "create", full)
             answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
             assert (answer.status_code, answer.json()["status"]) == (202, "received")
+            while "QUEUE_FULL" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
+                await asyncio.sleep(0.01)
+        s.engine.store.shift(us(2))
         await s.service.intake.look()
         assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
+
+
+async def dies_with_it(s: Site, after_seconds: int) -> None:
+    """A process takes up what was left, and dies before it has done anything."""
+    s.engine.store.shift(us(after_seconds))
+    [left] = await s.service.intake.deliveries.left(9)
+    assert await s.service.intake.deliveries.take_over("github", left) is not None
+
+
+async def test_a_delivery_that_ends_its_process_again_and_again_is_set_aside(url: str) -> None:
+    """The try is counted before it begins, so that a crash counts; nobody carries it out any more, until people say so."""
+    async with site(url, hook_answer_seconds=20) as s:
+        github = await ours(s)
+        ping = await github.deliver("ping", pull_request(7))
+        await s.service.intake.stop()
+        await take_only(s, github.hook_id, ping.request.content)
+        for n in (1, 2, 3):
+            await dies_with_it(s, 301 * n)
+        s.engine.store.shift(us(301 * 4))
+        await s.service.intake.look()
+        found = await delivery(s, github.hook_id)
+        assert (found["status"], found["run_id"], found["tries"]) == ("set_aside", None, 5)
+        assert "its process ended again and again" in found["note"]
+        assert await runs(s) == []
+        text = (await (await s.caller(await s.operator_key())).get("/metrics")).text
+        assert "tenure_deliveries_set_aside_total 1.0" in text
+        for name in ("d-1", "d-2"):  # the same again, and the same bytes under another id
+            again = await github.deliver("pull_request", ping.request.content, delivery=name)
+            assert (again.status_code, again.json()["status"]) == (200, "set_aside"), again.text
+        s.engine.store.shift(us(7_200))
+        assert await s.service.intake.look() == 0
+        assert await runs(s) == []
+        operator = await s.as_("admin")
+        replayed = await operator.post(f"/hooks/{github.hook_id}/deliveries/d-1/replay")
+        assert replayed.status_code == 201, replayed.text
+        assert [replayed.json()["run_id"]] == await runs(s)
+
+
+async def test_a_delivery_that_cannot_be_done_again_and_again_is_set_aside(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(url, hook_answer_seconds=20) as s:
+        github = await ours(s)
+        ping = await github.deliver("ping", pull_request(7))
+        await s.service.intake.stop()
+        await take_only(s, github.hook_id, ping.request.content)
+
+        async def full(*_asked: Any) -> Any:
+            raise TenureError("QUEUE_FULL")
+
+        monkeypatch.setattr(s.engine.orchestrator, "create", full)
+        rounds = 0
+        while (found := await delivery(s, github.hook_id))["status"] == "received":
+            rounds += 1
+            s.engine.store.shift(us(301 * rounds))
+            await s.service.intake.look()
+            assert rounds <= DELIVERY_TRIES_MAX
+        assert (found["status"], found["tries"]) == ("set_aside", DELIVERY_TRIES_MAX + 1)
+        assert "20 tries" in found["note"]
+        assert "QUEUE_FULL" in found["note"]
+
+
+@pytest.mark.parametrize(
+    "text", ["size(body.list.map(x, body.list.map(y, body.list))) > 0", "body.list.filter(x, true) == []"]
+)
+async def test_a_rule_that_costs_too_much_fails_its_delivery_and_nothing_else(url: str, text: str) -> None:
+    async with site(url, hook_answer_seconds=20) as s:
+        github = await ours(s, {**PR_RULE, "when": text})
+        told = await github.deliver("pull_request", {"list": ["a"] * 5_000})
+        assert told.json()["status"] == "failed", told.text
+        assert "EXPRESSION_FAILED" in told.json()["note"]
+        assert "too much" in told.json()["note"]
+
+
+async def test_a_rule_that_never_fits_is_refused(url: str) -> None:
+    async with site(url) as s:
+        await register(s)
+        doubled = '["AAAA"]' + ".map(x, x + x + x + x + x + x + x + x + x + x + x + x)" * 8 + ".size() > 0"
+        body = {
+            "kind": "github",
+            "name": "n",
+            "secrets": [REFERENCE],
+            "rules": [{**PR_RULE, "when": doubled}],
+        }
+        refused = await (await s.as_("admin")).post("/hooks", json=body)
+        assert (refused.status_code, problem(refused)) == (422, "INVALID_INPUT")
+        assert "it may take too much" in refused.text
 
 
 @pytest.mark.clause("DCI-16")

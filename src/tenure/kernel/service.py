@@ -190,10 +190,12 @@ class Delivery(Row, gc=False):
     body: bytes
     received_at: int
     status: str = "received"
-    """received, done, ignored (no rule fits), duplicate, failed."""
+    """received, done, ignored (no rule fits), duplicate, failed, set_aside (tried too often; only a replay begins it again)."""
     run_id: int | None = None
     note: str = ""
     replays: int = 0
+    tries: int = 1
+    """How often it was begun to be carried out: counted before, so that a try that ended its process counts."""
 
 
 # ------------------------------------------------------------------------------------------ what goes out

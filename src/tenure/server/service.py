@@ -53,6 +53,10 @@ class Service:
         self.gate = Gate(self.identity, settings, self.load)
         self.intake = Intake(engine, settings, self.identity)
         self.intake.on_taken = self.observer.taken
+        self.metrics.counters["tenure_deliveries_set_aside"] = (
+            "Deliveries of hooks that were tried too often and are left to people",
+            lambda: float(self.intake.set_aside),
+        )
         self.keys = Keys(engine.store)
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)

@@ -5,7 +5,8 @@ Laws:
    without its record, and a record is never completed for a delivery that is not.
 2. Deliveries of one hook are taken down one after another (its row is the lock), so that of two that are the same one is
    the first.
-3. A record's lock is a moment. Whoever finds it passed may take it over; of several one does.
+3. A record's lock is a moment. Whoever finds it passed may take it over; of several one does. The transaction that takes it
+   counts the try, before anything is done.
 4. A change of a hook, and a replay, is one transaction with its line in the tenant's admin chain.
 """
 
@@ -17,10 +18,14 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.model import RunSpec
 from tenure.kernel.service import Delivery, Hook
-from tenure.limits import IDEMPOTENCY_DONE_SECONDS, IDEMPOTENCY_FAILED_SECONDS
+from tenure.limits import (
+    DELIVERY_PAUSE_SECONDS_MAX,
+    IDEMPOTENCY_DONE_SECONDS,
+    IDEMPOTENCY_FAILED_SECONDS,
+)
 from tenure.store.beside import settled
 from tenure.store.identity import Change, told
-from tenure.store.keys import Held, Request, begun, dropped, finished
+from tenure.store.keys import Held, Request, begun, finished, put
 from tenure.store.port import Answer, Query, Store, Transaction
 
 
@@ -36,6 +41,7 @@ class DeliveryLine(msgspec.Struct, gc=False):
     run_id: int | None
     note: str
     replays: int
+    tries: int
 
 
 READS: dict[str, Answer] = {
@@ -57,6 +63,8 @@ WRITES: dict[str, Answer] = {
     "delete_deliveries": DeliveryLine,  # hook_id
     "delete_old_deliveries": DeliveryLine,  # before, limit
     "save_delivery": Delivery,
+    "count_try": Delivery,  # hook_id, id -> if it is still open
+    "note_delivery": Delivery,  # hook_id, id, note -> if it is still open
     "settle_delivery": Delivery,  # hook_id, id, status, run_id, note -> if it was still open
     "settle_repeats": DeliveryLine,  # hook_id, since, note, run_id
     "count_replay": Delivery,  # hook_id, id
@@ -182,6 +190,7 @@ class Deliveries:
                 run_id=None,
                 note=f"a replay of delivery {of.id}",
                 replays=0,
+                tries=1,
             )
             held = yield from begun(request_of(kind, row))
             [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))
@@ -197,10 +206,17 @@ class Deliveries:
         found: list[Delivery] = await self._store.read("deliveries_left", now, limit)
         return found
 
-    async def take_over(self, kind: str, delivery: Delivery) -> Held | None:
-        """Make a delivery that was left one's own (law 3)."""
-        held = await settled(self._store, lambda: begun(request_of(kind, delivery)))
-        return held if isinstance(held, Held) else None
+    async def take_over(self, kind: str, delivery: Delivery) -> Taken | None:
+        """Make a delivery that was left one's own (law 3); None: it is somebody's, or done."""
+
+        def work() -> Transaction[Taken | None]:
+            held = yield from begun(request_of(kind, delivery))
+            if not isinstance(held, Held):
+                return None
+            counted: list[Delivery] = yield Query("count_try", scalars=(delivery.hook_id, delivery.id))
+            return Taken(counted[0], held) if counted else None
+
+        return await settled(self._store, work)
 
     async def settle(
         self,
@@ -214,7 +230,7 @@ class Deliveries:
         response: bytes | None = None,
     ) -> Delivery:
         """A delivery is done with, and so is its record; as it is then. What is settled already stays as it is."""
-        failed = status == "failed"
+        failed = status in ("failed", "set_aside")
         seconds = IDEMPOTENCY_FAILED_SECONDS if failed else request_of(kind, delivery).done_seconds
 
         def work() -> Transaction[Delivery | None]:
@@ -236,11 +252,17 @@ class Deliveries:
 
         return await settled(self._store, work) or delivery
 
-    async def give_back(self, held: Held) -> None:
-        """It could not be done now: let the next look take it up."""
+    async def put_off(self, delivery: Delivery, held: Held, note: str) -> None:
+        """It could not be done now: somebody takes it up after a pause, which doubles with each try."""
+        pause = min(2.0 ** min(delivery.tries - 1, 16), DELIVERY_PAUSE_SECONDS_MAX)
 
         def work() -> Transaction[None]:
-            yield dropped(held)
+            now = (yield Query("now"))[0].now_us
+            until = msgspec.structs.replace(
+                held.record, attempts=1, updated_at=now, lock_expires_at=now + us(pause)
+            )
+            yield put(held.record, until)
+            yield Query("note_delivery", scalars=(delivery.hook_id, delivery.id, note))
 
         await settled(self._store, work)
 
@@ -291,8 +313,9 @@ def _repeated(kind: str, found: Delivery) -> Transaction[Taken]:
         return Taken(found, None)
     if found.status == "failed":
         opened = (found.hook_id, found.id, "received", None, "")
-        [found] = yield Query("settle_delivery", scalars=opened)
-    return Taken(found, held)
+        yield Query("settle_delivery", scalars=opened)
+    [counted] = yield Query("count_try", scalars=(found.hook_id, found.id))
+    return Taken(counted, held)
 
 
 def _original(kind: str, repeat: Delivery) -> Transaction[Delivery]:

@@ -8,6 +8,8 @@ Laws:
 3. The hook says whose run it is: its tenant, its workspace, its owner. What was told only adds people who do not approve it.
 4. Over a tenant's rate runs start later; none is lost (decision 27).
 5. What cannot be done now is done later; what cannot be done at all fails with its reason, and nothing else happens.
+6. A try is counted before it begins. A delivery that was tried too often, or whose process ended too often in the middle of it, is
+   set aside with the reason; only a replay by hand begins it again.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.behind import joined
 from tenure.kernel.service import Delivery, Hook
+from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.hooks.mapping import Fitting, Rule, TriggerRule, fitting
 from tenure.server.hooks.told import Told, github_people, github_trigger, scope_of
@@ -45,6 +48,7 @@ TRIM_SECONDS = 600.0
 TRIM_MAX = 1_000
 POLL_SECONDS = 0.05
 NOTE_CHARS_MAX = 1_000
+SET_ASIDE = "set_aside"
 _MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
 """The key has its run, whatever the rules said when that was made."""
 
@@ -69,7 +73,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     delivery: str = ""
     """Its id; empty where only another request knows it, which is in process under the same key."""
     status: str
-    """received (the work is under way), done, ignored (no rule fits), duplicate or failed."""
+    """received (the work is under way), done, ignored (no rule fits), duplicate, failed or set_aside (tried too often)."""
     run_id: str | None = None
     duplicate: bool = False
     """Whether it was told before, and this is what became of the first."""
@@ -95,6 +99,8 @@ class Intake:
         self._rounds = Rounds("intake", self.look, LOOK_SECONDS, AT_ONCE_MAX)
         self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._trim_at = 0.0
+        self.set_aside = 0
+        """Deliveries that were tried too often, and are left to people."""
         self.on_taken: Callable[[Hook, Taken], None] | None = None
         """Told of every delivery that was taken down or recognised."""
 
@@ -164,20 +170,25 @@ class Intake:
 
     async def _take_up(self, delivery: Delivery) -> None:
         hook = await self.deliveries.hook(delivery.hook_id)
-        held = None if hook is None else await self.deliveries.take_over(hook.kind, delivery)
-        if hook is not None and held is not None:
-            log.info("delivery_taken_up", hook=hook.id, delivery=delivery.id, attempts=held.record.attempts)
-            await self._begin(hook, delivery, held)
+        taken = None if hook is None else await self.deliveries.take_over(hook.kind, delivery)
+        if hook is not None and taken is not None and taken.held is not None:
+            log.info("delivery_taken_up", hook=hook.id, delivery=delivery.id, tries=taken.delivery.tries)
+            await self._begin(hook, taken.delivery, taken.held)
 
     async def _do(self, hook: Hook, delivery: Delivery, held: Held) -> None:
         """The second half of a delivery: carry it out, then say so. May be repeated whole."""
         try:
-            done = await self._carried_out(hook, delivery)
+            done = _exhausted(delivery, held) or await self._carried_out(hook, delivery)
             await self._settle(hook, delivery, held, done)
+            if done.status == SET_ASIDE:
+                self.set_aside += 1
+                log.error("delivery_set_aside", hook=hook.id, delivery=delivery.id, why=done.note)
         except TenureError as refused:  # the store or the queue: later
             log.warning("delivery_put_off", hook=hook.id, delivery=delivery.id, error=refused.code)
             try:
-                await self.deliveries.give_back(held)
+                await self.deliveries.put_off(
+                    delivery, held, plain(f"put off, {refused.code}: {refused.message}")
+                )
             except TenureError as lost:
                 log.warning("delivery_kept", hook=hook.id, delivery=delivery.id, error=lost.code)
 
@@ -266,6 +277,17 @@ class Intake:
             authors = await self._identity.by_github(hook.tenant, github_people(body))
             return hook.owner, joined(*(f"person:{author.id}" for author in authors))
         return hook.owner, ""
+
+
+def _exhausted(delivery: Delivery, held: Held) -> Done | None:
+    """Where a delivery was tried too often, that it is set aside (law 6)."""
+    if held.record.attempts > DELIVERY_CRASHES_MAX:
+        why = "its process ended again and again while it was carried out; look at the hook's rules, then replay it"
+        return Done(SET_ASIDE, None, why)
+    if delivery.tries > DELIVERY_TRIES_MAX:
+        why = f"it could not be done in {DELIVERY_TRIES_MAX} tries; replay it. Last: {delivery.note}"
+        return Done(SET_ASIDE, None, plain(why))
+    return None
 
 
 def _found(hook: Hook, delivery: Delivery) -> tuple[dict[str, Any], Fitting | None]:

@@ -95,10 +95,13 @@ class DeliveryItem(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     received_at: datetime
     status: str
-    """received, done, ignored, duplicate or failed."""
+    """received, done, ignored, duplicate, failed or set_aside (tried too often: replay it)."""
     run_id: str | None
     note: str
+    """Why it is so, or was put off."""
     replays: int
+    tries: int
+    """How often it was begun to be carried out."""
 
 
 class DeliveryView(DeliveryItem, frozen=True, kw_only=True):
@@ -136,6 +139,7 @@ def _item(row: DeliveryLine | Delivery) -> dict[str, Any]:
         "run_id": None if row.run_id is None else run_text(row.run_id),
         "note": row.note,
         "replays": row.replays,
+        "tries": row.tries,
     }
 
 

@@ -14,7 +14,7 @@ select {delivery} from delivery where hook_id = $1 and id = $2
 
 -- name: deliveries_of
 -- Without headers and bodies, which may be large.
-select hook_id, id, event, name, received_at, status, run_id, note, replays
+select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 from delivery where hook_id = $1 and (received_at, id) < ($2, $3)
 order by received_at desc, id desc limit $4
 
@@ -28,9 +28,10 @@ where d.status = 'received' and (r.name is null or r.lock_expires_at is null or 
 order by d.received_at limit $2
 
 -- name: delivery_alike
--- Only what is a run or may become one: what was ignored or failed may be told again.
+-- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed
+-- may be told again.
 select {delivery} from delivery
-where hook_id = $1 and digest = $2 and received_at > $3 and status in ('received', 'done')
+where hook_id = $1 and digest = $2 and received_at > $3 and status in ('received', 'done', 'set_aside')
 order by received_at limit 1
 
 -- name: delivery_akin
@@ -56,7 +57,7 @@ delete from hook where tenant = $1 and id = $2 returning {hook}
 
 -- name: delete_deliveries
 delete from delivery where hook_id = $1
-returning hook_id, id, event, name, received_at, status, run_id, note, replays
+returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: delete_old_deliveries
 -- By the index of each hook's newest.
@@ -65,12 +66,19 @@ delete from delivery where (hook_id, id) in (
     join delivery d on d.hook_id = h.id and d.received_at < $1
     where d.status <> 'received' limit $2
 )
-returning hook_id, id, event, name, received_at, status, run_id, note, replays
+returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: save_delivery
 insert into delivery ({delivery})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bytea, $10::bigint, $11::text, $12::bigint, $13::text, $14::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bytea, $10::bigint, $11::text, $12::bigint, $13::text, $14::bigint, $15::bigint)
 returning {delivery}
+
+-- name: count_try
+-- Before it is carried out, so that a try that ends its process counts.
+update delivery set tries = tries + 1 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
+
+-- name: note_delivery
+update delivery set note = $3 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
 
 -- name: settle_delivery
 -- An open one is closed, and a failed one opened again.
@@ -82,7 +90,7 @@ returning {delivery}
 -- Those that came while the first one was still in process.
 update delivery set run_id = $4
 where hook_id = $1 and received_at >= $2 and status = 'duplicate' and note = $3 and run_id is null
-returning hook_id, id, event, name, received_at, status, run_id, note, replays
+returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: count_replay
 update delivery set replays = replays + 1 where hook_id = $1 and id = $2 returning {delivery}

@@ -232,8 +232,9 @@ create table delivery (
     run_id bigint,
     note text collate "C" not null,
     replays integer not null,
+    tries integer not null,
     constraint delivery_pkey PRIMARY KEY (hook_id, id),
-    constraint delivery_status_known CHECK (status = ANY (ARRAY['received'::text, 'done'::text, 'ignored'::text, 'duplicate'::text, 'failed'::text]))
+    constraint delivery_status_known CHECK (status = ANY (ARRAY['received'::text, 'done'::text, 'ignored'::text, 'duplicate'::text, 'failed'::text, 'set_aside'::text]))
 );
 CREATE INDEX delivery_content ON delivery USING btree (hook_id, digest);
 CREATE INDEX delivery_fingerprint ON delivery USING btree (hook_id, fingerprint) WHERE fingerprint IS NOT NULL;

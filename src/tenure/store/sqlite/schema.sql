@@ -253,8 +253,10 @@ CREATE TABLE delivery (
     run_id integer,
     note text not null,
     replays integer not null,
+    tries integer not null,
     primary key (hook_id, id),
-    constraint delivery_status_known check (status in ('received', 'done', 'ignored', 'duplicate', 'failed'))
+    constraint delivery_status_known
+        check (status in ('received', 'done', 'ignored', 'duplicate', 'failed', 'set_aside'))
 ) strict;
 
 CREATE TABLE event (

@@ -134,8 +134,10 @@ create table delivery (
     run_id integer,
     note text not null,
     replays integer not null,
+    tries integer not null,
     primary key (hook_id, id),
-    constraint delivery_status_known check (status in ('received', 'done', 'ignored', 'duplicate', 'failed'))
+    constraint delivery_status_known
+        check (status in ('received', 'done', 'ignored', 'duplicate', 'failed', 'set_aside'))
 ) strict;
 
 create index delivery_newest on delivery (hook_id, received_at);
