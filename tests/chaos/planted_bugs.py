@@ -15,7 +15,10 @@ from tenure import canonical
 from tenure.govern import signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts
-from tests.chaos import stories_expr, stories_fences, stories_govern
+from tenure.sdk.body import Body
+from tenure.worker.held import Held
+from tenure.worker.station import LocalStation
+from tests.chaos import stories_drain, stories_expr, stories_fences, stories_govern
 from tests.simulation.planted import Change
 
 Story = Callable[[Path], Awaitable[None]]
@@ -54,6 +57,23 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "digests write integers as doubles, so that two amounts beyond 2^53 are one",
         (Change(canonical.number, "str(int(value))", "str(int(float(value)))"),),
         stories_expr.a_key_stands_for_one_amount,
+    ),
+    "drain-begins-steps": PlantedBug(
+        "a worker that was asked to end begins the next step of its run",
+        (
+            Change(
+                Body._carry_out,
+                "if self.line.draining:\n            await self.park()",
+                "if False:\n            await self.park()",
+            ),
+            Change(Held.check_begin, "if self.draining:", "if False:"),
+        ),
+        stories_drain.ends_between_steps,
+    ),
+    "lease-counts-from-its-answer": PlantedBug(
+        "a lease counts from the moment at which its answer was read, however long that lay in the socket",
+        (Change(LocalStation._claim, "lease.asked_at = asked_at", "lease.asked_at = clock.boot_seconds()"),),
+        stories_drain.begins_nothing_after_its_lease,
     ),
 }
 """By name."""

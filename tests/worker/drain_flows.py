@@ -202,3 +202,35 @@ async def wait_as_a_tool(folder: str) -> str:
         await asyncio.sleep(0.02)
     note(folder, "past gate")
     return "done"
+
+
+@tenure.workflow(lease=LEASE)
+async def single_step(folder: str) -> str:
+    """One step."""
+    await mark(folder, "only")
+    return "done"
+
+
+@tenure.workflow(lease="3s")
+async def short_single_step(folder: str, name: str) -> str:
+    """One step, under a lease that a test can wait for."""
+    await mark(folder, name)
+    return name
+
+
+SERIES = 8
+
+
+@tenure.step(idempotent=False)
+async def mark_and_rest(folder: str, text: str) -> None:
+    """A step that takes a moment and may not be repeated."""
+    note(folder, text)
+    await asyncio.sleep(0.3)
+
+
+@tenure.workflow(lease=LEASE)
+async def series(folder: str, name: str) -> str:
+    """Many steps in a row, none of which may be repeated."""
+    for number in range(SERIES):
+        await mark_and_rest(folder, f"{name} step {number}")
+    return name

@@ -1,0 +1,94 @@
+"""Workers that are restarted and stopped as processes: no step is begun twice that need not be. (I57)"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.server.stage import site
+from tests.worker import drain_flows as flows
+from tests.worker.flows import notes
+from tests.worker.process import ROOT, WorkerProcess
+from tests.worker.stage import until, watching
+
+RUNS = 8
+WORKERS = 2
+
+
+@pytest.mark.guard_seconds(240)
+async def test_a_rolling_restart_under_load_repeats_no_step(url: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with watching(url) as engine:
+        runs = [await engine.start(flows.series, folder, f"run {n}") for n in range(RUNS)]
+        workers = [WorkerProcess(url, "tests.worker.drain_flows", slots=4, grace=120) for _ in range(WORKERS)]
+        try:
+            for worker in workers:
+                await until(partial(_more_than, folder, len(notes(folder)) + 2), "work under way", 100)
+                worker.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(worker.wait, 130) == 0, worker.text
+                assert "work_cut" not in worker.text
+                worker.again()
+            for run in runs:
+                await engine.see_end(run.id, seconds=100)
+        finally:
+            for worker in workers:
+                worker.__exit__()
+        assert [text for text, count in Counter(notes(folder)).items() if count > 1] == []
+        assert len(notes(folder)) == RUNS * flows.SERIES
+
+
+def _more_than(folder: str, count: int) -> bool:
+    return len(notes(folder)) > count
+
+
+@contextmanager
+def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A remote worker as a process."""
+    script = (
+        "import sys; from tenure.embedded.running import in_loop; from tenure.embedded.serving import serve_remote;"
+        " in_loop(serve_remote(sys.argv[1], sys.argv[2], 'tests.worker.drain_flows', name=sys.argv[3]))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", script, address, key, name], env=env, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.guard_seconds(120)
+async def test_a_stopped_remote_worker_does_not_begin_what_lay_in_its_socket(
+    url: str, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        key = await s.key("runner")
+
+        with remote(s.address, key, "sleeper") as sleeper:
+            first = await engine.start(flows.short_single_step, folder, "first")
+            await first.result(wait=60)  # it is there, and asks again
+            sleeper.send_signal(signal.SIGSTOP)
+            run = await engine.start(flows.short_single_step, folder, "stale")
+
+            async def granted() -> bool:
+                return (await engine.get(run.id)).status == "running"
+
+            await until(granted, "the answer in its socket")
+            with remote(s.address, key, "other"):
+                await run.result(wait=60)
+            sleeper.send_signal(signal.SIGCONT)
+            last = await engine.start(flows.short_single_step, folder, "last")
+            await last.result(wait=60)
+        assert Counter(notes(folder)) == {"first": 1, "stale": 1, "last": 1}
