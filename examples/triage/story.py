@@ -83,7 +83,7 @@ class Story:
     ) -> None:
         """A person of the tenant, enrolled with a key of their own."""
         identity = Identity(self.engine.store)
-        directory = Directory(identity, "acme", "operator")
+        directory = Directory(identity, "acme", "operator", people="", breaks_glass=True)
         await directory.add_person(name=person.title(), roles=roles, groups=groups, person=person)
         _, made = await enrol(identity, (await directory.invite(person)).code)
         client = httpx.AsyncClient(
@@ -172,7 +172,10 @@ class Story:
 
 async def set_up(story: Story, stack: AsyncExitStack) -> None:
     """The tenant, its people, its policy and its hooks."""
-    await Installation(Identity(story.engine.store), "operator").add_tenant("acme", name="Acme")
+    operator = Installation(Identity(story.engine.store), "operator")
+    await operator.add_tenant("acme", name="Acme")
+    # Only through an app that the operator has registered people link accounts and decide in Slack.
+    await operator.set_slack_app("acme", "T1", ["env:TENURE_SECRET_acme_SIGNING"])
     await story.hire(stack, "olga", "admin", "approver", "viewer", groups=("incidents",))
     for person in ("ada", "bob"):
         await story.hire(stack, person, "approver", "operator", "viewer", groups=("incidents",))

@@ -18,7 +18,7 @@ from tenure.kernel.decide import acts
 from tenure.sdk.body import Body
 from tenure.worker.held import Held
 from tenure.worker.station import LocalStation
-from tests.chaos import stories_drain, stories_expr, stories_fences, stories_govern
+from tests.chaos import stories_drain, stories_duties, stories_expr, stories_fences, stories_govern
 from tests.simulation.planted import Change
 
 Story = Callable[[Path], Awaitable[None]]
@@ -34,6 +34,7 @@ class PlantedBug(NamedTuple):
 
 PLANTED_BUGS: dict[str, PlantedBug] = {
     **{name: PlantedBug(*bug) for name, bug in stories_fences.BUGS.items()},
+    **{name: PlantedBug(*bug) for name, bug in stories_duties.BUGS.items()},
     "outdated-verdict": PlantedBug(
         "a call is intended although a fact that its verdict relied on has changed",
         (Change(acts._still_holds, "if relied is None:", "if True:"),),

@@ -53,7 +53,7 @@ FILL = """
     insert into approval select r, 1, 't' || r % 5, '', 1, 'u', '', 1, r, null, null,
         case when r % 20 = 0 then 'requested' else 'canceled' end, '', null, null, null, '', null, null
         from generate_series(1, 4000) r;
-    insert into inbox select r, 1, 'n', 'e', 's', null, 5, case when r % 20 > 0 then 1 end from generate_series(1, 4000) r;
+    insert into inbox select r, 1, 'n', 'e', 's', null, 5, case when r % 20 > 0 then 1 end, '' from generate_series(1, 4000) r;
     insert into child select r, r + 9000, 0, 'cancel', 1, case when r % 20 = 0 then 'open' else 'done' end, null
         from generate_series(1, 4000) r;
     insert into payload select r, x, '', '' from generate_series(1, 4000) r, generate_series(1, 2) x;
@@ -74,7 +74,7 @@ FILL = """
     insert into cost_line select r, x, 't' || r % 5, 'w', r / 40, 'p', 'm' || x, 'USD', 1, 2, 3, 4
         from generate_series(1, 4000) r, generate_series(1, 2) x;
     insert into governance select 't' || i, 1, null, null, '[]', '{}', 1, 1 from generate_series(1, 4000) i;
-    insert into person select 't' || i % 5, 'p' || i, 'n', '[]', '[]', null, null, null, 1, null
+    insert into person select 't' || i % 5, 'p' || i, 'n', '[]', '[]', null, null, null, 1, null, null, 1, '', ''
         from generate_series(1, 4000) i;
 """
 

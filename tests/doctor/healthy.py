@@ -147,6 +147,18 @@ def conditional(run_id: int = RUN_ID) -> Story:
     return story
 
 
+def fed(run_id: int = RUN_ID) -> Story:
+    """A gate behind an event that somebody sent, and labels that somebody changed."""
+    gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
+    wait = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
+    story = Story(run_id=run_id, profile="agent-runs", plan=[wait, gate])
+    story.label('{"a":"b"}')
+    story.deliver("news", "e-1", b"1")
+    story.approve("gate", by="u_bob")
+    assert story.status == "succeeded"
+    return story
+
+
 def canceled(run_id: int = RUN_ID) -> Story:
     """Canceled while one step was leased, one backed off and one was pending; the holder stopped."""
     story = Story(
@@ -254,7 +266,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied, bereft,
+    retried, backing_off, working, lost, asking, gated, fed, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied, bereft,
 )  # fmt: skip
 
 

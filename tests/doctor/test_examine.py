@@ -106,7 +106,7 @@ async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> N
         ("I51", "update event set actor = 'u_mallory' where seq = 1"),
         ("I50", "delete from run_spec"),
         ("I50", "update run_spec set tenant = 'umbrella'"),
-        ("I50", "insert into inbox values (5, 1, 'x', 'y', '', null, 1, null)"),
+        ("I50", "insert into inbox values (5, 1, 'x', 'y', '', null, 1, null, '')"),
     ],
 )
 async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: str) -> None:

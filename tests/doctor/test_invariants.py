@@ -909,6 +909,22 @@ def one_person_counted_twice(bundle: Bundle) -> None:
     bundle.approvals[0].votes = "u_bob u_bob"
 
 
+@breaks("I59", healthy.fed)
+def decided_by_whose_event_was_taken_before(bundle: Bundle) -> None:
+    rewrite(
+        bundle,
+        "deliver_event",
+        lambda body: next(iter(body["set"]["inbox"].values())).update(senders="u_bob"),
+    )
+
+
+@breaks("I59", healthy.fed)
+def decided_by_who_changed_it_before(bundle: Bundle) -> None:
+    [event] = [one for one in bundle.events if one.kind == "metadata"]
+    event.actor = "u_bob"
+    rechain(bundle)
+
+
 @breaks("I44", healthy.gated)
 def decided_twice(bundle: Bundle) -> None:
     def change(body: Body) -> None:

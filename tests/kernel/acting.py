@@ -17,10 +17,11 @@ from tenure import ids
 from tenure.kernel import actions as a
 from tenure.kernel import commands as c
 from tenure.kernel.actions import ActReply, Proposed, Ruling
+from tenure.kernel.behind import Ties
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import Purse, Receipt, Verdict
 from tenure.kernel.model import Cap
-from tenure.kernel.service import Person
+from tenure.kernel.service import Person, UnconfirmedPerson
 from tenure.kernel.snapshot import Outside
 from tests.kernel.driver import Story, Whole
 
@@ -55,6 +56,10 @@ class _World(Whole):
         outside.holder = next((row for row in story.held if row.name == name), None)
         outside.request, outside.result = story.held_request, story.held_result
         return outside
+
+    def ties(self, tenant: str) -> Ties:
+        del tenant
+        return Ties(UnconfirmedPerson(row.id, row.unconfirmed) for row in self.story.people.values())
 
 
 class ActStory(Story):

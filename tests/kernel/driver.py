@@ -29,6 +29,7 @@ from tenure.clock import us
 from tenure.doctor import Bundle, Violation, check_run
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.behind import Ties
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
@@ -74,6 +75,10 @@ class Whole(Snapshot):
         super().__init__(run_id)
         self.known = _Everything()
         self.facts = Facts()
+
+    def ties(self, tenant: str) -> Ties:
+        del tenant
+        return Ties()
 
 
 class Dice:

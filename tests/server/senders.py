@@ -14,6 +14,7 @@ import apsw
 import asyncpg
 import httpx
 
+from tenure.server.identity.installation import Installation
 from tests.server.stage import Site
 
 SECRET = "It's a Secret to Everybody"
@@ -71,7 +72,18 @@ async def make_hook(
     made = await (await site.as_("admin", tenant=tenant)).post("/hooks", json=body)
     assert made.status_code == 201, made.text
     hook: dict[str, Any] = made.json()
+    if kind == "slack":
+        await register_app(site, tenant=tenant)
     return hook
+
+
+async def register_app(
+    site: Site, team: str = "T1", reference: str = REFERENCE, *, tenant: str = "acme"
+) -> None:
+    """The operator of the installation registers a Slack app for a team."""
+    await Installation(site.identity, "operator:operator").set_slack_app(
+        tenant, team, [reference.replace("acme", tenant)]
+    )
 
 
 class GitHub:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -9,7 +11,11 @@ from tests.server.senders import SECRET, SECRET_NAME, GitHub, Slack, make_hook, 
 from tests.server.stage import Site, problem, site
 from tests.server.test_slack import link
 
-DOCUMENT = {"name": "deploy", "version": "1", "steps": [{"id": "ok", "approval": {"title": "Deploy"}}]}
+DOCUMENT: dict[str, Any] = {
+    "name": "deploy",
+    "version": "1",
+    "steps": [{"id": "ok", "approval": {"title": "Deploy"}}],
+}
 BOTH = ("operator", "approver", "admin", "viewer")
 SCHEDULE = {"workflow": "deploy", "cron": "30 2 * * *"}
 YES = {"decision": "approve"}
@@ -19,8 +25,14 @@ pytestmark = pytest.mark.clause("APR-10")
 async def people(s: Site) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
     """Ada and Bob may do everything, each for themselves; and there is something to approve."""
     ada, bob = await s.person("ada", *BOTH), await s.person("bob", *BOTH)
-    assert (await ada.put("/workflows/deploy", json=DOCUMENT)).status_code == 201
+    await registered(s, DOCUMENT)
     return ada, bob
+
+
+async def registered(s: Site, document: dict[str, Any]) -> None:
+    """A workflow that none of those who approve has registered."""
+    service = await s.as_("operator")
+    assert (await service.put(f"/workflows/{document['name']}", json=document)).status_code == 201
 
 
 async def refused(person: httpx.AsyncClient, run: str) -> None:
@@ -232,7 +244,7 @@ async def test_a_yes_does_not_count_any_more_once_its_giver_stands_behind_the_ru
     document = {**DOCUMENT, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
     async with site(url) as s:
         ada, bob = await people(s)
-        assert (await ada.put("/workflows/two", json=document)).status_code == 201
+        await registered(s, document)
         run = (await (await s.as_("operator")).post("/runs", json={"workflow": "two"})).json()["id"]
         assert (await ada.post(f"/runs/{run}/approve", json=YES)).json()["status"] == "requested"
         assert (await ada.patch(f"/runs/{run}", json={"labels": {"x": "y"}})).status_code == 200
@@ -266,7 +278,7 @@ async def test_only_the_people_of_the_group_decide(url: str, monkeypatch: pytest
     async with site(url) as s:
         ada, bob = await people(s)
         rita = await s.person("rita", groups=["release", "docs"])
-        assert (await ada.put("/workflows/ours", json=document)).status_code == 201
+        await registered(s, document)
         run = (await ada.post("/runs", json={"workflow": "ours"})).json()["id"]
         [approval] = (await bob.get("/approvals")).json()["items"]
         assert approval["group"] == "release"

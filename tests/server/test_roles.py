@@ -9,6 +9,7 @@ import pytest
 
 from tenure.ids import receipt_text, run_int
 from tenure.server.identity.principals import ROLES, new_key
+from tenure.server.identity.roles import ALLOWED
 from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, make_hook, pull_request, register
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.walking import PAGE, body_for, routes, table
@@ -29,6 +30,7 @@ NOTHING = {
     "person_id": "per_nothing",
     "key_id": "nothing00000",
     "tenant_id": "nothing",
+    "team_id": "T0NOTHING",
     "key": "nothing",
     "name": "nothing",
     "version": "999",
@@ -41,6 +43,7 @@ BODIES: dict[str, Any] = {
     "POST /proposals/{proposal_id}/decision": {"decision": "approve"},
     "POST /receipts/{receipt_id}/settle": {"outcome": "done"},
     "PATCH /runs/{run_id}": {"labels": {}},
+    "POST /workflows/{name}/confirm": {"version": "1", "digest": "d"},
 }
 """Bodies of routes whose smallest one would be refused before anything is looked for."""
 
@@ -50,6 +53,7 @@ PERSONAL = {
     "POST /policies/{version}/activate",
     "POST /policies/{version}/withdraw",
     "POST /freezes/thaw",
+    *(route for route in ALLOWED if route.endswith("/confirm") and "/admin/" not in route),
 }
 """Routes that a service has no use for, whatever its role."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from tenure.kernel.behind import check_second
 from tenure.kernel.decide import (
     acts,
     checkpoints,
@@ -240,15 +241,18 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 waits.decide_approval,
-                "if c.approver == approval.requester or c.approver in behind:",
-                "if False:",
+                'check_apart(d, c.approver, behind | {approval.requester}, "decides nothing of it")',
+                "None",
             ),
         ),
         5,
     ),
     "voted-twice": Bug(
         "one person counts twice",
-        (Change(waits.decide_approval, "if c.approve and c.approver in votes:", "if False:"),),
+        (
+            Change(waits.decide_approval, "if c.approve and c.approver in votes:", "if False:"),
+            Change(check_second, "if one is not None:", "if False:"),
+        ),
         26,
     ),
     "event-id": Bug(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+    from tenure.embedded.confirmations import Confirmable, Confirmed
     from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
     from tenure.embedded.undoing import Undone, UndoView
@@ -219,6 +220,19 @@ class Desk(Protocol):
 
     async def newest_evidence(self, *, limit: int = 50) -> list[EvidenceView]:
         """The newest bundles of all runs."""
+        ...
+
+    async def confirm(
+        self,
+        kind: Confirmable,
+        name: str,
+        *,
+        by: str,
+        revision: int | None = None,
+        version: str | None = None,
+        digest: str | None = None,
+    ) -> Confirmed:
+        """Confirm what others have made or changed."""
         ...
 
     async def workflows(self) -> list[WorkflowView]:

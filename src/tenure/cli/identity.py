@@ -1,8 +1,8 @@
 """What `tenure tenants`, `clients`, `people` and `keys` share.
 
 Laws:
-1. Beside a database these commands may do everything: whoever can write it is the installation's operator. Over a server
-   they may do what their key may.
+1. Beside a database these commands may do everything: whoever can write it is the installation's operator. The chain names them
+   `database-owner:uid:N`. Over a server they may do what their key may.
 2. A secret is printed once, alone on stdout, so that it can be piped into a file; what to do with it stands on stderr.
 """
 
@@ -65,7 +65,11 @@ def ask(
         from tenure.cli.offices import OfficeHere
         from tenure.store.identity import Identity
 
-        return call(OfficeHere(Identity(engine.store), tenant, who(by)))
+        people = who(None)  # whatever name is given: this account has the database
+        office = OfficeHere(
+            Identity(engine.store), tenant, database_owner(by), people=people, breaks_glass=True
+        )
+        return call(office)
 
     def there(to: Transport) -> Awaitable[T]:
         from tenure.cli.offices import OfficeThere
@@ -73,6 +77,13 @@ def ask(
         return call(OfficeThere(to))
 
     return asked(db, here, there, make=make)
+
+
+def database_owner(by: str | None) -> str:
+    """How the chain names whoever has the database."""
+    from tenure.store.confirmations import DATABASE_OWNER
+
+    return f"{DATABASE_OWNER}:{who(by)}"
 
 
 def ask_installation(
@@ -87,7 +98,7 @@ def ask_installation(
     def here(engine: Engine) -> Awaitable[T]:
         from tenure.cli.offices import InstallationHere
 
-        return call(InstallationHere(engine, who(by)))
+        return call(InstallationHere(engine, database_owner(by)))
 
     def there(to: Transport) -> Awaitable[T]:
         from tenure.cli.offices import InstallationThere
@@ -97,23 +108,23 @@ def ask_installation(
     return asked(db, here, there, make=make)
 
 
-def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView]:
-    """Exchange an enrolment code: whose it was, and the key."""
+def enrol_here(db: str | None, code: str) -> tuple[str, NewKeyView, list[str]]:
+    """Exchange an enrolment code: whose it was, the key, and who counts as one with that person yet."""
 
-    async def here(engine: Engine) -> tuple[str, NewKeyView]:
+    async def here(engine: Engine) -> tuple[str, NewKeyView, list[str]]:
         from tenure.server.identity.installation import enrol
         from tenure.store.identity import Identity
 
         person, key = await enrol(Identity(engine.store), code)
-        return person.id, key
+        return person.id, key, person.unconfirmed.split()
 
-    async def there(to: Transport) -> tuple[str, NewKeyView]:
+    async def there(to: Transport) -> tuple[str, NewKeyView, list[str]]:
         import msgspec
 
         from tenure.server.identity.views import NewKeyView
 
         made = await to.send("POST", "/enrolments", dict[str, Any], {"code": code})
-        return str(made["person"]), msgspec.convert(made["key"], NewKeyView)
+        return str(made["person"]), msgspec.convert(made["key"], NewKeyView), made["unconfirmed"]
 
     return asked(db, here, there)
 

@@ -59,6 +59,9 @@ COMMANDS: dict[str, Line] = {
     "people": Line("people", "People and keys", "Who asks a server and decides; their one-time codes."),
     "clients": Line("clients", "People and keys", "Programs that ask a server."),
     "keys": Line("keys", "People and keys", "Make, rotate and revoke credentials."),
+    "confirm": Line(
+        "confirm", "People and keys", "Confirm, as a second person, what somebody made or changed."
+    ),
     # Prove what happened.
     "evidence": Line("evidence", "Evidence", "What was sealed of runs, and files of it to take out."),
     "verify": Line("verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."),

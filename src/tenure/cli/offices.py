@@ -6,7 +6,7 @@ server asks for the key of an admin of the tenant, or of the installation's oper
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +28,7 @@ from tenure.server.identity.views import (
     KeyView,
     NewKeyView,
     PersonView,
+    SlackAppView,
     TenantView,
     audit_line,
     client_view,
@@ -250,6 +251,19 @@ class InstallationThere:
             place[name or "tenant"] = dict(zip(LIMITS, _limits(cap), strict=True))
         path = f"{_at('/admin/tenants', tenant)}/caps"
         return _listed(tenant, await self._to.send("PUT", path, dict[str, Any], body))
+
+    async def slack_apps(self, tenant: str) -> list[SlackAppView]:
+        """The Slack apps of a tenant, by team."""
+        return await self._to.get(f"{_at('/admin/tenants', tenant)}/slack-apps", list[SlackAppView])
+
+    async def set_slack_app(self, tenant: str, team: str, secrets: Sequence[str]) -> SlackAppView:
+        """Register the Slack app of a team."""
+        path = _at(f"{_at('/admin/tenants', tenant)}/slack-apps", team)
+        return await self._to.send("PUT", path, SlackAppView, {"secrets": list(secrets)})
+
+    async def drop_slack_app(self, tenant: str, team: str) -> None:
+        """Remove it."""
+        await self._to.ask("DELETE", _at(f"{_at('/admin/tenants', tenant)}/slack-apps", team))
 
     async def audit(self, tenant: str) -> tuple[list[AuditLine], list[str]]:
         """The newest lines: the installation's own by the operator's key, a tenant's by its admin's. Whether the chain is

@@ -116,8 +116,13 @@ def redeem(db: Db = None, as_json: AsJson = False) -> None:
         code = typer.prompt("Enrolment code", hide_input=True, err=True)
     else:
         code = sys.stdin.readline()
-    person, key = enrol_here(db, code.strip())
+    person, key, unconfirmed = enrol_here(db, code.strip())
     told = f"This is the key of {person}, shown now and never again. Keep it where only you can read it:"
+    if unconfirmed:
+        told += (
+            f" (Until a second administrator confirms that it was you who enrolled, {', '.join(unconfirmed)} and you count as one:"
+            " neither approves what the other has a hand in.)"
+        )
     show_secret(key, key.key, as_json, told)
 
 
@@ -125,7 +130,12 @@ def redeem(db: Db = None, as_json: AsJson = False) -> None:
 def list_people(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the people of a tenant, newest first."""
     found = ask(db, tenant, None, lambda d: d.people())
-    show_list(found, "people", ("id", "name", "roles", "groups", "slack", "github", "closed_at"), as_json)
+    show_list(
+        found,
+        "people",
+        ("id", "name", "roles", "groups", "slack", "github", "unconfirmed", "closed_at"),
+        as_json,
+    )
 
 
 @_app.command()

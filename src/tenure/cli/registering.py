@@ -52,14 +52,16 @@ async def put(
 ) -> RegisteredWorkflow:
     """Register one version of a workflow for a tenant (the engine's); WORKFLOW_CHANGED where that version is something
     else."""
+    from tenure.cli.session import who
     from tenure.embedded.describing import described
 
     about = described(workflow)
     definition = msgspec.json.encode(about, order="sorted")
     digest = about.get("digest") or hashlib.sha256(canonical(msgspec.to_builtins(about))).hexdigest()
     return await engine.store.put_workflow(
-        tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest
-    )
+        tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest,
+        registered_by=who(None),
+    )  # fmt: skip
 
 
 async def put_all(engine: Engine, workflows: Iterable[Workflow[..., Any] | Declared]) -> list[str]:

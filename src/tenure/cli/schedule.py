@@ -171,6 +171,7 @@ def create(
             labels=pairs(label),
             paused=paused,
             owner=who(by),
+            by=who(by),
         ),
         changes=True,
         make=True,
@@ -225,6 +226,7 @@ def show(name: _Name, db: Db = None, tenant: Tenant = "default", as_json: AsJson
         "owner": s.owner,
         "made": when(s.created_at),
         "changed": f"{when(s.updated_at)} (revision {s.revision})",
+        "unconfirmed": " ".join(s.unconfirmed) or "nothing",
     }
     for word, value in lines.items():
         out().print(shown(f"{word + ':':<15}{value}"), soft_wrap=True)
@@ -239,7 +241,7 @@ def pause(name: _Name, db: Db = None, tenant: Tenant = "default", as_json: AsJso
 @_app.command()
 def unpause(name: _Name, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """Go on with the next slot; those that passed meanwhile are not caught up."""
-    _tell(_ask(db, tenant, lambda schedules: schedules.unpause(name), changes=True), as_json)
+    _tell(_ask(db, tenant, lambda schedules: schedules.unpause(name, by=who(None)), changes=True), as_json)
 
 
 @_app.command()

@@ -16,6 +16,7 @@ from tenure.errors import TenureError
 if TYPE_CHECKING:
     from tenure.cli.desk import Desk
     from tenure.embedded import RunView
+    from tenure.embedded.looking import Delivered
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +57,11 @@ def cancel_step(
     as_json: AsJson = False,
 ) -> None:
     """Cancel one step of a run. A required step that is canceled fails its run."""
-    state = ask(db, tenant, lambda e: e.cancel_step(run, name, actor=who(by)), changes=True)
+
+    async def call(desk: Desk) -> str:
+        return await desk.cancel_step(run, name, actor=await asking(desk, db, run, by))
+
+    state = ask(db, tenant, call, changes=True)
     _said(as_json, run, {"step": name, "state": state}, f"step {name} of {run} is {state}")
 
 
@@ -149,7 +154,11 @@ def revoke(
     A worker that is gone needs nothing: its lease expires. The try counts; when it was the last, the step fails. What the
     worker still says is refused, but what it does outside goes on until it hears of that: look before you do it twice.
     """
-    state = ask(db, tenant, lambda e: e.revoke(run, step, actor=who(by)), changes=True)
+
+    async def call(desk: Desk) -> str:
+        return await desk.revoke(run, step, actor=await asking(desk, db, run, by))
+
+    state = ask(db, tenant, call, changes=True)
     taken = "the step" if step is None else f"step {step}"
     _said(as_json, run, {"step": step, "state": state}, f"{taken} of {run} is {state}")
 
@@ -236,19 +245,19 @@ def signal(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver an event to a run; one that nobody waits for yet is kept.
+    """Deliver an event to a run; one that nobody waits for yet is kept. Whoever sends what a run takes stands behind it.
 
     Example: tenure signal run_2026-02-14_080000_abc123 payment --data '{"amount": 12}'
     """
     if not event:
         raise TenureError("INVALID_INPUT", "an event has a name")
     value = json_value(data, "--data")
-    told = ask(
-        db,
-        tenant,
-        lambda e: e.signal(run, event, value, event_id=event_id, source=source, actor=who(by)),
-        changes=True,
-    )
+
+    async def call(desk: Desk) -> Delivered:
+        actor = await asking(desk, db, run, by)
+        return await desk.signal(run, event, value, event_id=event_id, source=source, actor=actor)
+
+    told = ask(db, tenant, call, changes=True)
     text = "taken" if told.taken else "kept until somebody waits for it"
     if told.again:
         text = f"already delivered: {text}"

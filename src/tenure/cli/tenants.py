@@ -129,6 +129,55 @@ def caps(
     _show_caps(found, as_json)
 
 
+@_app.command("slack-app")
+def slack_app(
+    tenant: _Tenant,
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Slack's id of the team, like T0123456789.")],
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            metavar="REFERENCE",
+            help="Where its signing secret is read: env:NAME or file:/PATH; during a rotation two, the newest first.",
+        ),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Nobody decides through it any more.")] = False,
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register the Slack app of a team: only through it people link accounts and decide in Slack."""
+    from tenure.secrets import FORM, is_reference
+
+    if remove == bool(secrets):
+        raise typer.BadParameter("say its --secret, or --remove")
+    if remove:
+        ask_installation(db, by, lambda i: i.drop_slack_app(tenant, team))
+        _say({"tenant": tenant, "team": team, "removed": True}, f"{team} is removed", as_json)
+        return
+    given = secrets or []
+    if not all(is_reference(one) for one in given):
+        raise typer.BadParameter(FORM, param_hint="--secret")
+    made = ask_installation(db, by, lambda i: i.set_slack_app(tenant, team, given))
+    _say(made, f"{team} is registered for {tenant}", as_json)
+
+
+@_app.command("slack-apps")
+def slack_apps(tenant: _Tenant, db: Db = None, as_json: AsJson = False) -> None:
+    """List the Slack apps through which a tenant's people decide."""
+    found = ask_installation(db, None, lambda i: i.slack_apps(tenant))
+    if as_json:
+        print_json(found)
+        return
+    made = table("team", "secrets", "registered by", "at (UTC)")
+    for one in found:
+        secrets = ", ".join(one.secrets)
+        made.add_row(
+            one.team, shown(secrets), shown(one.registered_by), f"{one.registered_at:%Y-%m-%d %H:%M}"
+        )
+    out().print(made if found else "no Slack apps")
+
+
 @_app.command()
 def audit(
     tenant: Annotated[
@@ -154,6 +203,13 @@ def audit(
         err().print(shown(problem), soft_wrap=True)
     if broken:
         raise typer.Exit(1)
+
+
+def _say(made: Any, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(made)
+    else:
+        out().print(shown(text))
 
 
 def _told(made: Any, word: str, as_json: bool) -> None:

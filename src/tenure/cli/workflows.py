@@ -106,7 +106,8 @@ def show(
         "inputs": ", ".join(_inputs(about)),
         "steps": ", ".join(f"{step['id']} ({step['kind']})" for step in about.get("steps", ())),
         "digest": chosen.digest,
-        "registered": when(chosen.registered_at),
+        "registered": f"{when(chosen.registered_at)} by {chosen.registered_by or 'nobody known'}",
+        "unconfirmed": " ".join(chosen.unconfirmed),
     }
     for word, value in lines.items():
         if value:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tenure.client.confirmations import RemoteConfirmations
 from tenure.client.costs import RemoteCosts
 from tenure.client.evidence import RemoteEvidence
 from tenure.client.receipts import RemoteReceipts
@@ -41,7 +42,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class Client(RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
+class Client(RemoteConfirmations, RemoteCosts, RemoteEvidence, RemoteReceipts, RemoteUndoing):
     """See the laws above. An async context manager."""
 
     def __init__(

@@ -29,11 +29,12 @@ class RemoteSchedules:
         *,
         plan: Any = None,
         owner: str | None = None,
+        by: str | None = None,
         labels: Mapping[str, str] | None = None,
         **options: Any,
     ) -> ScheduleView:
         """Make a schedule of a workflow that is registered there; the options are those of POST /schedules."""
-        del owner  # whoever owns the key
+        del owner, by  # whoever owns the key
         if plan is not None:
             raise TenureError("INVALID_INPUT", "a server's schedules start registered workflows, not plans")
         called = workflow if isinstance(workflow, str) else workflow.name
@@ -53,8 +54,9 @@ class RemoteSchedules:
         """Start nothing until it is unpaused."""
         return await self._to.send("POST", f"{_path(name)}/pause", ScheduleView)
 
-    async def unpause(self, name: str) -> ScheduleView:
+    async def unpause(self, name: str, *, by: str | None = None) -> ScheduleView:
         """Go on with the next slot from now."""
+        del by  # whoever owns the key
         return await self._to.send("POST", f"{_path(name)}/unpause", ScheduleView)
 
     async def trigger(self, name: str, *, actor: str | None = None) -> str:

@@ -1,4 +1,5 @@
-"""Approvals: I42 to I45, as far as they bind by themselves (what policies ask for comes later); steps that are not done: I61."""
+"""Approvals: I42 to I45, as far as they bind by themselves (what policies ask for comes later), and who may not decide them (I59); steps
+that are not done: I61."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from collections.abc import Iterator
 from tenure.doctor.states import step_row
 from tenure.doctor.table import Finding, checks
 from tenure.doctor.view import View
+from tenure.kernel.behind import MORE
 from tenure.kernel.machines import LEASED_STEP
 from tenure.kernel.model import CONDITION_FALSE, QUESTIONS, Approval
 
 GATES = ("approval", "wait")
+
+_BY_HAND = frozenset({"create", "metadata", "end_wait", "cancel_step", "revoke"})
+"""Events by which a user causes or changes a run."""
 
 
 def _row(approval: Approval) -> str:
@@ -79,6 +84,40 @@ def approvers_are_others(view: View) -> Iterator[Finding]:
             yield _row(approval), f"was asked for and decided by {approval.requester}"
         if len(set(votes)) != len(votes):
             yield _row(approval), f"counts somebody twice: {approval.votes!r}"
+
+
+@checks("I59")
+def deciders_had_no_hand_in_it(view: View) -> Iterator[Finding]:
+    """Whoever caused, changed or fed the run stands behind it from then on, and has decided nothing that was asked later."""
+    approvals = {str(wait.no) for wait in view.bundle.waits if wait.kind == "approval"}
+    behind: set[str] = set()
+    hands: set[str] = set()
+    senders: dict[str, set[str]] = {}
+    asked: dict[str, frozenset[str]] = {}
+    for event, body in view.bodies:
+        changes = body.get("set", {})
+        for name in ("requester", "behind"):
+            behind |= set(changes.get("run_spec", {}).get("", {}).get(name, "").split())
+        new = {event.actor} if event.kind in _BY_HAND and event.initiator == "user" else set()
+        for no, columns in changes.get("inbox", {}).items():
+            senders.setdefault(no, set()).update(columns.get("senders", "").split())
+            new |= senders[no] if columns.get("wait_no") is not None else set()
+        if MORE not in behind:
+            for one in sorted(new - behind):
+                yield (
+                    f"event {event.seq}",
+                    f"{one} had a hand in the run ({event.kind}) and does not stand behind it",
+                )
+        hands |= new
+        for no in changes.get("approval", {}).keys() & approvals:
+            if "requested_at" in changes["approval"][no]:
+                asked[no] = frozenset(hands)
+        for told in body.get("context", {}).get("approval", ()):
+            if told.get("decided_by") in asked.get(str(told.get("no")), ()):
+                yield (
+                    f"approval {told['no']}",
+                    f"{told['decided_by']} had a hand in the run before it was asked",
+                )
 
 
 @checks("I44")

@@ -42,16 +42,20 @@ class ByHand:
         )
         await engine.orchestrator.send(command)
 
-    async def revoke(self, run_id: str, step: str | None = None, *, actor: str | None = None) -> str:
+    async def revoke(
+        self, run_id: str, step: str | None = None, *, actor: str | None = None, behind: str = ""
+    ) -> str:
         """Take a step from the worker that has it; the state that led to. What that worker still says does not count.
 
-        The step is given out again while tries are left: this one counts. `step` is needed where several are worked on.
+        The step is given out again while tries are left: this one counts. `step` is needed where several are worked on. Whoever
+        does that stands behind the run.
         """
         engine, number = self._here, ids.run_int(run_id)
         held = await self._held(number, step)
         command = c.RevokeLease(
-            run_id=number, tenant=engine.tenant, context=engine.context(actor), idx=held.idx, n=held.n
-        )
+            run_id=number, tenant=engine.tenant, context=engine.context(actor), idx=held.idx, n=held.n,
+            behind=behind,
+        )  # fmt: skip
         answer = await engine.orchestrator.send(command)
         for worker in engine.local:
             worker.hurry(number)

@@ -25,6 +25,7 @@ from tenure.clock import us
 from tenure.config import choose_database
 from tenure.declared.resolution import StepResolver
 from tenure.embedded.by_hand import ByHand
+from tenure.embedded.confirmations import LocalConfirmations
 from tenure.embedded.costs import Costs
 from tenure.embedded.evidence import Proving, sealed
 from tenure.embedded.flows import POLL_SECONDS_HERE, POLL_SECONDS_MAX, POLL_SECONDS_MIN, Ends, Flows
@@ -77,7 +78,7 @@ SETTLE_ROUNDS_MAX = 100
 """How often `settle` looks for what was owed meanwhile."""
 
 
-class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing):
+class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Costs, Proving, Undoing):
     """See the laws above. An async context manager; `url` is `sqlite:PATH`, a path, or a postgresql:// DSN."""
 
     def __init__(
@@ -382,9 +383,9 @@ class Engine(Looking, Flows, OnceMore, ByHand, Receipts, Costs, Proving, Undoing
         self._hurry(run_id)
         return str(answer["status"])
 
-    async def cancel_step(self, run_id: str, name: str, *, actor: str | None = None) -> str:
+    async def cancel_step(self, run_id: str, name: str, *, actor: str | None = None, behind: str = "") -> str:
         """Cancel one step; the state it led to."""
-        answer = await self._send(c.CancelStep(**self._to(run_id, actor), name=name))
+        answer = await self._send(c.CancelStep(**self._to(run_id, actor), name=name, behind=behind))
         self._hurry(run_id)
         return str(answer["state"])
 

@@ -55,6 +55,10 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     digest: str
     registered_at: datetime
+    registered_by: str
+    """Whose credential, or which local account, has registered it."""
+    unconfirmed: list[str]
+    """The people who stand behind it, until a second person confirms it."""
     definition: Any
     """Of a declared one its document; of code what is known of it."""
 
@@ -91,6 +95,8 @@ def workflow_view(row: RegisteredWorkflow) -> WorkflowView:
         kind=row.kind,
         digest=row.digest,
         registered_at=moment(row.registered_at),
+        registered_by=row.registered_by,
+        unconfirmed=row.unconfirmed.split(),
         definition=decoded(row.definition.encode()),
     )
 
@@ -148,8 +154,10 @@ class Looking:
         event_id: str | None = None,
         source: str = "",
         actor: str | None = None,
+        behind: str = "",
     ) -> Delivered:
-        """Deliver an event, and say what became of it and what else the run waits for."""
+        """Deliver an event, and say what became of it and what else the run waits for. Whoever sends it, and everybody in `behind`
+        (`id id`), stands behind the run once it takes the event."""
         engine, number = self._engine, ids.run_int(run_id)
         await engine.views.row(number)  # nothing is kept for a run that is not there
         command = c.DeliverEvent(
@@ -160,6 +168,7 @@ class Looking:
             event_id=event_id or f"evt:{secrets.token_hex(8)}",
             source=source,
             payload=await engine.kept(payload(data, aside=True), run_id),
+            behind=behind,
         )
         answer = await engine.orchestrator.send(command)
         waits: list[Wait] = await engine.store.read("waits_of", number)

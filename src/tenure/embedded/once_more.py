@@ -32,15 +32,15 @@ class OnceMore:
 
     async def resumption(
         self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
-        repeat: Collection[str] = (), requester: str | None = None,
+        repeat: Collection[str] = (), behind: str = "",
     ) -> c.CreateRun | None:  # fmt: skip
         """The run that goes on with a finished one, to be made; None: it was waiting, and its wait has been ended, which
-        `requester` wanted where that is not whoever does it."""
+        everybody in `behind` (`id id`) wanted besides whoever does it."""
         run = await self._whole.views.row(ids.run_int(run_id))
         if run.status not in CLOSED_RUN:
             whole = self._whole
             context = whole.context(actor)
-            command = c.EndWait(run_id=run.id, tenant=whole.tenant, context=context, requester=requester)
+            command = c.EndWait(run_id=run.id, tenant=whole.tenant, context=context, behind=behind)
             await whole.orchestrator.send(command)
             return None
         told = {

@@ -25,6 +25,7 @@ from tenure.declared import Declared
 from tenure.embedded.plan import PlanLike, make_plan, payload
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
+from tenure.kernel.behind import joined
 from tenure.kernel.beside import CATCH_UP, Schedule
 from tenure.kernel.commands import Context, StepSpec
 from tenure.kernel.cron import parse
@@ -71,6 +72,8 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     revision: int
+    unconfirmed: list[str]
+    """Who has made or changed it since a second person confirmed it: they stand behind its runs."""
 
 
 _Views = list[ScheduleView]
@@ -101,13 +104,15 @@ class Schedules:
         labels: Mapping[str, str] | None = None,
         paused: bool = False,
         owner: str | None = None,
+        by: str | None = None,
     ) -> ScheduleView:
         """Make a schedule: runs of `workflow` at the slots of `cron` in a time zone.
 
         `workflow` is a workflow in Python, one from a file (its plan is made now, with this input), or the name of
         one that is imported; with a `plan` of steps it is just a name, and `version` its version. `catch_up` says what
         becomes of slots that pass while no scheduler runs: `skip`, `last`, or `all` (the newest `catch_up_max`). With
-        `pass_slot`, the input (an object) gets the slot's moment under `slot`.
+        `pass_slot`, the input (an object) gets the slot's moment under `slot`. `by` are the people who make it, as `id id` (else
+        the engine's actor): they stand behind its runs until a second person confirms it.
         """
         engine = self._engine
         made = Schedule(
@@ -122,16 +127,19 @@ class Schedules:
             owner=owner or engine.actor,
             labels=_labels_text(labels),
             paused=paused,
+            unconfirmed=joined(by or engine.actor),
         )
         put = await self._put(made)
         if put is None:
             raise TenureError("SCHEDULE_EXISTS", f"there is a schedule {name!r} already")
         return _view(put)
 
-    async def edit(self, name: str, *, revision: int | None = None, **changes: Any) -> ScheduleView:
+    async def edit(
+        self, name: str, *, revision: int | None = None, by: str | None = None, **changes: Any
+    ) -> ScheduleView:
         """Change some of what `create` was given, by the same words; the rest stays. What its runs are is given as a
         whole: `workflow` with its `input`, `plan`, `profile`, `version` and `pass_slot`. With a `revision`, only the
-        text that has it is changed."""
+        text that has it is changed. `by` are the people who change it, as of `create`."""
         old = await self._row(name)
         if revision not in (None, old.revision):
             raise TenureError("SCHEDULE_CHANGED", f"schedule {name!r} has revision {old.revision} by now")
@@ -143,7 +151,7 @@ class Schedules:
             if "workflow" not in whole:
                 raise _invalid([Detail(min(whole), "is changed together with `workflow`; give that too")])
             values |= _runs(**({"input": None, "plan": None, "profile": None} | whole))
-        return await self._change(old, **values)
+        return await self._change(old, unconfirmed=self._editors(old, by), **values)
 
     async def list(self) -> _Views:
         """All schedules, by name."""
@@ -163,17 +171,20 @@ class Schedules:
         old = await self._row(name)
         return _view(old) if old.paused else await self._change(old, paused=True)
 
-    async def unpause(self, name: str) -> ScheduleView:
-        """Go on with the next slot from now; what passed meanwhile is not caught up."""
+    async def unpause(self, name: str, *, by: str | None = None) -> ScheduleView:
+        """Go on with the next slot from now; what passed meanwhile is not caught up. Whoever does that (`by`, as of `create`) causes
+        its runs, and so stands behind them."""
         old = await self._row(name)
-        return await self._change(old, paused=False) if old.paused else _view(old)
+        if not old.paused:
+            return _view(old)
+        return await self._change(old, paused=False, unconfirmed=self._editors(old, by))
 
     async def trigger(
         self, name: str, *, actor: str | None = None, mark: str | None = None, at_us: int | None = None,
-        requester: str | None = None,
+        requester: str | None = None, behind: str = "",
     ) -> str:  # fmt: skip
         """Start a run now, beside the slots and also while it is paused; its id. It is asked for by `requester`, else by the
-        schedule's owner. Who may have to ask twice says by which `mark`, and since when: the same again is the same run."""
+        schedule's owner; everybody in `behind` (`id id`) stands behind it too. Who may have to ask twice says by which `mark`, and since when: the same again is the same run."""
         engine = self._engine
         now: int = (await engine.store.read("now"))[0].now_us if at_us is None else at_us
         mark = mark or secrets.token_hex(6)
@@ -184,8 +195,9 @@ class Schedules:
             suffix=f":{mark}",
             context=Context(actor or engine.actor, "user", f"trigger:{mark}"),
         )
-        if requester is not None:  # the owner, who else has asked for it, stands behind it all the same
-            asked = msgspec.structs.replace(asked, requester=requester, behind=asked.requester or "")
+        # The owner, who else has asked for it, stands behind it all the same.
+        everybody = joined(asked.requester, asked.behind, behind)
+        asked = msgspec.structs.replace(asked, requester=requester or asked.requester, behind=everybody)
         return ids.run_text((await engine.orchestrator.create(asked)).run_id)
 
     async def delete(self, name: str) -> None:
@@ -201,6 +213,9 @@ class Schedules:
         return [moment(at) for at in parse(row.cron, row.zone).next(now, min(count, SLOTS_SHOWN_MAX))]
 
     # --------------------------------------------------------------------------------------------- inside
+
+    def _editors(self, old: Schedule, by: str | None) -> str:
+        return joined(old.unconfirmed, by or self._engine.actor)
 
     async def _read(self, query: str, *scalars: Any) -> _Rows:
         rows: _Rows = await self._engine.store.read(query, self._engine.tenant, *scalars)
@@ -350,4 +365,5 @@ def _view(s: Schedule) -> ScheduleView:
         created_at=moment(s.created_at),
         updated_at=moment(s.updated_at),
         revision=s.revision,
+        unconfirmed=s.unconfirmed.split(),
     )

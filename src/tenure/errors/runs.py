@@ -152,7 +152,16 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "APPROVAL_NOT_GIVEN": spec(409, "There is no yes of this person to be taken back.", "Nothing to do."),
     "APPROVAL_REJECTED": spec(409, "A person said no.", "Change what is proposed and ask again."),
-    "APPROVER_IS_REQUESTER": spec(403, "Whoever asks does not approve.", "Ask somebody else."),
+    "APPROVER_IS_REQUESTER": spec(
+        403,
+        "Whoever caused, changed or fed a run does not approve what it does, nor does anybody who counts as one with them.",
+        "Ask somebody else: docs/separation-of-duties.md says who stands behind a run, and how an edit is confirmed.",
+    ),
+    "TOO_MANY_BEHIND": spec(
+        409,
+        "So many people have caused, changed or fed this run that nobody can be told to be a second person to them.",
+        "Reject it or cancel it, and start a new run that fewer people have a hand in.",
+    ),
     "APPROVER_COUNTED": spec(
         409,
         "This person has said yes already, and counts once.",

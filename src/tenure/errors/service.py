@@ -113,6 +113,14 @@ CODES: dict[str, ErrorSpec] = {
         "Look at it again, then repeat what still makes sense.",
         retryable=True,
     ),
+    "SLACK_APP_NOT_REGISTERED": spec(
+        403,
+        "People link accounts and decide only through a Slack app that the installation's operator has registered for this team.",
+        "Ask the operator to register it: `tenure tenants slack-app TENANT TEAM --secret REFERENCE`.",
+    ),
+    "SLACK_APP_NOT_FOUND": spec(
+        404, "There is no Slack app of this team.", "List them with `tenure tenants slack-apps TENANT`."
+    ),
     "ENROLMENT_INVALID": spec(
         401,
         "The enrolment code is not known, used or expired.",

@@ -50,6 +50,8 @@ class Schedule(Row, gc=False):
     next_at: int | None = None
     """The next slot; None while it is paused, and when there is none any more."""
     last_slot: int | None = None
+    unconfirmed: str = ""
+    """Who has made or changed it since a second person confirmed it, as `id id`."""
 
 
 class SeenWorker(Row, gc=False):
@@ -107,6 +109,10 @@ class RegisteredWorkflow(Row, gc=False):
     """Of a declared one its document; of code what is known of it: parameters, doc, steps, as JSON."""
     digest: str
     registered_at: int
+    registered_by: str = ""
+    """Whose credential, or which local account, has registered it first."""
+    unconfirmed: str = ""
+    """The people who stand behind it, as `id id`, until a second person confirms it. Of what workers register: nobody."""
 
 
 class LogLine(Row, gc=False):

@@ -411,6 +411,8 @@ class DeliverEvent(RunCommand, frozen=True, gc=False, kw_only=True):
     event_id: str
     source: str = ""
     payload: bytes | None = None
+    behind: str = ""
+    """Who sends it besides the actor, as `id id`: they stand behind the run once a wait has taken it."""
 
 
 class RequestCancel(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -423,6 +425,8 @@ class CancelStep(RunCommand, frozen=True, gc=False, kw_only=True):
     """Cancel one step by hand, in two phases like a run."""
 
     name: str
+    behind: str = ""
+    """As in `EndWait`."""
 
 
 class RevokeLease(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -430,6 +434,8 @@ class RevokeLease(RunCommand, frozen=True, gc=False, kw_only=True):
 
     idx: int
     n: int
+    behind: str = ""
+    """As in `EndWait`."""
 
 
 class Pause(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -443,8 +449,8 @@ class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):
 class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
     """Resume a run that waits for an event or a time, by hand; never an approval."""
 
-    requester: str | None = None
-    """Who wants that, where it is not whoever sends this: they stand behind the run from now on."""
+    behind: str = ""
+    """Who wants that besides whoever sends this, as `id id`: they all stand behind the run from now on."""
 
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -477,7 +483,7 @@ class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
     metadata: str | None = None
     merge: bool = False
     """Change what is named and leave the rest; a null takes a name away."""
-    requester: str | None = None
+    behind: str = ""
     """As in `EndWait`."""
 
 
@@ -510,3 +516,5 @@ class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):
     outcome: str
     successor: int | None = None
     """The run it went on as: the wait goes on for that one."""
+    behind: str = ""
+    """Who stands behind the child, as `id id`: what it came to feeds its parent."""

@@ -387,6 +387,8 @@ class Inbox(Row, gc=False):
     payload_ref: int | None
     received_at: int
     wait_no: int | None = None
+    senders: str = ""
+    """The people who have sent it, as `id id`: they stand behind the run once a wait has taken it."""
 
 
 class Child(Row, gc=False):

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from tenure.kernel.model import Row
 
 # ------------------------------------------------------------------------------------------------ who
@@ -47,6 +49,10 @@ class Client(Row, gc=False):
     """The person who answers for it."""
     created_at: int
     closed_at: int | None = None
+    revision: int = 1
+    """Grows with every change, so that what is confirmed is what was looked at."""
+    unconfirmed: str = ""
+    """Who has made or changed it since a second person confirmed it, as `id id`."""
 
 
 class Person(Row, gc=False):
@@ -71,6 +77,19 @@ class Person(Row, gc=False):
     closed_at: int | None = None
     github: str | None = None
     """The login at GitHub, in lower case: who it is that opened a pull request, or pushed."""
+    revision: int = 1
+    """As of a client."""
+    unconfirmed: str = ""
+    """Who has made, enrolled or promoted this person since a second administrator confirmed it, as `id id`: they count as one."""
+    enrol_by: str = ""
+    """Who has made the enrolment code, likewise: they have enrolled this person when it is used."""
+
+
+class UnconfirmedPerson(msgspec.Struct, gc=False):
+    """A person who counts as one with others."""
+
+    id: str
+    unconfirmed: str
 
 
 class ApiKey(Row, gc=False):
@@ -97,6 +116,8 @@ class ApiKey(Row, gc=False):
     """The hour in which it was last used."""
     replaced_until: int | None = None
     """Of one that was rotated: how long it still works."""
+    unconfirmed: str = ""
+    """Who has made it, as `id id`, until a second person confirms it."""
 
 
 class Session(Row, gc=False):
@@ -123,6 +144,21 @@ class SlackCode(Row, gc=False):
     slack: str
     """`team/user`."""
     expires_at: int
+
+
+class SlackApp(Row, gc=False):
+    """A Slack app that the installation's operator has registered for a tenant: through it people link accounts and decide."""
+
+    table: ClassVar[str] = "slack_app"
+    key: ClassVar[tuple[str, ...]] = ("tenant", "team")
+
+    tenant: str
+    team: str
+    """Slack's id of the workspace it is installed in."""
+    secrets: str
+    """References of its signing secret, newest first, as a JSON list of one or two."""
+    registered_by: str
+    registered_at: int
 
 
 class AdminEvent(Row, gc=False):
@@ -167,6 +203,8 @@ class Hook(Row, gc=False):
     updated_at: int
     revision: int = 1
     disabled: bool = False
+    unconfirmed: str = ""
+    """Who has made or changed it since a second person confirmed it, as `id id`."""
 
 
 class Delivery(Row, gc=False):
@@ -196,6 +234,8 @@ class Delivery(Row, gc=False):
     replays: int = 0
     tries: int = 1
     """How often it was begun to be carried out: counted before, so that a try that ended its process counts."""
+    replayed_by: str = ""
+    """Of a replay: who wanted it, as `id id`."""
 
 
 # ------------------------------------------------------------------------------------------ what goes out
@@ -308,6 +348,7 @@ SERVICE: dict[str, type[Row]] = {
         ApiKey,
         Session,
         SlackCode,
+        SlackApp,
         AdminEvent,
         Hook,
         Delivery,

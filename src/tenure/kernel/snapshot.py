@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tenure.kernel.behind import Ties
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import HELD_RECEIPT, CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
@@ -69,7 +70,7 @@ class Facts:
 class Outside:
     """What governs a tenant's actions beyond the run: read in the transaction that intends one, and never kept."""
 
-    __slots__ = ("caps", "governance", "holder", "people", "request", "result")
+    __slots__ = ("caps", "governance", "holder", "people", "request", "result", "ties")
 
     def __init__(self) -> None:
         self.governance: Governance | None = None
@@ -77,6 +78,8 @@ class Outside:
         self.caps: dict[str, Cap] = {}
         """By scope."""
         self.people: dict[str, Person] = {}
+        self.ties = Ties()
+        """Who counts as one; asked for by itself."""
         self.holder: Receipt | None = None
         """The receipt that holds the key, of whichever run."""
         self.request: bytes | None = None
@@ -433,6 +436,14 @@ class Snapshot:
         if found is None:
             raise Need(key)
         return found
+
+    def ties(self, tenant: str) -> Ties:
+        """Which people of a tenant count as one."""
+        key = ("ties", tenant)
+        found = self.outside.get(key)
+        if found is None:
+            raise Need(key)
+        return found.ties
 
     def own_holder(self, name: str) -> Receipt | None:
         """The receipt of this run that holds a key, as far as it is known here: one that was decided in this transaction."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tenure.clock import us
 from tenure.kernel.admission import rate_full_until
+from tenure.kernel.behind import Ties
 from tenure.kernel.snapshot import Facts, Key, Outside, Snapshot
 from tenure.limits import KEY_HORIZON_SECONDS
 from tenure.store.port import Query, Save
@@ -53,6 +54,10 @@ def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Q
                 continue
             if key[0] == "outside":
                 snap.outside[key] = yield from _load_outside(snap.run_id, *key[1:])
+                continue
+            if key[0] == "ties":
+                found = snap.outside[key] = Outside()
+                found.ties = Ties((yield Query("load_unconfirmed", [(key[1],)])))
                 continue
             if key in snap.known:
                 raise AssertionError(f"{key} was loaded and is needed again")

@@ -99,6 +99,7 @@ def request(
         labels=schedule.labels,
         over_rate="delay",
         requester=schedule.owner,
+        behind=schedule.unconfirmed,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from tenure import ids
 from tenure.clock import us
 from tenure.kernel.admission import headroom
+from tenure.kernel.behind import MORE, Ties, counts, people_behind
 from tenure.kernel.beside import SeenWorker
 from tenure.kernel.capability import split
 from tenure.kernel.decide.closing import is_unresolved
@@ -30,9 +31,13 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
-from tenure.limits import WORKER_SILENT_SECONDS
+from tenure.kernel.service import Person
+from tenure.limits import PEOPLE_BEHIND_MAX, WORKER_SILENT_SECONDS
 from tenure.orchestrator.step_views import decoded, label_of, maybe, moment, title_of
 from tenure.store.port import LiveKey, Store, Usage
+
+APPROVERS_LOOKED_AT_MAX = 1_000
+"""Of more than these somebody is left."""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,7 +71,7 @@ async def why(store: Store, run: Run, spec: RunSpec) -> Why:
     if run.steps_ready:
         return await _ready(store, run, steps)
     if run.waits_open:
-        return await _waiting(store, run, steps)
+        return await _waiting(store, run, spec, steps)
     backoff = min(
         (s for s in steps if s.state == "retry_wait"), key=lambda s: s.eligible_at or 0, default=None
     )
@@ -203,7 +208,7 @@ def _start(step: Step) -> str:
     return f"none is there now; start one {need}, on the queue {queue!r}."
 
 
-async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
+async def _waiting(store: Store, run: Run, spec: RunSpec, steps: list[Step]) -> Why:
     waits: list[Wait] = await store.read("waits_of", run.id)
     is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
     wait = next((w for w in is_open if w.kind in ASKS_PEOPLE), is_open[0])
@@ -217,6 +222,7 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         votes = len(asked.votes.split())
         title = await _title(store, asked) or wait.name
         text = f"{what} waits for an approval of {title!r}: {votes} of {asked.people} people said yes."
+        text += await _nobody_left(store, run, spec, asked)
         return Why(reason="approval", text=text, step=name, until=until)
     if wait.kind == "receipt":
         receipts: list[Receipt] = await store.read("receipts_of", run.id)
@@ -236,6 +242,31 @@ async def _waiting(store: Store, run: Run, steps: list[Step]) -> Why:
         text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
         return Why(reason="backoff", text=text, step=step, until=until)
     return Why(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)
+
+
+async def _nobody_left(store: Store, run: Run, spec: RunSpec, asked: Approval) -> str:
+    """What to add where too few of the tenant's people may still say yes. (Where it has none, the local person answers.)"""
+    behind = people_behind(spec)
+    if MORE in behind:
+        return f" Nobody can approve it: more than {PEOPLE_BEHIND_MAX} people stand behind it. Reject or cancel it."
+    people: list[Person] = await store.read("approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
+    if len(people) == APPROVERS_LOOKED_AT_MAX or not await store.read("anybody", run.tenant):
+        return ""
+    ties = Ties(await store.read("people_unconfirmed", run.tenant))
+    votes = asked.votes.split()
+    able = [
+        f"person:{one.id}" for one in people if counts(f"person:{one.id}", asked.people_in, {one.id: one})
+    ]
+    free = [one for one in able if ties.among(one, [*behind, *votes]) is None]
+    if len(ties.apart(free)) >= asked.people - len(votes):
+        return ""
+    of = f" of the group {asked.people_in!r}" if asked.people_in else ""
+    few = (
+        "nobody is left who may say yes"
+        if not free
+        else f"only {len(ties.apart(free))} are left who may say yes"
+    )
+    return f" Among the approvers{of} {few}: the others stand behind the run, count as one with somebody who does, or have said yes."
 
 
 async def _title(store: Store, asked: Approval) -> str | None:

@@ -159,12 +159,22 @@ class Beside:
     # ---------------------------------------------------------------------------------------- workflows
 
     async def put_workflow(
-        self: _Transacts, tenant: str, name: str, version: str, kind: str, definition: str, digest: str
+        self: _Transacts,
+        tenant: str,
+        name: str,
+        version: str,
+        kind: str,
+        definition: str,
+        digest: str,
+        *,
+        registered_by: str = "",
+        unconfirmed: str = "",
     ) -> RegisteredWorkflow:
         """Register a version of a workflow; registering the same again changes nothing.
 
         What is known of a `code` workflow may be renewed. Another text under the version of a `declared` one,
-        or another kind, is WORKFLOW_CHANGED.
+        or another kind, is WORKFLOW_CHANGED. `registered_by` is written down; the people in `unconfirmed` stand behind its
+        runs until a second person confirms it.
         """
         _check_name("a workflow's name", name)
         _check_name("a workflow's version", version)
@@ -172,7 +182,8 @@ class Beside:
             raise TenureError(
                 "PAYLOAD_TOO_LARGE", f"the definition of {name!r} has more than {PAYLOAD_BYTES_MAX} bytes"
             )
-        await _one(self, "save_workflow", tenant, name, version, kind, definition, digest)
+        values = (tenant, name, version, kind, definition, digest, registered_by, unconfirmed)
+        await _one(self, "save_workflow", *values)
         rows: list[RegisteredWorkflow] = await self.read("workflow_named", tenant, name)
         found = next(row for row in rows if row.version == version)
         if found.kind != kind or (kind == "declared" and found.digest != digest):

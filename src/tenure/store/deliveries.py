@@ -16,6 +16,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel.behind import joined
 from tenure.kernel.model import RunSpec
 from tenure.kernel.service import Delivery, Hook
 from tenure.limits import (
@@ -171,8 +172,10 @@ class Deliveries:
 
         return await settled(self._store, work)
 
-    async def replay(self, kind: str, hook_id: str, delivery_id: str, change: Change) -> Taken | None:
-        """Take a delivery down once more under `{key}:replay:{n}`; None: there is none."""
+    async def replay(
+        self, kind: str, hook_id: str, delivery_id: str, change: Change, *, by: str
+    ) -> Taken | None:
+        """Take a delivery down once more under `{key}:replay:{n}`, as the people in `by` want; None: there is none."""
 
         def work() -> Transaction[Taken | None]:
             now = (yield Query("now"))[0].now_us
@@ -191,6 +194,7 @@ class Deliveries:
                 note=f"a replay of delivery {of.id}",
                 replays=0,
                 tries=1,
+                replayed_by=joined(of.replayed_by, by),
             )
             held = yield from begun(request_of(kind, row))
             [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))

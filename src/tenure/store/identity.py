@@ -19,7 +19,19 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.service import AdminEvent, ApiKey, Client, Person, Session, SlackCode, Tenant
+from tenure.kernel.beside import RegisteredWorkflow, Schedule
+from tenure.kernel.service import (
+    AdminEvent,
+    ApiKey,
+    Client,
+    Hook,
+    Person,
+    Session,
+    SlackApp,
+    SlackCode,
+    Tenant,
+    UnconfirmedPerson,
+)
 from tenure.store.beside import settled
 from tenure.store.port import Answer, Query, Store, Transaction
 
@@ -53,6 +65,8 @@ class Owner(msgspec.Struct, gc=False):
     owner: str | None
     closed: bool
     """Whether the owner or the tenant is."""
+    unconfirmed: str
+    """Who has made or changed the key and its owner since a second person confirmed that, as `id id`."""
     now_us: int
 
 
@@ -71,6 +85,11 @@ READS: dict[str, Answer] = {
     "keys_owned": ApiKey,  # () ; tenant, owner_kind, owner_id
     "key_named": ApiKey,  # () ; tenant, id
     "session_named": Session,  # () ; hash
+    "people_unconfirmed": UnconfirmedPerson,  # () ; tenant -> those who count as one with others
+    "approvers_of": Person,  # () ; tenant, limit -> open, with the role
+    "slack_app_of": SlackApp,  # () ; tenant, team
+    "slack_apps_of": SlackApp,  # () ; tenant
+    "workflow_version": RegisteredWorkflow,  # () ; tenant, name, version
     "admin_events_after": AdminEvent,  # () ; tenant, after_seq, limit -> in order
     "admin_events_before": AdminEvent,  # () ; tenant, before_seq, limit -> newest first
     "admin_head": AdminEvent,  # () ; tenant -> the newest
@@ -91,10 +110,15 @@ WRITES: dict[str, Answer] = {
     "take_slack_code": SlackCode,
     "delete_expired_slack_codes": SlackCode,
     "save_admin_event": AdminEvent,
+    "save_slack_app": SlackApp,
+    "delete_slack_app": SlackApp,  # tenant, team
+    "confirm_hook": Hook,  # tenant, id, revision, unconfirmed
+    "confirm_schedule": Schedule,  # tenant, name, revision, unconfirmed
+    "confirm_workflow": RegisteredWorkflow,  # tenant, name, version, digest, unconfirmed
 }
 """Statements of small transactions of their own. The `save_` ones insert a whole row, or replace it by its key."""
 
-Kept = Tenant | Client | Person | ApiKey | Session
+Kept = Tenant | Client | Person | ApiKey | Session | SlackApp
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

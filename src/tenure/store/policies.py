@@ -6,7 +6,8 @@ Laws:
    tenant's admin chain. An INTENT is committed under a shared lock of that row, so a change waits for those under way and
    is seen by all that follow.
 3. A version becomes active, and what is frozen thaws, when two different people have said so: the first proposes, the
-   second says the same. Whoever proposed must then still be there, as an admin.
+   second says the same. Whoever proposed must then still be there, as an admin. Two who count as one (`kernel.behind`, law 5)
+   are not two.
 4. Where a tenant has no people there is no second one: there the installation does both, and its lines say so. The first
    person who is made ends that, for good.
 """
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.kernel.behind import Ties
 from tenure.kernel.governance import Governance, Policy
 from tenure.kernel.governed import Verdict
 from tenure.kernel.service import Person
@@ -120,8 +122,9 @@ class Governing:
             mine = yield from _roles(self._tenant, person)
             if stands and (yield from _is_admin(self._tenant, before.proposed_by)):
                 _check_second(mine)
-                if before.proposed_by == person:
-                    raise _second(f"version {version} of the policy")
+                yield from _check_apart(
+                    self._tenant, before.proposed_by, person, f"version {version} of the policy"
+                )
                 row = msgspec.structs.replace(before, version=version, proposed=None, proposed_by=None)
                 kind, about = (
                     "policy.activated",
@@ -209,8 +212,7 @@ class Governing:
             first, mine = thaw.get(scope), (yield from _roles(self._tenant, person))
             if first is not None and (yield from _is_admin(self._tenant, first)):
                 _check_second(mine)
-                if first == person:
-                    raise _second(f"the thaw of {scope}")
+                yield from _check_apart(self._tenant, first, person, f"the thaw of {scope}")
                 del thaw[scope]
                 row = _held(before, set(frozen) - {scope}, thaw)
                 step: Step = "done"
@@ -315,6 +317,13 @@ def _roles(tenant: str, person: str | None) -> Transaction[set[str]]:
 def _is_admin(tenant: str, person: str | None) -> Transaction[bool]:
     """Whether somebody who proposed may still do so."""
     return "admin" in (yield from _roles(tenant, person))
+
+
+def _check_apart(tenant: str, first: str | None, second: str, what: str) -> Transaction[None]:
+    """Refuse a second person who is the first, or counts as one with them."""
+    ties = Ties((yield Query("people_unconfirmed", scalars=(tenant,))))
+    if ties.among(f"person:{second}", (f"person:{first}",)) is not None:
+        raise _second(what)
 
 
 def _check_alone(tenant: str, what: str) -> Transaction[None]:

@@ -38,7 +38,7 @@ from tenure.kernel.model import (
     Step,
     Wait,
 )
-from tenure.kernel.service import Person
+from tenure.kernel.service import Person, UnconfirmedPerson
 
 
 class Lane(msgspec.Struct, gc=False):
@@ -230,6 +230,7 @@ IN_TRANSACTION: dict[str, Answer] = {
     "load_key_holders": Receipt,  # (tenant, name) -> the receipt that holds the key, of whichever run
     "load_governance": Governance,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
     "load_people": Person,  # (tenant, id)
+    "load_unconfirmed": UnconfirmedPerson,  # (tenant) -> people who count as one with others
     "load_event_hashes": EventHash,  # (run_id, seq)
     "find_keys": RunSpec,  # (tenant, source, idempotency_key)
     "caps": Cap,  # (tenant)
@@ -430,9 +431,19 @@ class Store(Protocol):
         ...
 
     async def put_workflow(
-        self, tenant: str, name: str, version: str, kind: str, definition: str, digest: str
+        self,
+        tenant: str,
+        name: str,
+        version: str,
+        kind: str,
+        definition: str,
+        digest: str,
+        *,
+        registered_by: str = "",
+        unconfirmed: str = "",
     ) -> RegisteredWorkflow:
-        """Register a version of a workflow; WORKFLOW_CHANGED where it is registered as something else."""
+        """Register a version of a workflow; WORKFLOW_CHANGED where it is registered as something else. The people in `unconfirmed`
+        (`id id`) stand behind its runs until a second person confirms it."""
         ...
 
     async def put_log_lines(self, lines: Sequence[LogLine]) -> None:

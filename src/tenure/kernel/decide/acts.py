@@ -28,7 +28,7 @@ from tenure.kernel.actions import (
     RepeatAct,
     Ruling,
 )
-from tenure.kernel.behind import counts, people_behind, person_of
+from tenure.kernel.behind import MORE, counts, people_behind, person_of, ties_of
 from tenure.kernel.commands import TIERS, ApprovalSpec
 from tenure.kernel.decide.act_checks import check_act, check_seconds, request_to_keep
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
@@ -182,7 +182,10 @@ def _suffices(d: Draft, approval: Approval, act: Proposed, ruling: Ruling, mine:
     if not _as_strict(approval, ruling, act):
         return False
     behind = people_behind(d.spec())
-    votes = [one for one in dict.fromkeys(approval.votes.split()) if one not in behind]
+    if MORE in behind:
+        return False
+    ties = ties_of(d)
+    votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]
     names = [name for one in votes if (name := person_of(one)) is not None]
     people = _outside(d, None, tuple(sorted(names))).people if names else {}
     counted = [one for one in votes if counts(one, approval.people_in, people)]

@@ -39,6 +39,8 @@ from tenure.limits import (
     RUN_TIMEOUT_SECONDS_MAX,
 )
 
+_BEHIND_CHARS_MAX = (PEOPLE_BEHIND_MAX + 1) * (NAME_CHARS_MAX + 1)
+
 TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     c.CreateRun: (
         ("tenant", 1, NAME_CHARS_MAX),
@@ -49,7 +51,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("concurrency_key", 1, KEY_CHARS_MAX),
         ("idempotency_key", 1, KEY_TEXT_CHARS_MAX),
         ("requester", 1, NAME_CHARS_MAX),
-        ("behind", 0, PEOPLE_BEHIND_MAX * NAME_CHARS_MAX),
+        ("behind", 0, _BEHIND_CHARS_MAX),
     ),
     c.PlanFailed: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
@@ -65,11 +67,13 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("name", 1, NAME_CHARS_MAX),
         ("event_id", 1, KEY_CHARS_MAX),
         ("source", 0, NAME_CHARS_MAX),
+        ("behind", 0, _BEHIND_CHARS_MAX),
     ),
     c.RequestCancel: (("reason", 1, CODE_CHARS_MAX),),
-    c.CancelStep: (("name", 1, NAME_CHARS_MAX),),
-    c.EndWait: (("requester", 1, NAME_CHARS_MAX),),
-    c.UpdateMetadata: (("requester", 1, NAME_CHARS_MAX),),
+    c.CancelStep: (("name", 1, NAME_CHARS_MAX), ("behind", 0, _BEHIND_CHARS_MAX)),
+    c.RevokeLease: (("behind", 0, _BEHIND_CHARS_MAX),),
+    c.EndWait: (("behind", 0, _BEHIND_CHARS_MAX),),
+    c.UpdateMetadata: (("behind", 0, _BEHIND_CHARS_MAX),),
     a.SettleAct: (("error", 1, CODE_CHARS_MAX),),
     a.SettleReceipt: (("person", 1, NAME_CHARS_MAX),),
 }

@@ -17,7 +17,8 @@ from collections.abc import Collection
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.commands import CancelStep, RequestCancel
+from tenure.kernel.behind import joined, stand_behind
+from tenure.kernel.commands import SYSTEM, CancelStep, RequestCancel
 from tenure.kernel.decide.backoff import follow_deadline
 from tenure.kernel.decide.opening import make_ready, open_step
 from tenure.kernel.decide.receipts import lose_intended, purse_of
@@ -200,6 +201,7 @@ def give(d: Draft, row: Inbox, wait: Wait) -> None:
     """Let a wait take an event, in the commit that records it as the wait's result."""
     row = d.edit(row)
     row.wait_no = wait.no
+    stand_behind(d, SYSTEM, row.senders)
     d.edit_run().inbox_buffered -= 1
     d.notes.setdefault("external", []).append(
         {"no": wait.no, "event_type": row.name, "source": row.source, "event_id": row.event_id}
@@ -346,6 +348,8 @@ def end_run(d: Draft) -> None:
         spec = d.spec()
         if spec.parent_id is not None:
             told = {"child_id": run.id, "outcome": run.status}
+            if spec.behind:  # else it is its parent's requester alone
+                told["behind"] = joined(spec.requester, spec.behind)
             if "restarted_as" in d.notes:
                 told["successor"] = d.notes["restarted_as"]
             d.owe("child_finished", spec.parent_id, told)
@@ -411,6 +415,7 @@ def cancel_step(d: Draft, c: CancelStep) -> Decision:
         raise TenureError("RUN_TERMINAL_STATE", f"step {c.name!r} is {step.state} already")
     again = step.state == "canceling"
     if not again:
+        stand_behind(d, c.context, c.behind)
         cancel_one(d, step)
     decision = finish(d, None, "cancel_step")
     decision.result = {"state": d.step(step.idx).state, "again": again}

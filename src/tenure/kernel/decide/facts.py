@@ -119,7 +119,7 @@ def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
         for problem in about_problems(name, new):
             raise TenureError("INVALID_INPUT", problem.problem, (problem,))
         setattr(spec, name, new)
-    stand_behind(d, c.context, c.requester)
+    stand_behind(d, c.context, c.behind)
     spec.salt = d.chance.salt()
     d.notes["about"] = history.digest(spec.salt, (spec.labels + spec.metadata).encode())
     return d.decision({"labels": spec.labels, "metadata": spec.metadata}, "metadata")

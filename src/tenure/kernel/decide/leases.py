@@ -19,6 +19,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel.behind import stand_behind
 from tenure.kernel.commands import (
     AckLease,
     CancelAck,
@@ -470,6 +471,7 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
         raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
     if c.n != step.attempt or d.attempt_of(step).ended_at is not None:
         raise TenureError("LEASE_STALE", "that lease has ended already")
+    stand_behind(d, c.context, c.behind)
     if step.state == "canceling":
         end_lost(d, d.move(step, "force_cancel"))
     else:

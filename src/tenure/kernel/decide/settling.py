@@ -16,7 +16,8 @@ from __future__ import annotations
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.actions import ActReply, MarkReversed, SettleAct, SettleReceipt
-from tenure.kernel.behind import people_behind
+from tenure.kernel.behind import check_apart, people_behind, stand_behind
+from tenure.kernel.commands import SYSTEM
 from tenure.kernel.decide.act_checks import check_seconds
 from tenure.kernel.decide.acts import end_wait_of, hold_act, receipt_of
 from tenure.kernel.decide.checks import check_answer
@@ -115,10 +116,7 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
         return Decision({"state": receipt.state, "again": True})
     if receipt.state != "unknown":
         raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
-    if c.person in people_behind(d.spec()):
-        raise TenureError(
-            "APPROVER_IS_REQUESTER", "whoever stands behind the run does not say how its actions ended"
-        )
+    check_apart(d, c.person, people_behind(d.spec()), "does not say how its actions ended")
     if c.how == "retry" and d.run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would call again")
     if c.how == "retry" and d.run.cancel_at is not None:
@@ -127,6 +125,8 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
     reason_ref = d.payload(c.reason)
     if reason_ref is not None:
         d.notes["receipt"]["reason_ref"] = reason_ref
+    if c.how == "done" and c.result is not None:  # what the run goes on with is this person's word
+        stand_behind(d, SYSTEM, c.person)
     wait_no = receipt.wait_no
     receipt = change(d, receipt, f"settle_{c.how}")
     receipt.settled_by = c.person

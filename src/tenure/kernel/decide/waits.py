@@ -6,8 +6,8 @@ Laws:
    that can be neither skipped nor repeated it does not suspend: that would have to be begun again.
 2. An event is taken by the oldest open wait of its name; else it is buffered, up to a limit, and taken
    first in, first out. The same event id never counts twice.
-3. An approval binds to what was shown (digest and revision). Nobody who stands behind the run counts, whenever they came to;
-   one person counts once; one refusal decides.
+3. An approval binds to what was shown (digest and revision): an answer that names anything else is stale, also where nothing
+   is bound. Nobody who stands behind the run counts, whenever they came to; one person counts once; one refusal decides.
 4. A child that could not become a run (no such profile, a plan that is none, too large, its id taken by this
    run or by another of its children) is refused when it is asked for: later nobody could be told.
 5. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
@@ -20,8 +20,18 @@ from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel.actions import WithdrawApproval
-from tenure.kernel.behind import check_group, check_second_local, people_behind, stand_behind
+from tenure.kernel.behind import (
+    check_apart,
+    check_countable,
+    check_group,
+    check_second,
+    joined,
+    people_behind,
+    stand_behind,
+    ties_of,
+)
 from tenure.kernel.commands import (
+    SYSTEM,
     ChildFinished,
     DecideApproval,
     DeliverEvent,
@@ -46,7 +56,7 @@ from tenure.kernel.decide.opening import add_approval, add_child_wait, add_exter
 from tenure.kernel.decide.runs import owe_run
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import APPROVAL
-from tenure.kernel.model import ASKS_PEOPLE, CLOSED_RUN, Child, Inbox, Step, Wait
+from tenure.kernel.model import ASKS_PEOPLE, CLOSED_RUN, Approval, Child, Inbox, Step, Wait
 from tenure.kernel.snapshot import Need
 from tenure.limits import (
     CHILDREN_PER_RUN_MAX,
@@ -190,24 +200,21 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     if approval.status != "requested":
         said = approval.status == ("approved" if c.approve else "rejected")
         if approval.decided_by == c.approver and said and (c.approver in votes or not c.approve):
+            _check_shown(c, approval)
             return Decision({"status": approval.status, "again": True})
-        if d.run.status in CLOSED_RUN:
-            raise TenureError(
-                "RUN_TERMINAL_STATE", f"the run is {d.run.status}; the approval is {approval.status}"
-            )
+        if approval.status == "canceled" and d.run.status in CLOSED_RUN:  # it has gone with its run
+            raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}; nobody decides it any more")
         code = "APPROVAL_EXPIRED" if approval.status == "expired" else "APPROVAL_DECIDED"
         raise TenureError(code, f"the approval is {approval.status} already", status=approval.status)
     if approval.expires_at is not None and approval.expires_at <= d.now:
         raise TenureError("APPROVAL_EXPIRED", "the approval expired before this answer")
-    if c.revision is not None and c.revision != approval.revision:
-        raise TenureError("APPROVAL_STALE", f"revision {c.revision} was replaced by {approval.revision}")
-    if approval.digest and bytes.fromhex(c.digest) != approval.digest:
-        raise TenureError("APPROVAL_STALE", "the digest is not that of what is proposed now")
+    _check_shown(c, approval)
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
     behind = people_behind(d.spec()) if wait.kind == "approval" else frozenset()
-    if c.approver == approval.requester or c.approver in behind:
-        raise TenureError("APPROVER_IS_REQUESTER", "whoever asks, or stands behind the run, does not approve")
+    if behind and c.approve:
+        check_countable(behind)
+    check_apart(d, c.approver, behind | {approval.requester}, "decides nothing of it")
     if approval.people_in:
         check_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:
@@ -215,10 +222,11 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
             {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
         )
     if c.approve:
-        check_second_local(c.approver, votes)
+        check_second(d, c.approver, votes)
     approval = d.edit(approval)
     if c.approve:
-        votes = [*(one for one in votes if one not in behind), c.approver]
+        ties = ties_of(d)
+        votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
     approval.status = APPROVAL.take(approval.status, given).next
@@ -242,6 +250,20 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         settle_wait(d, wait, approval.status)
     result = {"status": approval.status, "again": False, "votes": len(votes), "people": approval.people}
     return finish(d, result, "decide_approval")
+
+
+def _check_shown(c: DecideApproval, approval: Approval) -> None:
+    """Refuse an answer to something else than what is asked now; what is not named is not compared."""
+    if c.revision is not None and c.revision != approval.revision:
+        raise TenureError(
+            "APPROVAL_STALE",
+            f"the answer is to revision {c.revision}; the question has revision {approval.revision}",
+        )
+    if (approval.digest or c.digest) and bytes.fromhex(c.digest) != approval.digest:
+        has = "another digest" if approval.digest else "none: it binds no action"
+        raise TenureError(
+            "APPROVAL_STALE", f"the answer names the digest {c.digest[:12]!r}; the question has {has}"
+        )
 
 
 def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
@@ -308,12 +330,16 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
     ):
         raise TenureError("EVENT_BUFFER_FULL", f"{run.inbox_buffered} events are buffered for this run")
     run = d.edit_run()
-    row = d.add(Inbox(run.id, d.next_no(), c.name, c.event_id, c.source, d.payload(c.payload), d.now))
+    senders = joined(c.context.actor if c.context.initiator == "user" else None, c.behind)
+    row = d.add(
+        Inbox(run.id, d.next_no(), c.name, c.event_id, c.source, d.payload(c.payload), d.now, None, senders)
+    )
     run.inbox_total += 1
     if wait is None:
         run.inbox_buffered += 1
     else:
         row.wait_no = wait.no
+        stand_behind(d, SYSTEM, row.senders)
         settle_wait(d, wait, "received", row.payload_ref)
     d.notes["external"] = [
         {"no": row.wait_no, "event_type": c.name, "source": c.source, "event_id": c.event_id}
@@ -332,6 +358,8 @@ def child_finished(d: Draft, c: ChildFinished) -> Decision:
     child = d.edit(child)
     child.state = "finished"
     child.outcome = c.outcome
+    if c.behind:
+        stand_behind(d, SYSTEM, c.behind)
     if c.successor is not None:
         return _child_restarted(d, child, c.successor)
     d.edit_run().children_open -= 1
@@ -367,7 +395,7 @@ def end_wait(d: Draft, c: EndWait) -> Decision:
         )
     if run.status != "waiting_external" or not waits:
         raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")
-    stand_behind(d, c.context, c.requester)
+    stand_behind(d, c.context, c.behind)
     for wait in waits:
         settle_wait(d, wait, "resumed")
     return finish(d, {"ended": len(waits)}, "end_wait")

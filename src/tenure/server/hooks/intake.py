@@ -126,9 +126,9 @@ class Intake:
             self._begin(hook, taken.delivery, taken.held)
         return _received(await self._awaited(taken.delivery), told.id, duplicate=taken.held is None)
 
-    async def replay(self, hook: Hook, delivery_id: str, change: Change) -> Received:
-        """Do a delivery once more, under a key of its own."""
-        taken = await self.deliveries.replay(hook.kind, hook.id, delivery_id, change)
+    async def replay(self, hook: Hook, delivery_id: str, change: Change, *, by: str) -> Received:
+        """Do a delivery once more, under a key of its own, as the people in `by` want."""
+        taken = await self.deliveries.replay(hook.kind, hook.id, delivery_id, change, by=by)
         if taken is None:
             raise TenureError("DELIVERY_NOT_FOUND")
         if taken.held is not None:
@@ -223,7 +223,7 @@ class Intake:
         if found is None:
             return Done("ignored", None, "no rule fits")
         if found.rule.signal is not None:
-            return await self._signalled(hook, delivery, found)
+            return await self._signalled(hook, delivery, found, scope["body"])
         run_id = await self._started(hook, delivery, found, scope["body"])
         return Done("done", run_id, f"rules[{found.index}]")
 
@@ -232,7 +232,7 @@ class Intake:
         assert rule.workflow is not None
         engine = self._engine.scoped(tenant=hook.tenant, workspace=rule.workspace or hook.workspace)
         trigger = _trigger(hook, delivery, found, body)
-        requester, behind = await self._people(hook, body)
+        requester, behind = await self._people(hook, delivery, body)
         asked = Start(
             workflow=rule.workflow,
             version=rule.version,
@@ -255,28 +255,36 @@ class Intake:
         )
         return ids.run_int(await start(engine, asked))
 
-    async def _signalled(self, hook: Hook, delivery: Delivery, found: Fitting) -> Done:
+    async def _signalled(self, hook: Hook, delivery: Delivery, found: Fitting, body: Any) -> Done:
         engine = self._engine.scoped(tenant=hook.tenant, actor=f"hook:{hook.id}")
+        senders = joined(*await self._people(hook, delivery, body))
         assert found.run is not None
         assert found.rule.signal is not None
-        await engine.deliver(
-            found.run, found.rule.signal, found.data, event_id=delivery.name, source=hook.kind
+        await engine.signal(
+            found.run,
+            found.rule.signal,
+            found.data,
+            event_id=delivery.name,
+            source=hook.kind,
+            behind=senders,
         )
         return Done("done", ids.run_int(found.run), f"rules[{found.index}]: signal {found.rule.signal}")
 
-    async def _people(self, hook: Hook, body: Any) -> tuple[str, str]:
+    async def _people(self, hook: Hook, delivery: Delivery, body: Any) -> tuple[str, str]:
         """Who asks, and who else stands behind it. The hook's owner asks, or the person who typed a command in Slack, where
-        that is known; behind it are the owner all the same, and the author and the pusher of what GitHub tells of."""
+        that is known; behind it are the owner all the same, whoever has made or changed the hook and nobody has confirmed that,
+        whoever wanted a replay, and the author and the pusher of what GitHub tells of."""
+        behind = joined(hook.owner, hook.unconfirmed, delivery.replayed_by)
         if hook.kind == "slack" and isinstance(body, dict):
             person = await self._identity.by_slack(
                 hook.tenant, str(body.get("team_id")), str(body.get("user_id"))
             )
             if person is not None:
-                return f"person:{person.id}", hook.owner
+                return f"person:{person.id}", joined(behind, person.unconfirmed)
         if hook.kind == "github":
             authors = await self._identity.by_github(hook.tenant, github_people(body))
-            return hook.owner, joined(*(f"person:{author.id}" for author in authors))
-        return hook.owner, ""
+            return hook.owner, joined(behind, *(f"person:{author.id}" for author in authors))
+        return hook.owner, behind
 
 
 def _exhausted(delivery: Delivery, held: Held) -> Done | None:

@@ -5,10 +5,14 @@ Laws:
    leaves no trace.
 2. A secret is in the answer of the one call that makes it, for whoever it is for. Nobody makes a key for a person: a
    person gets one by an enrolment code, and whatever keys that person had before end with it.
-3. Nobody changes their own roles or groups, nor the login at GitHub by which their own pull requests are known.
+3. Nobody changes their own roles or groups, nor the login at GitHub by which their own pull requests are known: neither with
+   their own key, nor by a client of theirs, nor by somebody who counts as one with them.
 4. A closed client, person or tenant stops asking; what it did stays readable, and its id is not used again.
 5. A key gives nobody more than it has: one with fewer roles than another of its owner neither replaces nor revokes that
    one, and one that replaces itself does not live longer for it.
+6. Whoever makes, enrols or promotes a person counts as one with them, and whoever makes or changes a client or a key stands behind
+   what is asked with it, until a second administrator confirms that (`store.confirmations`). What the installation's operator and
+   whoever has the database do with people needs nobody's confirmation: it breaks the glass, and its line says so.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
+from tenure.kernel.behind import Ties, joined
 from tenure.kernel.service import ApiKey, Client, Person
 from tenure.orchestrator.step_views import moment
 from tenure.server.identity.checks import (
@@ -55,6 +60,7 @@ from tenure.server.identity.views import (
     new_key_view,
     person_view,
 )
+from tenure.store.confirmations import ties_in
 from tenure.store.identity import Change, Identity, Told, digest_of, no_tenant, saved
 from tenure.store.port import Query, Transaction
 
@@ -68,12 +74,19 @@ T = TypeVar("T")
 
 
 class Directory:
-    """The changes of one tenant, asked for by `actor` (as histories name it); see the laws above."""
+    """The changes of one tenant; see the laws above.
 
-    def __init__(self, identity: Identity, tenant: str, actor: str) -> None:
+    They are asked for by `actor` (as histories name it), behind whom stand `people`, as `id id`.
+    """
+
+    def __init__(
+        self, identity: Identity, tenant: str, actor: str, *, people: str, breaks_glass: bool = False
+    ) -> None:
         self._identity = identity
         self._tenant = tenant
         self._actor = actor
+        self._people = people
+        self._breaks_glass = breaks_glass
 
     # ------------------------------------------------------------------------------------------ clients
 
@@ -88,7 +101,7 @@ class Directory:
             yield from self._open_tenant()
             yield from self._free(chosen)
             answers = yield from self._answering(owner)
-            row = Client(self._tenant, chosen, *values, answers, now)
+            row = Client(self._tenant, chosen, *values, answers, now, unconfirmed=self._people)
             yield from saved(row)
             return row, [self._line("client.created", client=chosen, roles=listed(row.roles), owner=answers)]
 
@@ -102,11 +115,16 @@ class Directory:
 
         def make(_now: int) -> Transaction[Told[Client]]:
             before = yield from self._client(client, is_open=True)
-            self._not_oneself("client", client, before.roles != values[1])
+            if before.roles != values[1]:
+                self._check_other(f"client:{client}", (yield from ties_in(self._tenant)))
             answers = owner
             if owner is None or owner != before.owner:
                 answers = yield from self._answering(owner)
-            row = msgspec.structs.replace(before, name=values[0], roles=values[1], owner=answers)
+            row = msgspec.structs.replace(
+                before, name=values[0], roles=values[1], owner=answers, revision=before.revision + 1
+            )
+            if (row.roles, row.owner) != (before.roles, before.owner):
+                row = msgspec.structs.replace(row, unconfirmed=joined(before.unconfirmed, self._people))
             yield from saved(row)
             return row, [self._line("client.changed", client=client, roles=listed(row.roles), owner=answers)]
 
@@ -140,7 +158,17 @@ class Directory:
             yield from self._open_tenant()
             yield from self._free(chosen)
             yield from self._free_login(login, chosen)
-            row = Person(self._tenant, chosen, *values, None, None, None, now, github=login)
+            row = Person(
+                self._tenant,
+                chosen,
+                *values,
+                None,
+                None,
+                None,
+                now,
+                github=login,
+                unconfirmed=self._vouchers(),
+            )
             yield from saved(row)
             return row, [self._person_line("person.created", row)]
 
@@ -156,12 +184,19 @@ class Directory:
 
         def make(_now: int) -> Transaction[Told[Person]]:
             before = yield from self._person(person, is_open=True)
-            now_has = (before.roles, before.groups, before.github)
-            self._not_oneself("person", person, now_has != (*values[1:], login))
+            if (before.roles, before.groups, before.github) != (*values[1:], login):
+                self._check_other(f"person:{person}", (yield from ties_in(self._tenant)))
             yield from self._free_login(login, person)
             row = msgspec.structs.replace(
-                before, name=values[0], roles=values[1], groups=values[2], github=login
+                before,
+                name=values[0],
+                roles=values[1],
+                groups=values[2],
+                github=login,
+                revision=before.revision + 1,
             )
+            if _promotes(before, row):
+                row = msgspec.structs.replace(row, unconfirmed=joined(before.unconfirmed, self._vouchers()))
             yield from saved(row)
             return row, [self._person_line("person.changed", row)]
 
@@ -175,7 +210,7 @@ class Directory:
             if row.closed_at is not None:
                 return row, []
             row = msgspec.structs.replace(
-                row, closed_at=now, enrol_hash=None, enrol_until=None, slack=None, github=None
+                row, closed_at=now, enrol_hash=None, enrol_until=None, enrol_by="", slack=None, github=None
             )
             yield from saved(row)
             return row, [self._line("person.closed", person=person)]
@@ -190,8 +225,12 @@ class Directory:
         def make(now: int) -> Transaction[Told[int]]:
             row = yield from self._person(person, is_open=True)
             until = now + us(seconds)
-            yield from saved(msgspec.structs.replace(row, enrol_hash=digest_of(code), enrol_until=until))
-            return until, [self._line("person.invited", person=person, until=until)]
+            yield from saved(
+                msgspec.structs.replace(
+                    row, enrol_hash=digest_of(code), enrol_until=until, enrol_by=self._vouchers()
+                )
+            )
+            return until, [self._line("person.invited", person=person, until=until, **self._glass())]
 
         return EnrolmentView(person=person, code=code, expires_at=moment(await self._change(make)))
 
@@ -216,8 +255,9 @@ class Directory:
                 raise invalid("roles", f"the client has only {', '.join(listed(owner.roles))}")
             until = until_of(expires_at, now)
             row = ApiKey(
-                made.id, self._tenant, "client", client, named, made.hash, fewer, self._actor, now, until
-            )
+                made.id, self._tenant, "client", client, named, made.hash, fewer, self._actor, now, until,
+                unconfirmed=self._people,
+            )  # fmt: skip
             yield from saved(row)
             return row, [self._key_line("key.created", row)]
 
@@ -269,6 +309,8 @@ class Directory:
             row = msgspec.structs.replace(
                 old, id=made.id, hash=made.hash, created_by=self._actor, created_at=now, expires_at=until,
                 used_at=None, replaced_until=None,
+                # Whoever replaces their own has had it before; anybody else has seen a new secret.
+                unconfirmed=old.unconfirmed if of is not None else joined(old.unconfirmed, self._people),
             )  # fmt: skip
             ends = now + us(overlap)
             ends = ends if old.replaced_until is None else min(ends, old.replaced_until)
@@ -334,7 +376,13 @@ class Directory:
     def _person_line(self, kind: str, row: Person) -> Change:
         github = row.github is not None  # the login itself is a name
         return self._line(
-            kind, person=row.id, roles=listed(row.roles), groups=listed(row.groups), github=github
+            kind,
+            person=row.id,
+            roles=listed(row.roles),
+            groups=listed(row.groups),
+            github=github,
+            unconfirmed=row.unconfirmed.split(),
+            **self._glass(),
         )
 
     def _key_line(self, kind: str, row: ApiKey, **about: Any) -> Change:
@@ -342,11 +390,19 @@ class Directory:
         owner = f"{row.owner_kind}:{row.owner_id}"
         return self._line(kind, key=row.id, owner=owner, roles=fewer, expires_at=row.expires_at, **about)
 
-    def _not_oneself(self, kind: str, whose: str, changes: bool) -> None:
-        if changes and self._actor == f"{kind}:{whose}":
+    def _check_other(self, whose: str, ties: Ties) -> None:
+        """Refuse to change what is one's own (law 3)."""
+        if whose in ties.one_with(self._actor, *self._people.split()):
             raise TenureError(
                 "FORBIDDEN", "nobody changes their own roles, groups or GitHub login: ask another admin"
             )
+
+    def _vouchers(self) -> str:
+        """Who counts as one with a person that is changed here (law 6)."""
+        return "" if self._breaks_glass else self._people
+
+    def _glass(self) -> dict[str, Any]:
+        return {"break_glass": True} if self._breaks_glass else {}
 
     def _open_tenant(self) -> Transaction[None]:
         found = yield Query("tenant_named", scalars=(self._tenant,))
@@ -420,6 +476,14 @@ class Directory:
         live = [key for key in keys if not _is_over(key, now)]
         if len(live) >= KEYS_PER_OWNER_MAX:
             raise TenureError("LIMIT_EXCEEDED", f"{kind} {owner} has {len(live)} keys: revoke some first")
+
+
+def _promotes(before: Person, row: Person) -> bool:
+    """Whether somebody may do more, or is known by another login, than before."""
+    more = set(listed(row.roles)) - set(listed(before.roles)) or set(listed(row.groups)) - set(
+        listed(before.groups)
+    )
+    return bool(more) or row.github != before.github
 
 
 def _is_over(key: ApiKey, now: int) -> bool:

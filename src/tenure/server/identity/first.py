@@ -37,7 +37,7 @@ async def first_keys(engine: Engine) -> FirstKeys | None:
         if refused.code != "ALREADY_EXISTS":
             raise
         return None
-    directory = Directory(identity, TENANT, BY)
+    directory = Directory(identity, TENANT, BY, people="", breaks_glass=True)
     roles = ("viewer", "operator", "approver", "admin", "runner")
     await directory.add_person(name="You, on this machine", roles=roles, person=PERSON)
     _, person = await enrol(identity, (await directory.invite(PERSON)).code)

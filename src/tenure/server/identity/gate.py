@@ -325,6 +325,7 @@ def _principal(owner: Owner) -> Principal | None:
         groups=frozenset(msgspec.json.decode(owner.groups, type=list[str])),
         key_id=owner.id,
         owner=owner.owner,
+        unconfirmed=owner.unconfirmed,
     )
 
 

@@ -8,16 +8,30 @@ Laws:
 from __future__ import annotations
 
 import hmac
+import re
+from collections.abc import Sequence
 
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel.service import ApiKey, Person, Tenant
-from tenure.server.identity.checks import checked_name, chosen_id, is_id, taken
+from tenure.kernel.behind import joined
+from tenure.kernel.service import ApiKey, Person, SlackApp, Tenant
+from tenure.server.identity.checks import checked_name, chosen_id, invalid, is_id, taken
 from tenure.server.identity.principals import OPERATOR_TENANT, new_key
-from tenure.server.identity.views import NewKeyView, TenantView, new_key_view, tenant_view
+from tenure.server.identity.views import (
+    NewKeyView,
+    SlackAppView,
+    TenantView,
+    new_key_view,
+    slack_app_view,
+    tenant_view,
+)
 from tenure.store.identity import Change, Identity, Told, digest_of, no_tenant, saved
 from tenure.store.port import Query, Transaction
+
+TEAM = re.compile(r"[TE][A-Z0-9]{1,30}")
+"""Slack's ids of teams."""
+SLACK_SECRETS_MAX = 2
 
 
 class Installation:
@@ -68,6 +82,49 @@ class Installation:
 
         return tenant_view(await self._identity.change(OPERATOR_TENANT, make))
 
+    async def set_slack_app(self, tenant: str, team: str, secrets: Sequence[str]) -> SlackAppView:
+        """Register the Slack app of a team, by the references of its signing secret: through it a tenant's people link accounts
+        and decide. The caller has checked that they are the tenant's."""
+        if not TEAM.fullmatch(team):
+            raise invalid("team", "is Slack's id of a team, like T0123456789")
+        if not 1 <= len(secrets) <= SLACK_SECRETS_MAX:
+            raise invalid("secrets", f"there is one, or during a rotation {SLACK_SECRETS_MAX}")
+
+        def make(now: int) -> Transaction[Told[SlackApp]]:
+            yield from self._known(tenant)
+            row = SlackApp(tenant, team, msgspec.json.encode(list(secrets)).decode(), self._actor, now)
+            yield from saved(row)
+            return row, self._both("slack_app.registered", tenant, team=team)
+
+        return slack_app_view(await self._identity.change(OPERATOR_TENANT, make))
+
+    async def drop_slack_app(self, tenant: str, team: str) -> None:
+        """Nobody links or decides through this app any more."""
+
+        def make(_now: int) -> Transaction[Told[None]]:
+            yield from self._known(tenant)
+            gone = yield Query("delete_slack_app", scalars=(tenant, team))
+            if not gone:
+                raise TenureError("SLACK_APP_NOT_FOUND", f"there is no Slack app of team {team[:64]!r}")
+            return None, self._both("slack_app.removed", tenant, team=team)
+
+        await self._identity.change(OPERATOR_TENANT, make)
+
+    async def slack_apps(self, tenant: str) -> list[SlackAppView]:
+        """The Slack apps of a tenant, by team."""
+        await self.tenant(tenant)
+        return [slack_app_view(row) for row in await self._identity.read("slack_apps_of", tenant)]
+
+    def _known(self, tenant: str) -> Transaction[None]:
+        found = (yield Query("tenant_named", scalars=(tenant,))) if is_id(tenant) else []
+        if not found:
+            raise no_tenant(tenant[:64])
+
+    def _both(self, kind: str, tenant: str, **about: object) -> list[Change]:
+        """A line for the installation's chain, and the same for the tenant's, whose people it concerns."""
+        line = self._line(kind, tenant=tenant, **about)
+        return [line, msgspec.structs.replace(line, tenant=tenant)]
+
     async def note(self, kind: str, **about: object) -> None:
         """Write a line into the installation's chain."""
 
@@ -98,10 +155,22 @@ async def enrol(identity: Identity, code: str) -> tuple[Person, NewKeyView]:
         keys = yield Query("keys_owned", scalars=(tenant, "person", person))
         lost = [msgspec.structs.replace(old, revoked_at=now) for old in keys if old.revoked_at is None]
         actor = f"person:{person}"
-        row = msgspec.structs.replace(row, enrol_hash=None, enrol_until=None)
+        row = msgspec.structs.replace(
+            row,
+            enrol_hash=None,
+            enrol_until=None,
+            enrol_by="",
+            revision=row.revision + 1,
+            unconfirmed=joined(row.unconfirmed, row.enrol_by),
+        )
         key = ApiKey(made.id, tenant, "person", person, "enrolled", made.hash, None, actor, now, None)
         yield from saved(row, *lost, key)
-        about = {"person": person, "key": key.id, "revoked": [old.id for old in lost]}
+        about = {
+            "person": person,
+            "key": key.id,
+            "revoked": [old.id for old in lost],
+            "unconfirmed": row.unconfirmed.split(),
+        }
         return (row, key), [Change(tenant=tenant, kind="person.enrolled", actor=actor, about=about)]
 
     row, key = await identity.change(tenant, make)

@@ -10,6 +10,14 @@ from __future__ import annotations
 from tenure.errors import Detail, TenureError
 from tenure.server.call import Call
 from tenure.server.identity.principals import Principal
+from tenure.store.confirmations import Confirming
+
+
+def confirming(who: Principal) -> Confirming:
+    """Who confirms: a person with their own credential."""
+    if who.kind != "person":
+        raise TenureError("FORBIDDEN", "a second person confirms, with a key or session of their own")
+    return Confirming(actor=who.actor, people=who.people)
 
 
 async def owner_of(request: Call, given: str | None) -> str:

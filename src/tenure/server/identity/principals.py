@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from tenure.kernel.behind import joined
 from tenure.store.identity import digest_of
 
 Kind = Literal["client", "person", "operator"]
@@ -33,6 +34,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
     owner: str | None = None
     """Of a client: the person who answers for it."""
+    unconfirmed: str = ""
+    """Who has made or changed this credential and whose it is since a second person confirmed that, as `id id`."""
     by_cookie: bool = False
     session: bytes = b""
     """The hash of the cookie it came with."""
@@ -51,6 +54,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     def requester(self) -> str:
         """Who has asked for what it asks, and does not approve it: that person, where there is one."""
         return self.actor if self.person is None else f"person:{self.person}"
+
+    @property
+    def people(self) -> str:
+        """Everybody who stands behind what it asks, as `id id`: by person, and by credential too."""
+        return joined(self.requester, self.actor, self.unconfirmed)
 
 
 class NewKey(msgspec.Struct, frozen=True):

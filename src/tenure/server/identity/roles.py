@@ -17,6 +17,7 @@ _EVERY = " ".join(ROLES)
 _SELF = f"{_EVERY} {INSTALLATION}"
 _LOOK = "viewer operator approver admin"
 _STEER = "operator admin"
+_CONFIRM = "operator approver admin"
 
 ROUTES: dict[str, dict[str, str]] = {
     "The service": {
@@ -83,6 +84,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /workflows": _LOOK,
         "GET /workflows/{name}": _LOOK,
         "PUT /workflows/{name}": _STEER,
+        "POST /workflows/{name}/confirm": _CONFIRM,
     },
     "People's questions": {
         "GET /approvals": _LOOK,
@@ -125,6 +127,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "POST /hooks": "admin",
         "GET /hooks/{hook_id}": _LOOK,
         "PUT /hooks/{hook_id}": "admin",
+        "POST /hooks/{hook_id}/confirm": "admin approver",
         "DELETE /hooks/{hook_id}": "admin",
         "GET /hooks/{hook_id}/deliveries": _LOOK,
         "GET /hooks/{hook_id}/deliveries/{delivery_id}": _LOOK,
@@ -143,6 +146,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /schedules/{name}": _LOOK,
         "PUT /schedules/{name}": _STEER,
         "DELETE /schedules/{name}": _STEER,
+        "POST /schedules/{name}/confirm": _CONFIRM,
         "POST /schedules/{name}/pause": _STEER,
         "POST /schedules/{name}/unpause": _STEER,
         "POST /schedules/{name}/trigger": _STEER,
@@ -172,17 +176,20 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /clients/{client_id}": "admin",
         "PUT /clients/{client_id}": "admin",
         "DELETE /clients/{client_id}": "admin",
+        "POST /clients/{client_id}/confirm": "admin",
         "GET /people": "admin",
         "POST /people": "admin",
         "GET /people/{person_id}": "admin",
         "PUT /people/{person_id}": "admin",
         "DELETE /people/{person_id}": "admin",
+        "POST /people/{person_id}/confirm": "admin",
         "POST /people/{person_id}/enrolment": "admin",
         "GET /keys": "admin",
         "POST /keys": "admin",
         "GET /keys/{key_id}": "admin",
         "POST /keys/{key_id}/rotate": "admin",
         "DELETE /keys/{key_id}": "admin",
+        "POST /keys/{key_id}/confirm": "admin",
         "GET /audit": "admin",
     },
     "The installation": {
@@ -194,6 +201,10 @@ ROUTES: dict[str, dict[str, str]] = {
         "PUT /admin/tenants/{tenant_id}/caps": INSTALLATION,
         "GET /admin/tenants/{tenant_id}/caps": INSTALLATION,
         "POST /admin/tenants/{tenant_id}/people": INSTALLATION,
+        "POST /admin/tenants/{tenant_id}/people/{person_id}/confirm": INSTALLATION,
+        "GET /admin/tenants/{tenant_id}/slack-apps": INSTALLATION,
+        "PUT /admin/tenants/{tenant_id}/slack-apps/{team_id}": INSTALLATION,
+        "DELETE /admin/tenants/{tenant_id}/slack-apps/{team_id}": INSTALLATION,
         "GET /admin/audit": INSTALLATION,
     },
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.kernel.service import AdminEvent, ApiKey, Client, Person, Tenant
+from tenure.kernel.service import AdminEvent, ApiKey, Client, Person, SlackApp, Tenant
 from tenure.orchestrator.step_views import moment
 
 
@@ -35,6 +35,9 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """The person who answers for it."""
     created_at: datetime
     closed_at: datetime | None
+    revision: int
+    unconfirmed: list[str]
+    """Who has made or changed it since a second person confirmed it: they stand behind what it asks."""
 
 
 class PersonView(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,9 @@ class PersonView(msgspec.Struct, frozen=True, kw_only=True):
     """Until when an enrolment code waits to be used."""
     created_at: datetime
     closed_at: datetime | None
+    revision: int
+    unconfirmed: list[str]
+    """Who has made, enrolled or promoted this person since a second administrator confirmed it: they count as one."""
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +78,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     """The hour in which it was last used."""
     replaced_until: datetime | None
     """Of one that was rotated: how long it still works."""
+    unconfirmed: list[str]
+    """Who has made it, until a second person confirms it: they stand behind what is asked with it."""
 
 
 class NewKeyView(KeyView, frozen=True, kw_only=True):
@@ -88,6 +96,16 @@ class EnrolmentView(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     """For that person: `POST /enrolments` takes it once. It is shown here and never again."""
     expires_at: datetime
+
+
+class SlackAppView(msgspec.Struct, frozen=True, kw_only=True):
+    """A Slack app through which a tenant's people link accounts and decide."""
+
+    team: str
+    secrets: list[str]
+    """References of its signing secret."""
+    registered_by: str
+    registered_at: datetime
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +136,8 @@ def client_view(row: Client) -> ClientView:
         owner=row.owner,
         created_at=moment(row.created_at),
         closed_at=_moment(row.closed_at),
+        revision=row.revision,
+        unconfirmed=row.unconfirmed.split(),
     )
 
 
@@ -133,6 +153,8 @@ def person_view(row: Person) -> PersonView:
         enrolment_until=_moment(row.enrol_until),
         created_at=moment(row.created_at),
         closed_at=_moment(row.closed_at),
+        revision=row.revision,
+        unconfirmed=row.unconfirmed.split(),
     )
 
 
@@ -149,6 +171,7 @@ def _fields(row: ApiKey) -> dict[str, Any]:
         "revoked_at": _moment(row.revoked_at),
         "used_at": _moment(row.used_at),
         "replaced_until": _moment(row.replaced_until),
+        "unconfirmed": row.unconfirmed.split(),
     }
 
 
@@ -160,6 +183,16 @@ def key_view(row: ApiKey) -> KeyView:
 def new_key_view(row: ApiKey, text: str) -> NewKeyView:
     """A key with its secret, for the one time it is shown."""
     return NewKeyView(**_fields(row), key=text)
+
+
+def slack_app_view(row: SlackApp) -> SlackAppView:
+    """A Slack app, shown."""
+    return SlackAppView(
+        team=row.team,
+        secrets=listed(row.secrets),
+        registered_by=row.registered_by,
+        registered_at=moment(row.registered_at),
+    )
 
 
 def audit_line(row: AdminEvent) -> AuditLine:

@@ -18,13 +18,22 @@ from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.identity.checks import invalid
 from tenure.server.identity.directory import Directory
-from tenure.server.identity.installation import Installation
+from tenure.server.identity.installation import SLACK_SECRETS_MAX, Installation
 from tenure.server.identity.pages import audit_page, page_of
 from tenure.server.identity.principals import OPERATOR_TENANT, Role
-from tenure.server.identity.views import AuditLine, EnrolmentView, PersonView, TenantView, tenant_view
+from tenure.server.identity.views import (
+    AuditLine,
+    EnrolmentView,
+    PersonView,
+    SlackAppView,
+    TenantView,
+    person_view,
+    tenant_view,
+)
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.routes.tenancy import Groups, Id, Name, Roles
+from tenure.server.routes.tenancy import Confirm, Groups, Id, Name, Roles
 from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.store.confirmations import Confirmations, Confirming
 
 CAPS_MAX = 1_000
 """Workspaces and workflows of a tenant that have caps of their own."""
@@ -66,6 +75,13 @@ class Invited(msgspec.Struct, frozen=True, kw_only=True):
     enrolment: EnrolmentView
 
 
+class SetSlackApp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The app of a Slack team."""
+
+    secrets: Annotated[list[str], msgspec.Meta(min_length=1, max_length=SLACK_SECRETS_MAX)]
+    """References of its signing secret, during a rotation two, the newest first: `env:NAME` or `file:/PATH`."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody may have at once; null: as much as there is."""
 
@@ -89,6 +105,11 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def _installation(request: Call) -> Installation:
     return Installation(request.service.identity, request.who.actor)
+
+
+def _directory(request: Call, tenant_id: str) -> Directory:
+    """A tenant's people, as the operator changes them: that breaks the glass, and the tenant's chain says so."""
+    return Directory(request.service.identity, tenant_id, request.who.actor, people="", breaks_glass=True)
 
 
 @get("/admin/tenants", summary="The tenants")
@@ -133,12 +154,57 @@ async def close_tenant(request: Call, tenant_id: FromPath[str]) -> None:
 async def add_person(request: Call, tenant_id: FromPath[str], data: JSONBody[FirstPerson]) -> Invited:
     """A person (an admin, unless said otherwise) with an enrolment code, which is shown here and never again."""
     await _installation(request).tenant(tenant_id)
-    directory = Directory(request.service.identity, tenant_id, request.who.actor)
+    directory = _directory(request, tenant_id)
     made = await directory.add_person(person=data.id, name=data.name, roles=data.roles, groups=data.groups)
     enrolment = await directory.invite(made.id)
     return Invited(
         person=msgspec.structs.replace(made, enrolment_until=enrolment.expires_at), enrolment=enrolment
     )
+
+
+@post(
+    "/admin/tenants/{tenant_id:str}/people/{person_id:str}/confirm",
+    summary="Confirm a person where no second administrator is",
+    status_code=200,
+)
+async def confirm_person(
+    request: Call, tenant_id: FromPath[str], person_id: FromPath[str], data: JSONBody[Confirm]
+) -> PersonView:
+    """What a second administrator of the tenant does. It breaks the glass: the tenant's chain says who did."""
+    await _installation(request).tenant(tenant_id)
+    by = Confirming(actor=request.who.actor, people="", breaks_glass=True)
+    row = await Confirmations(request.service.identity, tenant_id, by).person(person_id, data.revision)
+    request.service.gate.forget()
+    return person_view(row)
+
+
+@get(
+    "/admin/tenants/{tenant_id:str}/slack-apps",
+    summary="The Slack apps that a tenant's people decide through",
+)
+async def slack_apps(request: Call, tenant_id: FromPath[str]) -> list[SlackAppView]:
+    """By team."""
+    return await _installation(request).slack_apps(tenant_id)
+
+
+@put("/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Register a Slack app")
+async def set_slack_app(
+    request: Call, tenant_id: FromPath[str], team_id: FromPath[str], data: JSONBody[SetSlackApp]
+) -> SlackAppView:
+    """Slack's commands and clicks of this team, signed with its secret, are believed to be the people's who have linked accounts."""
+    for at, reference in enumerate(data.secrets):
+        problem = request.service.secrets.problem(reference, tenant_id)
+        if problem is not None:
+            raise invalid(f"secrets[{at}]", problem)
+    return await _installation(request).set_slack_app(tenant_id, team_id, data.secrets)
+
+
+@delete(
+    "/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Remove a Slack app", status_code=204
+)
+async def drop_slack_app(request: Call, tenant_id: FromPath[str], team_id: FromPath[str]) -> None:
+    """Nobody links accounts or decides through it any more."""
+    await _installation(request).drop_slack_app(tenant_id, team_id)
 
 
 @get("/admin/tenants/{tenant_id:str}/caps", summary="A tenant's limits and weights")
@@ -215,5 +281,6 @@ def _shown(rows: list[Cap]) -> Caps:
 
 
 HANDLERS: list[Any] = [
-    tenants, add_tenant, tenant, set_tenant, close_tenant, add_person, caps, set_caps, audit,
+    tenants, add_tenant, tenant, set_tenant, close_tenant, add_person, confirm_person, slack_apps, set_slack_app,
+    drop_slack_app, caps, set_caps, audit,
 ]  # fmt: skip

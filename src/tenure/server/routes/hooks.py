@@ -14,6 +14,7 @@ from litestar.params import FromPath, JSONBody
 
 from tenure.errors import Detail, TenureError
 from tenure.ids import run_text
+from tenure.kernel.behind import joined
 from tenure.kernel.service import Delivery, Hook
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
 from tenure.orchestrator.views import moment
@@ -23,6 +24,7 @@ from tenure.server.hooks.mapping import Rule, problems
 from tenure.server.hooks.told import scope_of
 from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.routes.tenancy import Confirm, confirmations
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.store.deliveries import DeliveryLine
 from tenure.store.identity import Change
@@ -82,6 +84,8 @@ class HookView(msgspec.Struct, frozen=True, kw_only=True):
     settings: HookSettings
     disabled: bool
     revision: int
+    unconfirmed: list[str]
+    """Who has made or changed it since a second person confirmed it: they stand behind its runs and signals."""
     created_at: datetime
     updated_at: datetime
 
@@ -124,6 +128,7 @@ def _view(hook: Hook) -> HookView:
         settings=msgspec.json.decode(hook.settings, type=HookSettings),
         disabled=hook.disabled,
         revision=hook.revision,
+        unconfirmed=hook.unconfirmed.split(),
         created_at=moment(hook.created_at),
         updated_at=moment(hook.updated_at),
     )
@@ -233,6 +238,7 @@ async def make_hook(request: Call, data: JSONBody[NewHook]) -> Response[HookView
             kind=data.kind,
             created_at=0,
             updated_at=0,
+            unconfirmed=request.who.people,
             **await _checked(request, data),
         )
         made = await request.service.intake.deliveries.put_hook(
@@ -258,10 +264,17 @@ async def change_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Chan
     columns = await _checked(request, data)
     if data.owner is None:  # whoever changes it does not become its owner
         columns["owner"] = old.owner
-    hook = msgspec.structs.replace(old, revision=old.revision + 1, **columns)
+    edited = joined(old.unconfirmed, request.who.people)
+    hook = msgspec.structs.replace(old, revision=old.revision + 1, unconfirmed=edited, **columns)
     changed = sorted(word for word in columns if getattr(old, word) != getattr(hook, word))
     put = request.service.intake.deliveries.put_hook
     return _view(await put(hook, _change(request, "changed", hook_id, changed=changed, owner=hook.owner)))
+
+
+@post("/hooks/{hook_id:str}/confirm", summary="Confirm a hook as a second person", status_code=200)
+async def confirm_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Confirm]) -> HookView:
+    """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
+    return _view(await confirmations(request).hook(hook_id, data.revision))
 
 
 @delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)
@@ -314,12 +327,12 @@ async def get_delivery(request: Call, hook_id: FromPath[str], delivery_id: FromP
 async def replay_delivery(
     request: Call, hook_id: FromPath[str], delivery_id: FromPath[str]
 ) -> Response[Received]:
-    """By the hook's rules of now, under `{key}:replay:{n}`; told in the admin chain."""
+    """By the hook's rules of now, under `{key}:replay:{n}`; told in the admin chain. Whoever replays it stands behind its run."""
 
     async def operation(_held: Held | None) -> Answer:
         hook = await _hook(request, hook_id)
         received = await request.service.intake.replay(
-            hook, delivery_id, _change(request, "replayed", hook.id)
+            hook, delivery_id, _change(request, "replayed", hook.id), by=request.who.people
         )
         return answered(received)
 
@@ -340,6 +353,7 @@ HANDLERS = [
     make_hook,
     get_hook,
     change_hook,
+    confirm_hook,
     delete_hook,
     list_deliveries,
     get_delivery,

@@ -6,6 +6,8 @@ Laws:
 3. Slack is always answered with a message: only a signature that fails, and what cannot be read, is an error.
 4. What Slack has signed counts once: a command by the key of its delivery, a link and a click by the same key.
 5. A click decides as the person who has linked that Slack account, with the same refusals as over HTTP.
+6. Whose account it is, is believed only of an app that the installation's operator has registered for that team: what links an
+   account or decides is signed with that app's secret. Whoever makes a hook may know its secret, and nobody else's.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 
 from tenure.errors import TenureError
-from tenure.kernel.service import Hook, Person, Tenant
+from tenure.kernel.service import Hook, Person, SlackApp, Tenant
 from tenure.server.call import Call
 from tenure.server.hooks import signatures, told
 from tenure.server.hooks.intake import HookSettings, Received
@@ -71,8 +73,12 @@ async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[
 
 def _secrets(request: Call, hook: Hook) -> list[bytes]:
     """The hook's secrets that can be read here; a sender is not told which cannot, the log is."""
+    return _read(request, hook, hook.secrets)
+
+
+def _read(request: Call, hook: Hook, references: str) -> list[bytes]:
     found = []
-    for reference in msgspec.json.decode(hook.secrets, type=list[str]):
+    for reference in msgspec.json.decode(references, type=list[str]):
         try:
             found.append(request.service.secrets.resolve(reference, hook.tenant))
         except TenureError as lost:
@@ -135,6 +141,10 @@ async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
     if fields.get("text", "").strip().lower() == "link":
         if not await _first_time(request, hook, read):
             return Message(text="That was answered already; type it again.")
+        try:
+            await _check_app(request, hook, headers, body, team)
+        except TenureError as refused:
+            return _refused(refused)
         return await _link(request, hook, team, user)
     if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
         person = await request.service.identity.by_slack(hook.tenant, team, user)
@@ -190,15 +200,36 @@ async def slack_action(request: Call, hook_id: FromPath[str]) -> Message:
     name = clicked.get("action_id") if isinstance(clicked, dict) else None
     if not isinstance(clicked, dict) or name not in _DECISIONS:
         return Message(text="Nothing here answers to that.")
-    person = await request.service.identity.by_slack(hook.tenant, _id(said, "team"), _id(said, "user"))
-    if person is None:
-        return _not_linked("/tenure")
     try:
+        await _check_app(request, hook, headers, body, _id(said, "team"))
+        person = await request.service.identity.by_slack(hook.tenant, _id(said, "team"), _id(said, "user"))
+        if person is None:
+            return _not_linked("/tenure")
         return Message(text=await _decided(request, person, _DECISIONS[name], clicked.get("value")))
     except TenureError as refused:
-        if refused.spec.status >= 500:
-            raise
-        return Message(text=f"{refused.code}: {refused.message} {refused.spec.remedy}")
+        return _refused(refused)
+
+
+def _refused(refused: TenureError) -> Message:
+    """Law 3."""
+    if refused.spec.status >= 500:
+        raise refused
+    return Message(text=f"{refused.code}: {refused.message} {refused.spec.remedy}")
+
+
+async def _check_app(request: Call, hook: Hook, headers: dict[str, str], body: bytes, team: str) -> None:
+    """Refuse what no registered app of this team has signed (law 6)."""
+    apps: list[SlackApp] = await request.service.identity.read("slack_app_of", hook.tenant, team)
+    if apps:
+        now: int = (await request.service.engine.store.read("now"))[0].now_us
+        try:
+            signatures.slack(headers, body, _read(request, hook, apps[0].secrets), now)
+        except TenureError as refused:
+            if refused.code != "SIGNATURE_INVALID":
+                raise
+        else:
+            return
+    raise TenureError("SLACK_APP_NOT_REGISTERED", f"no registered app of team {team[:64]!r} has signed this")
 
 
 def _id(said: dict[str, Any], word: str) -> str:
@@ -221,6 +252,7 @@ async def _decided(request: Call, person: Person, decision: str, value: Any) -> 
         roles=roles,
         groups=frozenset(msgspec.json.decode(person.groups, type=list[str])),
         key_id=f"slack:{person.id}",
+        unconfirmed=person.unconfirmed,
     )
     row = await question(request, parts[0])
     answer = msgspec.convert(

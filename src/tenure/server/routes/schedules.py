@@ -14,11 +14,13 @@ from tenure import ids
 from tenure.embedded import RunView, Schedules, ScheduleView
 from tenure.embedded.schedules import CATCH_UP_RUNS
 from tenure.errors import TenureError
+from tenure.kernel.behind import joined
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
 from tenure.server.call import Call
 from tenure.server.http.segments import segment
 from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.routes.tenancy import Confirm, confirmations
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.server.runs.starting import catalog_of
 
@@ -91,6 +93,7 @@ async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
         "input": text.input,
         "profile": text.profile or known.profile,
         "pass_slot": text.pass_slot,
+        "by": joined(who.people, known.unconfirmed),  # its plan is written down now
     }
     if known.declared is not None:
         known.begin(text.input)  # what is wrong with it is named by its place in the request
@@ -162,6 +165,14 @@ async def change_schedule(
     return await schedules.edit(of, revision=data.revision, **said)
 
 
+@post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
+async def confirm_schedule(request: Call, name: FromPath[str], data: JSONBody[Confirm]) -> ScheduleView:
+    """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
+    del name
+    await confirmations(request).schedule(_name(request), data.revision)
+    return await _schedules(request).show(_name(request))
+
+
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)
 async def delete_schedule(request: Call, name: FromPath[str]) -> None:
     """Its runs stay."""
@@ -180,7 +191,7 @@ async def pause_schedule(request: Call, name: FromPath[str]) -> ScheduleView:
 async def unpause_schedule(request: Call, name: FromPath[str]) -> ScheduleView:
     """What passed meanwhile is not caught up. Again is the same."""
     del name
-    return await _schedules(request).unpause(_name(request))
+    return await _schedules(request).unpause(_name(request), by=request.who.people)
 
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
@@ -195,7 +206,8 @@ async def trigger_schedule(request: Call, name: FromPath[str]) -> Response[RunVi
             asked = {"mark": mark, "at_us": held.record.created_at}
         if request.who.person is not None:
             asked["requester"] = request.who.requester
-        run_id = await _schedules(request).trigger(_name(request), actor=request.who.actor, **asked)
+        of, who = _name(request), request.who
+        run_id = await _schedules(request).trigger(of, actor=who.actor, behind=who.people, **asked)
         run = await request.engine.get(run_id)
         return Answer.of(run, 201, location=f"/runs/{run_id}", run_id=ids.run_int(run_id))
 
@@ -207,6 +219,7 @@ HANDLERS = [
     make_schedule,
     get_schedule,
     change_schedule,
+    confirm_schedule,
     delete_schedule,
     pause_schedule,
     unpause_schedule,

@@ -40,6 +40,9 @@ class WhoView(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[str]
     key_id: str
     by_cookie: bool
+    unconfirmed: list[str]
+    """Who has made, enrolled or promoted one (of a client: made or changed it, or its key) since a second person confirmed that.
+    Until then they and oneself count as one: neither approves what the other has a hand in."""
 
 
 class Enrol(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +57,8 @@ class Enrolled(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     person: str
     key: NewKeyView
+    unconfirmed: list[str]
+    """Who counts as one with this person, until a second administrator confirms that it was them who have enrolled."""
 
 
 class LinkSlack(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +78,8 @@ class Rotate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def own(request: Call) -> Directory:
     """Changes of the caller's tenant, by the caller."""
-    return Directory(request.service.identity, request.who.tenant, request.who.actor)
+    who = request.who
+    return Directory(request.service.identity, who.tenant, who.actor, people=who.people)
 
 
 def _who(who: Principal) -> WhoView:
@@ -85,6 +91,7 @@ def _who(who: Principal) -> WhoView:
         groups=sorted(who.groups),
         key_id=who.key_id,
         by_cookie=who.by_cookie,
+        unconfirmed=who.unconfirmed.split(),
     )
 
 
@@ -145,7 +152,7 @@ async def enrolled(request: Call, data: JSONBody[Enrol]) -> Enrolled:
             service.gate.note_refusal(address)
         raise
     service.gate.forget()
-    return Enrolled(tenant=person.tenant, person=person.id, key=key)
+    return Enrolled(tenant=person.tenant, person=person.id, key=key, unconfirmed=person.unconfirmed.split())
 
 
 @get("/me/keys", summary="One's own keys")

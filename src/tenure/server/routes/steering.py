@@ -25,6 +25,7 @@ from tenure.embedded.looking import Delivered
 from tenure.embedded.plan import json_object
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
+from tenure.kernel.behind import joined
 from tenure.kernel.decide.keyed import expired
 from tenure.kernel.model import CLOSED_RUN
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
@@ -204,7 +205,8 @@ async def unpause_run(request: Call, run_id: FromPath[str]) -> Paused:
 @post("/runs/{run_id:str}/steps/{key:str}/cancel", summary="Cancel one step", status_code=202)
 async def cancel_step(request: Call, run_id: FromPath[str], key: FromPath[str]) -> StepState:
     """In two phases, like a run: whoever is at work on it is asked to stop."""
-    return StepState(id=run_id, step=key, state=await request.engine.cancel_step(run_id, key))
+    state = await request.engine.cancel_step(run_id, key, behind=request.who.people)
+    return StepState(id=run_id, step=key, state=state)
 
 
 @post("/runs/{run_id:str}/revoke", summary="Take a step from its worker", status_code=200)
@@ -213,7 +215,7 @@ async def revoke_step(
 ) -> Revoked:
     """What that worker still says does not count. The step is given out again while tries are left."""
     step = None if data is None else data.step
-    return Revoked(id=run_id, state=await request.engine.revoke(run_id, step))
+    return Revoked(id=run_id, state=await request.engine.revoke(run_id, step, behind=request.who.people))
 
 
 @post("/runs/{run_id:str}/reported", summary="Say that a run's end was reported", status_code=200)
@@ -235,7 +237,7 @@ async def change_run(request: Call, run_id: FromPath[str], data: JSONBody[Change
         labels=None if data.labels is None else json_object(data.labels),
         metadata=None if data.metadata is None else json_object(data.metadata),
         merge=True,
-        requester=request.who.requester,
+        behind=request.who.people,
     )
     said = await engine.orchestrator.send(command)
     return About(
@@ -259,7 +261,9 @@ async def signal_run(
         event_id = said.event_id
         if event_id is None and held is not None:
             event_id = f"key:{sha256(held.record.name.encode()).hexdigest()}"
-        told = await engine.signal(run_id, name, said.data, event_id=event_id, source=said.source)
+        told = await engine.signal(
+            run_id, name, said.data, event_id=event_id, source=said.source, behind=request.who.people
+        )
         if told.again and said.event_id is None and held is not None and held.first:
             raise expired(number, "was told this long ago")
         return Answer.of(told, run_id=number)
@@ -282,7 +286,7 @@ async def resume_run(
 
     async def operation(held: Held | None) -> Answer:
         command = await engine.resumption(
-            run_id, happened=said.happened, repeat=said.repeat, requester=request.who.requester
+            run_id, happened=said.happened, repeat=said.repeat, behind=request.who.people
         )
         if command is not None:
             return await started(request, engine, command, held)
@@ -306,7 +310,10 @@ async def rerun_run(request: Call, run_id: FromPath[str]) -> Response[RunCreated
 async def started(request: Call, engine: Engine, command: c.CreateRun, held: Held | None) -> Answer:
     """Make a run out of another, under the request's key."""
     asking = Asking(who=request.who, request_id=request.request_id)
-    command = msgspec.structs.replace(command, context=asking.context(), requester=asking.requester)
+    behind = joined(command.behind, request.who.people)
+    command = msgspec.structs.replace(
+        command, context=asking.context(), requester=asking.requester, behind=behind
+    )
     if held is not None:
         record = held.record
         command = msgspec.structs.replace(

@@ -15,10 +15,11 @@ from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.errors import TenureError
-from tenure.limits import NAME_CHARS_MAX
+from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.identity.checks import GROUPS_MAX, ID_PATTERN, invalid, is_id, no_key
 from tenure.server.identity.directory import ENROLMENT_SECONDS, ENROLMENT_SECONDS_MAX
+from tenure.server.identity.owners import confirming
 from tenure.server.identity.pages import audit_page, page_of
 from tenure.server.identity.principals import ROLES, Role
 from tenure.server.identity.views import (
@@ -35,6 +36,7 @@ from tenure.server.identity.views import (
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
 from tenure.server.routes.session import Rotate, own
 from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.store.confirmations import Confirmations
 
 Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -101,6 +103,18 @@ class NewKeyOf(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
+class Confirm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is confirmed: as it was looked at."""
+
+    revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+
+
+def confirmations(request: Call) -> Confirmations:
+    """Confirmations of the caller's tenant, by the caller: a person."""
+    who = request.who
+    return Confirmations(request.service.identity, who.tenant, confirming(who))
+
+
 # ---------------------------------------------------------------------------------------------- clients
 
 
@@ -138,6 +152,14 @@ async def set_client(request: Call, client_id: FromPath[str], data: JSONBody[Set
     changed = await own(request).set_client(client_id, name=data.name, roles=data.roles, owner=data.owner)
     request.service.gate.forget()
     return changed
+
+
+@post("/clients/{client_id:str}/confirm", summary="Confirm a client as a second person", status_code=200)
+async def confirm_client(request: Call, client_id: FromPath[str], data: JSONBody[Confirm]) -> ClientView:
+    """Whoever made or changed it does not stand behind what it asks from now on, for that reason alone."""
+    row = await confirmations(request).client(_known(client_id), data.revision)
+    request.service.gate.forget()
+    return client_view(row)
 
 
 @delete("/clients/{client_id:str}", summary="Close a client")
@@ -186,6 +208,17 @@ async def set_person(request: Call, person_id: FromPath[str], data: JSONBody[Set
     )
     request.service.gate.forget()
     return changed
+
+
+@post(
+    "/people/{person_id:str}/confirm", summary="Confirm a person as a second administrator", status_code=200
+)
+async def confirm_person(request: Call, person_id: FromPath[str], data: JSONBody[Confirm]) -> PersonView:
+    """It is them who have enrolled, and they may do what their roles say: until then they and whoever made, enrolled or promoted
+    them count as one."""
+    row = await confirmations(request).person(_known(person_id), data.revision)
+    request.service.gate.forget()
+    return person_view(row)
 
 
 @delete("/people/{person_id:str}", summary="Close a person")
@@ -255,6 +288,14 @@ async def rotate_key(
     return made
 
 
+@post("/keys/{key_id:str}/confirm", summary="Confirm a client's key as a second person", status_code=200)
+async def confirm_key(request: Call, key_id: FromPath[str]) -> KeyView:
+    """It is in the hands of those who answer for its client: whoever made it does not stand behind what is asked with it."""
+    row = await confirmations(request).key(_known(key_id))
+    request.service.gate.forget()
+    return key_view(row)
+
+
 @delete("/keys/{key_id:str}", summary="Revoke a key")
 async def revoke_key(request: Call, key_id: FromPath[str]) -> None:
     """It does not work any more, nor do its sessions and streams."""
@@ -268,12 +309,17 @@ async def audit(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = No
     return await audit_page(request, request.who.tenant, limit, cursor)
 
 
+def _known(name: str) -> str:
+    """An id that can be looked for; what is none is nobody's."""
+    return name if is_id(name) else ""
+
+
 async def _named(request: Call, query: str, name: str) -> Any:
     found = await request.service.identity.read(query, request.who.tenant, name) if is_id(name) else []
     return found[0] if found else None
 
 
 HANDLERS: list[Any] = [
-    clients, add_client, client, set_client, close_client, people, add_person, person, set_person, close_person, invite,
-    keys, add_key, key, rotate_key, revoke_key, audit,
+    clients, add_client, client, set_client, confirm_client, close_client, people, add_person, person, set_person,
+    confirm_person, close_person, invite, keys, add_key, key, rotate_key, confirm_key, revoke_key, audit,
 ]  # fmt: skip

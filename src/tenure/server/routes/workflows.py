@@ -6,20 +6,23 @@ Law: a version is what it was registered as, for good. Another document under th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
-from litestar import Response, get, put
+from litestar import Response, get, post, put
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 
 from tenure.declared import load
 from tenure.embedded.describing import described
 from tenure.embedded.looking import EVERYBODY, WorkflowView, workflow_view
 from tenure.errors import Detail, TenureError
 from tenure.kernel.beside import RegisteredWorkflow
+from tenure.limits import NAME_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.routes.tenancy import confirmations
 from tenure.server.runs.starting import catalog_of
 
 _YAML = "application/yaml"
@@ -97,10 +100,34 @@ async def put_workflow(request: Call, name: FromPath[str]) -> Response[WorkflowV
     store, tenant = request.engine.store, request.who.tenant
     before: list[RegisteredWorkflow] = await store.read("workflow_named", tenant, name)
     definition = msgspec.json.encode(described(found), order="sorted").decode()
-    row = await store.put_workflow(tenant, name, found.version, "declared", definition, found.digest)
+    row = await store.put_workflow(
+        tenant, name, found.version, "declared", definition, found.digest,
+        registered_by=request.who.actor, unconfirmed=request.who.people,
+    )  # fmt: skip
     catalog_of(store).forget()
     new = all(other.version != found.version for other in before)
     return Response(workflow_view(row), status_code=201 if new else 200)
 
 
-HANDLERS = [get_workflow, list_workflows, put_workflow]
+class ConfirmVersion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is confirmed: a version as it was looked at."""
+
+    version: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+    digest: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+@post(
+    "/workflows/{name:str}/confirm",
+    summary="Confirm a version of a workflow as a second person",
+    status_code=200,
+)
+async def confirm_workflow(
+    request: Call, name: FromPath[str], data: JSONBody[ConfirmVersion]
+) -> WorkflowView:
+    """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
+    row = await confirmations(request).workflow(name, data.version, data.digest)
+    catalog_of(request.engine.store).forget()
+    return workflow_view(row)
+
+
+HANDLERS = [confirm_workflow, get_workflow, list_workflows, put_workflow]

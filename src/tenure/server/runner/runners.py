@@ -407,7 +407,9 @@ class Runners:
                 raise TenureError("INVALID_INPUT", "a digest is printable and not long")
             try:
                 check(RegisteredWorkflow(*about, text.decode(), digest, 0))
-                await self._engine.store.put_workflow(*about, text.decode(), digest)
+                await self._engine.store.put_workflow(
+                    *about, text.decode(), digest, registered_by=who.actor, unconfirmed=_editors(who)
+                )
             except TenureError as error:
                 if error.code not in ("WORKFLOW_CHANGED", "WORKFLOW_INVALID"):
                     raise
@@ -487,6 +489,12 @@ def _run_id(text: str) -> int:
         return ids.run_int(text)
     except TenureError as wrong:
         raise TenureError("ARTIFACT_NOT_FOUND", f"there is no run {text[:60]!r}") from wrong
+
+
+def _editors(who: Principal) -> str:
+    """Whom what is registered counts for: what a service registers is written down and counts for nobody, what a person registers
+    with their own credential is their edit (docs/separation-of-duties.md)."""
+    return who.people if who.kind == "person" else ""
 
 
 def _stale(held: HeldLease) -> TenureError:

@@ -49,6 +49,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Of code: the inputs it has; None where that is not known."""
     required: frozenset[str] = frozenset()
     declared: Declared | None = None
+    unconfirmed: str = ""
+    """Who stands behind its runs, since nobody has confirmed what they registered."""
 
     def begin(self, given: Mapping[str, Any]) -> tuple[tuple[StepSpec, ...], bytes]:
         """The plan of a run with these inputs, and the inputs as they are stored; INVALID_INPUT where they do not fit."""
@@ -107,7 +109,8 @@ class Catalog:
         return await asyncio.shield(looking)
 
     async def _look(self, key: tuple[str, str, str | None], now: float) -> Known:
-        known = self._known(await self._row(*key))
+        row = await self._row(*key)
+        known = msgspec.structs.replace(self._known(row), unconfirmed=row.unconfirmed)
         if len(self._believed) >= KEPT_MAX:
             self._believed.clear()
         self._believed[key] = (now + BELIEVED_SECONDS, known)

@@ -3,7 +3,8 @@
 Laws:
 1. What a trigger says that Tenure has no column for lies in the run's metadata, under the names in which the document of
    git-with-intent shows it.
-2. The requester is whoever the caller answers to: a client's owner, so that nobody approves what their program asked for.
+2. The requester is whoever the caller answers to: a client's owner, so that nobody approves what their program asked for. Whoever
+   has made or changed the credential, and nobody has confirmed that, stands behind the run too.
 3. With a key, answer and run are one commit; the answer is what the record has, first and ever after.
 """
 
@@ -126,6 +127,7 @@ def start_of(new: NewRun, asking: Asking, wanted: Request | None) -> Start:
         budget=new.budget,
         context=asking.context(),
         requester=asking.requester,
+        behind=asking.who.unconfirmed,
         key=None if wanted is None else wanted.name,
         request_hash=b"" if wanted is None else wanted.hash,
     )

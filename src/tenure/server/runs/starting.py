@@ -1,7 +1,8 @@
 """Starting a run of a registered workflow, whoever asks: a request, a hook, a schedule.
 
 Laws:
-1. What is asked is looked up and checked before there is a run: the workflow, its version, its inputs.
+1. What is asked is looked up and checked before there is a run: the workflow, its version, its inputs. Whoever has registered that
+   version, and nobody has confirmed it, stands behind the run.
 2. With a key and a recorder, the run and the record of its answer are one commit.
 3. A large input lies among the artifacts, like that of a run started beside the database.
 """
@@ -18,6 +19,7 @@ from tenure import ids
 from tenure.embedded import Engine
 from tenure.embedded.options import Options
 from tenure.kernel import commands as c
+from tenure.kernel.behind import joined
 from tenure.kernel.decide.plans import Created
 from tenure.orchestrator.batch import Recorder
 from tenure.server.runs.catalog import Catalog
@@ -75,7 +77,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
         plan=plan,
         input=body,
         request_hash=asked.request_hash,
-        behind=asked.behind,
+        behind=joined(asked.behind, known.unconfirmed) if known.unconfirmed else asked.behind,
         **fields,
     )
     return Prepared(command, body)

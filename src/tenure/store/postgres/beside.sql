@@ -9,8 +9,8 @@
 -- is one of that name already, or somebody else has changed or deleted it meanwhile.
 insert into schedule as s ({schedule})
 select $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::bytea, $10::text, $11::text,
-    $12::text, $13::integer, $14::boolean, $15::text, $16::text, $21::bigint, $21::bigint, $17::integer,
-    $18::boolean, $19::bigint, $20::bigint
+    $12::text, $13::integer, $14::boolean, $15::text, $16::text, $22::bigint, $22::bigint, $17::integer,
+    $18::boolean, $19::bigint, $20::bigint, $21::text
 where $17::integer = 1 or exists (select from schedule t where t.tenant = $1 and t.name = $2)
 on conflict (tenant, name) do update set
     workspace = excluded.workspace, workflow = excluded.workflow, code_version = excluded.code_version,
@@ -18,7 +18,7 @@ on conflict (tenant, name) do update set
     cron = excluded.cron, zone = excluded.zone, catch_up = excluded.catch_up,
     catch_up_max = excluded.catch_up_max, pass_slot = excluded.pass_slot, owner = excluded.owner,
     labels = excluded.labels, updated_at = greatest(s.updated_at, excluded.updated_at), revision = excluded.revision,
-    paused = excluded.paused, next_at = excluded.next_at
+    paused = excluded.paused, next_at = excluded.next_at, unconfirmed = excluded.unconfirmed
 where s.revision = excluded.revision - 1
 returning {s.schedule}
 
@@ -91,9 +91,10 @@ select {worker} from worker where seen_at >= $1 order by name
 -- name: save_workflow
 -- A version never changes, but for what is known of one that is code.
 insert into workflow as w ({workflow})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $9::bigint, $7::text, $8::text)
 on conflict (tenant, name, version) do update set
-    definition = excluded.definition, digest = excluded.digest, registered_at = excluded.registered_at
+    definition = excluded.definition, digest = excluded.digest, registered_at = excluded.registered_at,
+    registered_by = excluded.registered_by, unconfirmed = trim(w.unconfirmed || ' ' || excluded.unconfirmed)
 where w.kind = 'code' and excluded.kind = 'code' and w.digest <> excluded.digest
 returning {w.workflow}
 

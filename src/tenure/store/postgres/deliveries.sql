@@ -41,14 +41,14 @@ order by received_at limit 1
 
 -- name: save_hook
 insert into hook ({hook})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::bigint, $13::boolean)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::bigint, $13::boolean, $14::text)
 returning {hook}
 
 -- name: change_hook
 -- Kind and creation stay what they were.
 update hook set
     workspace = $3, name = $5, secrets = $6, rules = $7, owner = $8, settings = $9, updated_at = $11, revision = $12,
-    disabled = $13
+    disabled = $13, unconfirmed = $14
 where id = $1 and tenant = $2 and kind = $4 and created_at = $10 and revision = $12 - 1
 returning {hook}
 
@@ -70,7 +70,7 @@ returning hook_id, id, event, name, received_at, status, run_id, note, replays, 
 
 -- name: save_delivery
 insert into delivery ({delivery})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bytea, $10::bigint, $11::text, $12::bigint, $13::text, $14::bigint, $15::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bytea, $10::bigint, $11::text, $12::bigint, $13::text, $14::bigint, $15::bigint, $16::text)
 returning {delivery}
 
 -- name: count_try

@@ -7,7 +7,7 @@ select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles,
     coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
     k.owner_kind <> 'operator'
         and (coalesce(t.closed_at, c.closed_at, p.closed_at) is not null or (c.id is null and p.id is null)),
-    $2::bigint
+    concat_ws(' ', nullif(k.unconfirmed, ''), nullif(coalesce(c.unconfirmed, p.unconfirmed), '')), $2::bigint
 from api_key k
 left join tenant t on t.id = k.tenant
 left join client c on k.owner_kind = 'client' and c.tenant = k.tenant and c.id = k.owner_id
@@ -81,23 +81,24 @@ returning {tenant}
 
 -- name: save_client
 insert into client ({client})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bigint, $8::integer, $9::text)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at, closed_at = excluded.closed_at
+    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at,
+    closed_at = excluded.closed_at, revision = excluded.revision, unconfirmed = excluded.unconfirmed
 returning {client}
 
 -- name: save_person
 insert into person ({person})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bigint, $11::text)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bigint, $11::text, $12::integer, $13::text, $14::text)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github, revision = excluded.revision, unconfirmed = excluded.unconfirmed, enrol_by = excluded.enrol_by
 returning {person}
 
 -- name: save_api_key
 insert into api_key ({api_key})
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bigint, $13::bigint)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text)
 on conflict (id) do update set
-    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at, replaced_until = excluded.replaced_until
+    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at, replaced_until = excluded.replaced_until, unconfirmed = excluded.unconfirmed
 returning {api_key}
 
 -- name: save_session
@@ -126,6 +127,41 @@ delete from slack_code where hash = $1 and tenant = $2 and expires_at > $3 retur
 
 -- name: delete_expired_slack_codes
 delete from slack_code where expires_at <= $1 returning {slack_code}
+
+-- name: people_unconfirmed
+select id, unconfirmed from person where tenant = $1 and unconfirmed <> '' order by id
+
+-- name: approvers_of
+-- Those who may approve, with their groups; one is enough to know whether anybody is left.
+select {person} from person where tenant = $1 and closed_at is null and roles like '%"approver"%' order by id limit $2
+
+-- name: slack_app_of
+select {slack_app} from slack_app where tenant = $1 and team = $2
+
+-- name: slack_apps_of
+select {slack_app} from slack_app where tenant = $1 order by team
+
+-- name: save_slack_app
+insert into slack_app ({slack_app}) values ($1::text, $2::text, $3::text, $4::text, $5::bigint)
+on conflict (tenant, team) do update set
+    secrets = excluded.secrets, registered_by = excluded.registered_by, registered_at = excluded.registered_at
+returning {slack_app}
+
+-- name: delete_slack_app
+delete from slack_app where tenant = $1 and team = $2 returning {slack_app}
+
+-- name: confirm_hook
+update hook set unconfirmed = $4::text where tenant = $1 and id = $2 and revision = $3 returning {hook}
+
+-- name: confirm_schedule
+update schedule set unconfirmed = $4::text where tenant = $1 and name = $2 and revision = $3 returning {schedule}
+
+-- name: confirm_workflow
+update workflow set unconfirmed = $5::text where tenant = $1 and name = $2 and version = $3 and digest = $4
+returning {workflow}
+
+-- name: workflow_version
+select {workflow} from workflow where tenant = $1 and name = $2 and version = $3
 
 -- name: save_admin_event
 insert into admin_event ({admin_event})

@@ -165,6 +165,9 @@ select {p.person} from unnest($1::text[], $2::text[]) n (tenant, id)
 cross join lateral (
     select {person} from person t where t.tenant = n.tenant and t.id = n.id offset 0) p
 
+-- name: load_unconfirmed
+select id, unconfirmed from person where tenant = any($1::text[]) and unconfirmed <> '' order by id
+
 -- name: load_payloads
 -- Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)

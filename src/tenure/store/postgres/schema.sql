@@ -35,6 +35,7 @@ create table api_key (
     revoked_at bigint,
     used_at bigint,
     replaced_until bigint,
+    unconfirmed text collate "C" not null,
     constraint api_key_operator_has_no_tenant CHECK ((owner_kind = 'operator'::text) = (tenant = ''::text)),
     constraint api_key_owner_known CHECK (owner_kind = ANY (ARRAY['client'::text, 'person'::text, 'operator'::text])),
     constraint api_key_pkey PRIMARY KEY (id)
@@ -196,6 +197,8 @@ create table client (
     owner text collate "C",
     created_at bigint not null,
     closed_at bigint,
+    revision integer not null,
+    unconfirmed text collate "C" not null,
     constraint client_pkey PRIMARY KEY (tenant, id)
 );
 
@@ -233,6 +236,7 @@ create table delivery (
     note text collate "C" not null,
     replays integer not null,
     tries integer not null,
+    replayed_by text collate "C" not null,
     constraint delivery_pkey PRIMARY KEY (hook_id, id),
     constraint delivery_status_known CHECK (status = ANY (ARRAY['received'::text, 'done'::text, 'ignored'::text, 'duplicate'::text, 'failed'::text, 'set_aside'::text]))
 );
@@ -303,6 +307,7 @@ create table hook (
     updated_at bigint not null,
     revision integer not null,
     disabled boolean not null,
+    unconfirmed text collate "C" not null,
     constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text])),
     constraint hook_pkey PRIMARY KEY (id),
     constraint hook_revision CHECK (revision >= 1)
@@ -337,6 +342,7 @@ create table inbox (
     payload_ref integer,
     received_at bigint not null,
     wait_no integer,
+    senders text collate "C" not null,
     constraint inbox_pkey PRIMARY KEY (run_id, no)
 );
 CREATE INDEX inbox_buffered ON inbox USING btree (run_id, name, no) WHERE wait_no IS NULL;
@@ -425,12 +431,16 @@ create table person (
     created_at bigint not null,
     closed_at bigint,
     github text collate "C",
+    revision integer not null,
+    unconfirmed text collate "C" not null,
+    enrol_by text collate "C" not null,
     constraint person_code_ends CHECK ((enrol_hash IS NULL) = (enrol_until IS NULL)),
     constraint person_pkey PRIMARY KEY (tenant, id)
 );
 CREATE UNIQUE INDEX person_enrolling ON person USING btree (enrol_hash) WHERE enrol_hash IS NOT NULL;
 CREATE UNIQUE INDEX person_github ON person USING btree (tenant, github) WHERE github IS NOT NULL;
 CREATE UNIQUE INDEX person_slack ON person USING btree (tenant, slack) WHERE slack IS NOT NULL;
+CREATE INDEX person_unconfirmed ON person USING btree (tenant, id) WHERE unconfirmed <> ''::text;
 
 create table policy (
     tenant text collate "C" not null,
@@ -634,6 +644,7 @@ create table schedule (
     paused boolean not null,
     next_at bigint,
     last_slot bigint,
+    unconfirmed text collate "C" not null,
     constraint schedule_catch_up_known CHECK (catch_up = ANY (ARRAY['skip'::text, 'last'::text, 'all'::text])),
     constraint schedule_counters CHECK (catch_up_max >= 1 AND revision >= 1),
     constraint schedule_paused_has_no_slot CHECK (NOT paused OR next_at IS NULL),
@@ -679,6 +690,15 @@ create table signing_key (
     created_at bigint not null,
     revoked_from bigint,
     constraint signing_key_pkey PRIMARY KEY (id)
+);
+
+create table slack_app (
+    tenant text collate "C" not null,
+    team text collate "C" not null,
+    secrets text collate "C" not null,
+    registered_by text collate "C" not null,
+    registered_at bigint not null,
+    constraint slack_app_pkey PRIMARY KEY (tenant, team)
 );
 
 create table slack_code (
@@ -876,6 +896,8 @@ create table workflow (
     definition text collate "C" not null,
     digest text collate "C" not null,
     registered_at bigint not null,
+    registered_by text collate "C" not null,
+    unconfirmed text collate "C" not null,
     constraint workflow_kind_known CHECK (kind = ANY (ARRAY['code'::text, 'declared'::text])),
     constraint workflow_pkey PRIMARY KEY (tenant, name, version)
 );
@@ -1028,7 +1050,8 @@ create type inbox_in as (
     source text,
     payload_ref integer,
     received_at bigint,
-    wait_no integer
+    wait_no integer,
+    senders text
 );
 
 create type outbox_in as (

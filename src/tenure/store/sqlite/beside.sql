@@ -9,7 +9,7 @@
 -- is one of that name already, or somebody else has changed or deleted it meanwhile.
 insert into schedule
 select
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?21, ?21, ?17, ?18, ?19, ?20
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?22, ?22, ?17, ?18, ?19, ?20, ?21
 where ?17 = 1 or exists (select 1 from schedule where tenant = ?1 and name = ?2)
 on conflict (tenant, name) do update set
     workspace = excluded.workspace, workflow = excluded.workflow, code_version = excluded.code_version,
@@ -17,7 +17,7 @@ on conflict (tenant, name) do update set
     cron = excluded.cron, zone = excluded.zone, catch_up = excluded.catch_up,
     catch_up_max = excluded.catch_up_max, pass_slot = excluded.pass_slot, owner = excluded.owner,
     labels = excluded.labels, updated_at = max(updated_at, excluded.updated_at), revision = excluded.revision,
-    paused = excluded.paused, next_at = excluded.next_at
+    paused = excluded.paused, next_at = excluded.next_at, unconfirmed = excluded.unconfirmed
 where schedule.revision = excluded.revision - 1
 returning *
 
@@ -99,10 +99,11 @@ select * from worker where seen_at >= ?1 order by name
 -- name: save_workflow
 -- A version never changes, but for what is known of one that is code.
 insert into workflow values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+    ?1, ?2, ?3, ?4, ?5, ?6, ?9, ?7, ?8
 )
 on conflict (tenant, name, version) do update set
-    definition = excluded.definition, digest = excluded.digest, registered_at = excluded.registered_at
+    definition = excluded.definition, digest = excluded.digest, registered_at = excluded.registered_at,
+    registered_by = excluded.registered_by, unconfirmed = trim(workflow.unconfirmed || ' ' || excluded.unconfirmed)
 where workflow.kind = 'code' and excluded.kind = 'code' and workflow.digest <> excluded.digest
 returning *
 

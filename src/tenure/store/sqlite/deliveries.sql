@@ -41,13 +41,13 @@ where hook_id = ?1 and fingerprint = ?2 and received_at > ?3 and status in ('rec
 order by received_at limit 1
 
 -- name: save_hook
-insert into hook values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) returning *
+insert into hook values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) returning *
 
 -- name: change_hook
 -- Kind and creation stay what they were.
 update hook set
     workspace = ?3, name = ?5, secrets = ?6, rules = ?7, owner = ?8, settings = ?9, updated_at = ?11, revision = ?12,
-    disabled = ?13
+    disabled = ?13, unconfirmed = ?14
 where id = ?1 and tenant = ?2 and kind = ?4 and created_at = ?10 and revision = ?12 - 1
 returning *
 
@@ -68,7 +68,7 @@ delete from delivery where (hook_id, id) in (
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: save_delivery
-insert into delivery values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) returning *
+insert into delivery values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) returning *
 
 -- name: count_try
 -- Before it is carried out, so that a try that ends its process counts.

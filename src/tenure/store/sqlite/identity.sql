@@ -7,7 +7,7 @@ select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles,
     coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
     k.owner_kind <> 'operator'
         and (coalesce(t.closed_at, c.closed_at, p.closed_at) is not null or (c.id is null and p.id is null)),
-    ?2
+    trim(k.unconfirmed || ' ' || coalesce(c.unconfirmed, p.unconfirmed, '')), ?2
 from api_key k
 left join tenant t on t.id = k.tenant
 left join client c on k.owner_kind = 'client' and c.tenant = k.tenant and c.id = k.owner_id
@@ -79,21 +79,22 @@ on conflict (id) do update set
 returning *
 
 -- name: save_client
-insert into client values (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+insert into client values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at, closed_at = excluded.closed_at
+    name = excluded.name, roles = excluded.roles, owner = excluded.owner, created_at = excluded.created_at,
+    closed_at = excluded.closed_at, revision = excluded.revision, unconfirmed = excluded.unconfirmed
 returning *
 
 -- name: save_person
-insert into person values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+insert into person values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
 on conflict (tenant, id) do update set
-    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github
+    name = excluded.name, roles = excluded.roles, groups = excluded.groups, slack = excluded.slack, enrol_hash = excluded.enrol_hash, enrol_until = excluded.enrol_until, created_at = excluded.created_at, closed_at = excluded.closed_at, github = excluded.github, revision = excluded.revision, unconfirmed = excluded.unconfirmed, enrol_by = excluded.enrol_by
 returning *
 
 -- name: save_api_key
-insert into api_key values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+insert into api_key values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
 on conflict (id) do update set
-    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at, replaced_until = excluded.replaced_until
+    tenant = excluded.tenant, owner_kind = excluded.owner_kind, owner_id = excluded.owner_id, name = excluded.name, hash = excluded.hash, roles = excluded.roles, created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at, revoked_at = excluded.revoked_at, used_at = excluded.used_at, replaced_until = excluded.replaced_until, unconfirmed = excluded.unconfirmed
 returning *
 
 -- name: save_session
@@ -121,6 +122,40 @@ delete from slack_code where hash = ?1 and tenant = ?2 and expires_at > ?3 retur
 
 -- name: delete_expired_slack_codes
 delete from slack_code where expires_at <= ?1 returning *
+
+-- name: people_unconfirmed
+select id, unconfirmed from person indexed by person_unconfirmed where tenant = ?1 and unconfirmed <> '' order by id
+
+-- name: approvers_of
+-- Those who may approve, with their groups; one is enough to know whether anybody is left.
+select * from person where tenant = ?1 and closed_at is null and roles like '%"approver"%' order by id limit ?2
+
+-- name: slack_app_of
+select * from slack_app where tenant = ?1 and team = ?2
+
+-- name: slack_apps_of
+select * from slack_app where tenant = ?1 order by team
+
+-- name: save_slack_app
+insert into slack_app values (?1, ?2, ?3, ?4, ?5)
+on conflict (tenant, team) do update set
+    secrets = excluded.secrets, registered_by = excluded.registered_by, registered_at = excluded.registered_at
+returning *
+
+-- name: delete_slack_app
+delete from slack_app where tenant = ?1 and team = ?2 returning *
+
+-- name: confirm_hook
+update hook set unconfirmed = ?4 where tenant = ?1 and id = ?2 and revision = ?3 returning *
+
+-- name: confirm_schedule
+update schedule set unconfirmed = ?4 where tenant = ?1 and name = ?2 and revision = ?3 returning *
+
+-- name: confirm_workflow
+update workflow set unconfirmed = ?5 where tenant = ?1 and name = ?2 and version = ?3 and digest = ?4 returning *
+
+-- name: workflow_version
+select * from workflow where tenant = ?1 and name = ?2 and version = ?3
 
 -- name: save_admin_event
 insert into admin_event values (?1, ?2, ?3, ?4, ?5, ?6, ?7)

@@ -132,6 +132,10 @@ select * from governance where tenant = ?1
 -- People by id.
 select * from person where tenant = ?1 and id = ?2
 
+-- name: load_unconfirmed
+-- People who count as one with others.
+select id, unconfirmed from person indexed by person_unconfirmed where tenant = ?1 and unconfirmed <> '' order by id
+
 -- name: load_payloads
 -- Payloads by key. Those that lie with their checkpoints are looked for last, through all that the run has recorded.
 select * from payload where run_id = ?1 and ref = ?2
@@ -380,7 +384,7 @@ on conflict (run_id, no) do update set
 -- name: save_inbox
 -- Delivered, then taken.
 insert into inbox values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
 )
 on conflict (run_id, no) do update set
     wait_no = excluded.wait_no

@@ -26,6 +26,7 @@ CREATE TABLE api_key (
     revoked_at integer,
     used_at integer,
     replaced_until integer,
+    unconfirmed text not null,
     primary key (id),
     constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
     constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))
@@ -218,6 +219,8 @@ CREATE TABLE client (
     owner text,
     created_at integer not null,
     closed_at integer,
+    revision integer not null,
+    unconfirmed text not null,
     primary key (tenant, id)
 ) strict, without rowid;
 
@@ -254,6 +257,7 @@ CREATE TABLE delivery (
     note text not null,
     replays integer not null,
     tries integer not null,
+    replayed_by text not null,
     primary key (hook_id, id),
     constraint delivery_status_known
         check (status in ('received', 'done', 'ignored', 'duplicate', 'failed', 'set_aside'))
@@ -319,6 +323,7 @@ CREATE TABLE hook (
     updated_at integer not null,
     revision integer not null,
     disabled integer not null check (disabled in (0, 1)),
+    unconfirmed text not null,
     primary key (id),
     constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
     constraint hook_revision check (revision >= 1)
@@ -354,6 +359,7 @@ CREATE TABLE inbox (
     payload_ref integer,
     received_at integer not null,
     wait_no integer,
+    senders text not null,
     primary key (run_id, no)
 ) strict, without rowid;
 
@@ -439,6 +445,9 @@ CREATE TABLE person (
     created_at integer not null,
     closed_at integer,
     github text,
+    revision integer not null,
+    unconfirmed text not null,
+    enrol_by text not null,
     primary key (tenant, id),
     constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
 ) strict, without rowid;
@@ -654,6 +663,7 @@ CREATE TABLE schedule (
     paused integer not null check (paused in (0, 1)),
     next_at integer,
     last_slot integer,
+    unconfirmed text not null,
     primary key (tenant, name),
     -- Slots that pass while it is paused are nobody's.
     constraint schedule_paused_has_no_slot check (paused = 0 or next_at is null)
@@ -693,6 +703,15 @@ CREATE TABLE signing_key (
     created_at integer not null,
     revoked_from integer,
     primary key (id)
+) strict, without rowid;
+
+CREATE TABLE slack_app (
+    tenant text not null,
+    team text not null,
+    secrets text not null,
+    registered_by text not null,
+    registered_at integer not null,
+    primary key (tenant, team)
 ) strict, without rowid;
 
 CREATE TABLE slack_code (
@@ -904,6 +923,8 @@ CREATE TABLE workflow (
     definition text not null,
     digest text not null,
     registered_at integer not null,
+    registered_by text not null,
+    unconfirmed text not null,
     primary key (tenant, name, version)
 ) strict, without rowid;
 
@@ -952,6 +973,8 @@ CREATE UNIQUE INDEX person_enrolling on person (enrol_hash) where enrol_hash is 
 CREATE UNIQUE INDEX person_github on person (tenant, github) where github is not null;
 
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
+
+CREATE INDEX person_unconfirmed on person (tenant, id) where unconfirmed <> '';
 
 CREATE INDEX receipt_act on receipt (run_id, idx, label, no);
 

@@ -357,6 +357,7 @@ create table inbox (
     payload_ref integer,
     received_at bigint not null,
     wait_no integer,
+    senders text collate "C" not null,
     primary key (run_id, no)
 );
 

@@ -24,6 +24,7 @@ create table schedule (
     paused boolean not null,
     next_at bigint,
     last_slot bigint,
+    unconfirmed text collate "C" not null,
     primary key (tenant, name),
     constraint schedule_catch_up_known check (catch_up in ('skip', 'last', 'all')),
     constraint schedule_counters check (catch_up_max >= 1 and revision >= 1),
@@ -71,6 +72,8 @@ create table workflow (
     definition text collate "C" not null,
     digest text collate "C" not null,
     registered_at bigint not null,
+    registered_by text collate "C" not null,
+    unconfirmed text collate "C" not null,
     primary key (tenant, name, version),
     constraint workflow_kind_known check (kind in ('code', 'declared'))
 );

@@ -20,6 +20,8 @@ create table client (
     owner text collate "C",
     created_at bigint not null,
     closed_at bigint,
+    revision integer not null,
+    unconfirmed text collate "C" not null,
     primary key (tenant, id)
 );
 
@@ -35,12 +37,16 @@ create table person (
     created_at bigint not null,
     closed_at bigint,
     github text collate "C",
+    revision integer not null,
+    unconfirmed text collate "C" not null,
+    enrol_by text collate "C" not null,
     primary key (tenant, id),
     constraint person_code_ends check ((enrol_hash is null) = (enrol_until is null))
 );
 
 create unique index person_slack on person (tenant, slack) where slack is not null;
 create unique index person_github on person (tenant, github) where github is not null;
+create index person_unconfirmed on person (tenant, id) where unconfirmed <> '';
 create unique index person_enrolling on person (enrol_hash) where enrol_hash is not null;
 
 create table api_key (
@@ -57,6 +63,7 @@ create table api_key (
     revoked_at bigint,
     used_at bigint,
     replaced_until bigint,
+    unconfirmed text collate "C" not null,
     primary key (id),
     constraint api_key_owner_known check (owner_kind in ('client', 'person', 'operator')),
     constraint api_key_operator_has_no_tenant check ((owner_kind = 'operator') = (tenant = ''))
@@ -82,6 +89,15 @@ create table slack_code (
     slack text collate "C" not null,
     expires_at bigint not null,
     primary key (hash)
+);
+
+create table slack_app (
+    tenant text collate "C" not null,
+    team text collate "C" not null,
+    secrets text collate "C" not null,
+    registered_by text collate "C" not null,
+    registered_at bigint not null,
+    primary key (tenant, team)
 );
 
 create table admin_event (
@@ -112,6 +128,7 @@ create table hook (
     updated_at bigint not null,
     revision integer not null,
     disabled boolean not null,
+    unconfirmed text collate "C" not null,
     primary key (id),
     constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
     constraint hook_revision check (revision >= 1)
@@ -135,6 +152,7 @@ create table delivery (
     note text collate "C" not null,
     replays integer not null,
     tries integer not null,
+    replayed_by text collate "C" not null,
     primary key (hook_id, id),
     constraint delivery_status_known
         check (status in ('received', 'done', 'ignored', 'duplicate', 'failed', 'set_aside'))

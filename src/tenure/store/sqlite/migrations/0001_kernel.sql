@@ -436,6 +436,7 @@ create table inbox (
     payload_ref integer,
     received_at integer not null,
     wait_no integer,
+    senders text not null,
     primary key (run_id, no)
 ) strict, without rowid;
 

@@ -24,6 +24,7 @@ create table schedule (
     paused integer not null check (paused in (0, 1)),
     next_at integer,
     last_slot integer,
+    unconfirmed text not null,
     primary key (tenant, name),
     -- Slots that pass while it is paused are nobody's.
     constraint schedule_paused_has_no_slot check (paused = 0 or next_at is null)
@@ -67,6 +68,8 @@ create table workflow (
     definition text not null,
     digest text not null,
     registered_at integer not null,
+    registered_by text not null,
+    unconfirmed text not null,
     primary key (tenant, name, version)
 ) strict, without rowid;
 

@@ -1,0 +1,99 @@
+"""`tenure confirm`: a second person says that what somebody made or changed is as it should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from tenure.cli.console import out, print_json, shown
+from tenure.cli.options import AsJson, Db
+from tenure.cli.session import Tenant, ask, who
+
+if TYPE_CHECKING:
+    from tenure.cli.desk import Desk
+    from tenure.embedded.confirmations import Confirmed
+
+_EPILOG = """
+Look at it, then confirm what you have looked at:
+
+tenure people show ada -- roles, groups, and who has made, enrolled or promoted her
+
+tenure confirm person ada --revision 2
+
+tenure workflows show release, then: tenure confirm workflow release --version 7 --digest 4f1c...
+
+Nobody confirms what they made themselves. Beside a database the account that has it may confirm what others made, and the tenant's
+chain says that it was the database owner. docs/separation-of-duties.md explains the whole.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog=_EPILOG)(confirm)
+
+
+def _known(given: str) -> str:
+    from tenure.embedded.confirmations import Confirmable
+
+    if given not in get_args(Confirmable):
+        raise typer.BadParameter(f"'{given}' is not one of {', '.join(get_args(Confirmable))}")
+    return given
+
+
+def confirm(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", help="hook, schedule, workflow, client, key or person.", callback=_known
+        ),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its id or name.")],
+    revision: Annotated[
+        int | None,
+        typer.Option("--revision", min=1, help="The revision you have looked at.", show_default=False),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", help="Of a workflow: which version.", show_default=False)
+    ] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option("--digest", help="Of a workflow: the digest you have looked at.", show_default=False),
+    ] = None,
+    operator: Annotated[
+        bool,
+        typer.Option(
+            "--operator",
+            help="Of a person, over a server, with the installation operator's key: breaks the glass.",
+        ),
+    ] = False,
+    db: Db = None,
+    tenant: Tenant = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Confirm, as a second person, what somebody has made or changed.
+
+    Until then whoever did that stands behind the runs that are made through it (of a person: counts as one with that person), and
+    approves none of them.
+    """
+    if operator and kind != "person":
+        raise typer.BadParameter("the operator confirms people only", param_hint="--operator")
+
+    async def call(desk: Desk) -> Confirmed:
+        said: dict[str, Any] = {"revision": revision, "version": version, "digest": digest}
+        if operator:
+            from tenure.client import Client
+
+            if not isinstance(desk, Client):
+                raise typer.BadParameter(
+                    "beside a database you are its owner: leave it out", param_hint="--operator"
+                )
+            return await desk.confirm_as_operator(tenant, name, revision=revision)
+        return await desk.confirm(kind, name, by=who(None), **said)  # type: ignore[arg-type]  # checked: a known kind
+
+    made = ask(db, tenant, call, changes=True)
+    if as_json:
+        print_json(made)
+        return
+    left = f"; still unconfirmed: {' '.join(made.unconfirmed)}" if made.unconfirmed else ""
+    out().print(shown(f"{kind} {name} is confirmed{left}"), soft_wrap=True)

@@ -1,0 +1,144 @@
+"""Short stories about two people: who has a hand in a run does not approve it, whoever they say they are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tenure.kernel.behind import Ties
+from tenure.kernel.decide import waits
+from tenure.orchestrator import schedules
+from tenure.server.identity.directory import Directory
+from tenure.server.identity.installation import Installation, enrol
+from tenure.store.confirmations import Confirmations, Confirming
+from tenure.store.identity import Identity
+from tests.simulation.planted import Change
+
+WAIT = {"name": "news", "kind": "wait", "wait": {"event": "news"}}
+GATE = {"name": "gate", "kind": "approval", "approval": {"action": "do it"}}
+ROLES = ("admin", "approver", "operator")
+
+
+def _engine(folder: Path) -> Engine:
+    return Engine(f"sqlite:{folder / 'story.db'}", actor="client:ci")
+
+
+async def _refused(engine: Engine, run: str, person: str, code: str, digest: str = "") -> None:
+    assert await _code(engine.approve(run, approver=person, digest=digest)) == code
+
+
+async def _code(asked: Awaitable[Any]) -> str | None:
+    """The code of a refusal; None: it was done."""
+    try:
+        await asked
+    except TenureError as refused:
+        return refused.code
+    return None
+
+
+async def whoever_sent_the_signal_does_not_approve(folder: Path) -> None:
+    """Ada sends what decides what is proposed, and would approve it."""
+    async with _engine(folder) as engine:
+        run = await engine.create("w", [WAIT, GATE])
+        await engine.deliver(run, "news", {"amount": 1}, actor="person:ada")
+        await _refused(engine, run, "person:ada", "APPROVER_IS_REQUESTER")
+        assert await engine.approve(run, approver="person:bob") == "approved"
+
+
+async def whoever_edited_the_schedule_does_not_approve(folder: Path) -> None:
+    """Bob's schedule, which Ada has changed."""
+    async with _engine(folder) as engine:
+        await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
+        await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
+        run = await engine.schedules.trigger("s")
+        await _refused(engine, run, "person:ada", "APPROVER_IS_REQUESTER")
+        assert await engine.approve(run, approver="person:carol") == "approved"
+
+
+async def nobody_confirms_their_own_edit(folder: Path) -> None:
+    """Ada changes Bob's schedule and confirms that herself."""
+    async with _engine(folder) as engine:
+        await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
+        shown = await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
+        ada = Confirming(actor="person:ada", people="person:ada")
+        row = await Confirmations(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
+        assert row.unconfirmed == "person:ada", "hers is left"
+        again = Confirmations(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
+        assert await _code(again) == "SECOND_PERSON_NEEDED"
+
+
+async def an_administrator_is_one_person_under_any_name(folder: Path) -> None:
+    """Ada makes X, who makes Y: Y would approve what Ada asks for."""
+    async with _engine(folder) as engine:
+        identity = Identity(engine.store)
+        await Installation(identity, "test").add_tenant(engine.tenant, name="T")
+        first = Directory(identity, engine.tenant, "test", people="", breaks_glass=True)
+        for name in ("ada", "bob"):
+            await first.add_person(person=name, name=name, roles=ROLES)
+        for maker, made in (("ada", "x"), ("x", "y")):
+            directory = Directory(identity, engine.tenant, f"person:{maker}", people=f"person:{maker}")
+            await directory.add_person(person=made, name=made, roles=ROLES)
+            await enrol(identity, (await directory.invite(made)).code)
+        run = await engine.create("w", [GATE], actor="person:ada")
+        await _refused(engine, run, "person:x", "APPROVER_IS_REQUESTER")
+        await _refused(engine, run, "person:y", "APPROVER_IS_REQUESTER")
+        bob = Confirming(actor="person:bob", people="person:bob")
+        [row] = await identity.read("person_named", engine.tenant, "y")
+        await Confirmations(identity, engine.tenant, bob).person("y", row.revision)
+        assert await engine.approve(run, approver="person:y") == "approved"
+
+
+async def an_answer_to_something_else_is_stale(folder: Path) -> None:
+    """A gate without a digest is answered with one, and a decided proposal once more."""
+    async with _engine(folder) as engine:
+        run = await engine.create("w", [GATE])
+        await _refused(engine, run, "person:ada", "APPROVAL_STALE", digest="ab" * 32)
+        assert await engine.approve(run, approver="person:ada") == "approved"
+
+
+async def a_decided_question_says_so(folder: Path) -> None:
+    """It has been approved, and its run has ended since."""
+    async with _engine(folder) as engine:
+        run = await engine.create("w", [GATE])
+        [asked] = await engine.approvals(run)
+        assert await engine.approve(run, approver="person:ada") == "approved"
+        again = engine.approve(run, approver="person:bob", no=asked.no)
+        assert await _code(again) == "APPROVAL_DECIDED"
+
+
+BUGS: dict[str, tuple[Any, ...]] = {
+    "signal-senders-uncounted": (
+        "whoever sends the signal that decides what is proposed approves it",
+        (Change(waits.deliver_event, "        stand_behind(d, SYSTEM, row.senders)\n", ""),),
+        whoever_sent_the_signal_does_not_approve,
+    ),
+    "schedule-editors-uncounted": (
+        "whoever has changed a colleague's schedule approves its runs",
+        (Change(schedules.request, "        behind=schedule.unconfirmed,\n", ""),),
+        whoever_edited_the_schedule_does_not_approve,
+    ),
+    "own-edit-confirmed": (
+        "whoever has made an edit confirms it",
+        (Change(Confirmations._left, "concerned or ties.one_with(one) & mine", "concerned"),),
+        nobody_confirms_their_own_edit,
+    ),
+    "second-name-is-a-second-person": (
+        "an administrator approves as somebody made by somebody they made",
+        (Change(Ties.one_with, "left += new", "left += []"),),
+        an_administrator_is_one_person_under_any_name,
+    ),
+    "digest-of-nothing-ignored": (
+        "an answer that names a digest is taken for a question that has none",
+        (Change(waits._check_shown, "(approval.digest or c.digest) and", "approval.digest and"),),
+        an_answer_to_something_else_is_stale,
+    ),
+    "decided-called-terminal": (
+        "a second answer to a decided question is told that the run has ended",
+        (Change(waits.decide_approval, 'approval.status == "canceled" and d.run', "d.run"),),
+        a_decided_question_says_so,
+    ),
+}
+"""By name: what it breaks, how, and the story that notices it."""

@@ -1,0 +1,729 @@
+"""What is approved takes two people: every way in, every confirmation, and who counts as one. See docs/separation-of-duties.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tenure.clock import us
+from tenure.limits import PEOPLE_BEHIND_MAX
+from tenure.server.identity.directory import Directory
+from tenure.server.identity.installation import Installation
+from tenure.server.identity.roles import ALLOWED
+from tests.server.senders import SECRET, SECRET_NAME, GitHub, Slack, make_hook, pull_request, register_app
+from tests.server.stage import ACME, Site, problem, site
+from tests.server.test_slack import link
+
+DOCS = Path(__file__).parents[2] / "docs" / "separation-of-duties.md"
+GATE: dict[str, Any] = {"id": "ok", "approval": {"title": "Deploy"}}
+DEPLOY: dict[str, Any] = {"name": "deploy", "version": "1", "steps": [GATE]}
+LATER: dict[str, Any] = {
+    "name": "later",
+    "version": "1",
+    "steps": [{"id": "w", "wait": {"event": "go"}}, GATE],
+}
+BUILD: dict[str, Any] = {
+    "name": "build",
+    "version": "1",
+    "steps": [{"id": "b", "run": "true", "required": False, "needs": []}, {**GATE, "needs": []}],
+}
+SCHEDULE = {"workflow": "deploy", "cron": "30 2 * * *"}
+ALL = ("operator", "approver", "admin", "viewer", "runner")
+YES = {"decision": "approve"}
+
+
+class People(NamedTuple):
+    """Ada tries; Bob and Carol are others; a service with every role, whose nobody is, does the rest."""
+
+    s: Site
+    ada: httpx.AsyncClient
+    bob: httpx.AsyncClient
+    carol: httpx.AsyncClient
+    service: httpx.AsyncClient
+
+
+async def people(s: Site) -> People:
+    ada, bob, carol = [await s.person(name, *ALL) for name in ("ada", "bob", "carol")]
+    service = await s.as_(*ALL)
+    for document in (DEPLOY, LATER, BUILD):
+        assert (await service.put(f"/workflows/{document['name']}", json=document)).status_code == 201
+    return People(s, ada, bob, carol, service)
+
+
+async def sent(who: httpx.AsyncClient, method: str, path: str, **body: Any) -> Any:
+    answer = await who.request(method, path, json=body or None)
+    assert answer.is_success, (path, answer.text)
+    return answer.json() if answer.content else None
+
+
+async def started(who: httpx.AsyncClient, workflow: str = "deploy") -> str:
+    return str((await sent(who, "POST", "/runs", workflow=workflow))["id"])
+
+
+async def said(who: httpx.AsyncClient, run: str) -> str:
+    """What becomes of this person's yes: the approval's status, or the code of the refusal."""
+    answer = await who.post(f"/runs/{run}/approve", json=YES)
+    return str(answer.json().get("status")) if answer.is_success else problem(answer)
+
+
+def github(p: People, hook_id: str) -> GitHub:
+    return GitHub(p.s, hook_id)
+
+
+async def hook_of(who: httpx.AsyncClient, *rules: dict[str, Any], **more: Any) -> dict[str, Any]:
+    body = {"kind": "github", "name": "h", "secrets": [f"env:{SECRET_NAME}"], "rules": list(rules), **more}
+    made: dict[str, Any] = await sent(who, "POST", "/hooks", **body)
+    return made
+
+
+async def changed_hook(
+    who: httpx.AsyncClient, hook: dict[str, Any], *rules: dict[str, Any]
+) -> dict[str, Any]:
+    body = {"name": "h", "secrets": hook["secrets"], "rules": list(rules), "revision": hook["revision"]}
+    made: dict[str, Any] = await sent(who, "PUT", f"/hooks/{hook['id']}", **body)
+    return made
+
+
+async def delivered(p: People, hook: dict[str, Any], number: int = 1) -> str:
+    answer = await github(p, hook["id"]).deliver("pull_request", pull_request(number))
+    return str(answer.json()["run_id"])
+
+
+TO_DEPLOY = {"workflow": "deploy"}
+
+# ------------------------------------------------------------------------------------------------ ways in
+
+
+class Way(NamedTuple):
+    """Ada does one thing to a run of somebody else's; `again` makes another run the same way once Bob has confirmed what she did."""
+
+    routes: str
+    run: Callable[[People], Awaitable[str]]
+    again: Callable[[People], Awaitable[str]] | None = None
+
+
+WAYS: dict[str, Way] = {}
+
+
+def way(*routes: str) -> Callable[[Callable[[People], Awaitable[str]]], Callable[[People], Awaitable[str]]]:
+    """Ada's one act; with `_confirmed` behind its name, what follows Bob's confirmation."""
+
+    def kept(act: Callable[[People], Awaitable[str]]) -> Callable[[People], Awaitable[str]]:
+        WAYS[act.__name__] = Way(" ".join(routes), act)
+        return act
+
+    return kept
+
+
+def confirmed(of: str) -> Callable[[Callable[[People], Awaitable[str]]], Callable[[People], Awaitable[str]]]:
+    def kept(act: Callable[[People], Awaitable[str]]) -> Callable[[People], Awaitable[str]]:
+        WAYS[of] = WAYS[of]._replace(again=act)
+        return act
+
+    return kept
+
+
+@way("POST /runs")
+async def starts(p: People) -> str:
+    return await started(p.ada)
+
+
+@way("POST /runs/batch")
+async def starts_many(p: People) -> str:
+    made = await sent(p.ada, "POST", "/runs/batch", items=[{"workflow": "deploy"}])
+    return str(made["results"][0]["run"]["id"])
+
+
+@way("POST /agents/run")
+async def starts_an_agent(p: People) -> str:
+    return str((await sent(p.ada, "POST", "/agents/run", workflow="deploy"))["id"])
+
+
+@way("POST /clients")
+async def makes_a_client_of_bobs(p: People) -> str:
+    await sent(p.ada, "POST", "/clients", id="c1", name="C", roles=["operator"], owner="bob")
+    key = (await sent(p.service, "POST", "/keys", client="c1"))["key"]
+    return await started(await p.s.caller(key))
+
+
+@confirmed("makes_a_client_of_bobs")
+async def client_confirmed(p: People) -> str:
+    await sent(p.carol, "POST", "/clients/c1/confirm", revision=1)
+    return await started(await p.s.caller((await sent(p.service, "POST", "/keys", client="c1"))["key"]))
+
+
+@way("PUT /clients/{client_id}")
+async def changes_a_client(p: People) -> str:
+    await sent(p.service, "POST", "/clients", id="c2", name="C", roles=["viewer"])
+    await sent(p.ada, "PUT", "/clients/c2", name="C", roles=["operator"], owner="bob")
+    return await started(await p.s.caller((await sent(p.service, "POST", "/keys", client="c2"))["key"]))
+
+
+@way("POST /keys")
+async def makes_a_key(p: People) -> str:
+    await sent(p.service, "POST", "/clients", id="c3", name="C", roles=["operator"], owner="bob")
+    made = await sent(p.ada, "POST", "/keys", client="c3")
+    assert made["unconfirmed"] == ["person:ada"]
+    return await started(await p.s.caller(made["key"]))
+
+
+@way("POST /keys/{key_id}/rotate")
+async def rotates_a_key(p: People) -> str:
+    await sent(p.service, "POST", "/clients", id="c4", name="C", roles=["operator"], owner="bob")
+    first = await sent(p.service, "POST", "/keys", client="c4")
+    p.s.__dict__["rotated"] = made = await sent(p.ada, "POST", f"/keys/{first['id']}/rotate")
+    return await started(await p.s.caller(made["key"]))
+
+
+@confirmed("rotates_a_key")
+async def key_confirmed(p: People) -> str:
+    made = p.s.__dict__["rotated"]
+    await sent(p.carol, "POST", f"/keys/{made['id']}/confirm")
+    return await started(await p.s.caller(made["key"]))
+
+
+async def canceled(p: People) -> str:
+    run = await started(p.service)
+    await sent(p.service, "POST", f"/runs/{run}/cancel")
+    return run
+
+
+@way("POST /runs/{run_id}/rerun")
+async def reruns(p: People) -> str:
+    return str((await sent(p.ada, "POST", f"/runs/{await canceled(p)}/rerun"))["id"])
+
+
+@way("POST /runs/{run_id}/resume")
+async def resumes(p: People) -> str:
+    return str((await sent(p.ada, "POST", f"/runs/{await canceled(p)}/resume"))["id"])
+
+
+@way("POST /runs/{run_id}/resume")
+async def ends_a_wait(p: People) -> str:
+    run = await started(p.service, "later")
+    await sent(p.ada, "POST", f"/runs/{run}/resume")
+    return run
+
+
+@way("POST /hooks")
+async def makes_a_hook(p: People) -> str:
+    return await delivered(p, await hook_of(p.ada, TO_DEPLOY))
+
+
+@way("PUT /hooks/{hook_id}")
+async def edits_a_colleagues_hook(p: People) -> str:
+    hook = await changed_hook(p.ada, await hook_of(p.bob), TO_DEPLOY)
+    p.s.__dict__["edited"] = hook
+    assert (hook["owner"], hook["unconfirmed"]) == ("person:bob", ["person:bob", "person:ada"])
+    return await delivered(p, hook)
+
+
+@confirmed("edits_a_colleagues_hook")
+async def hook_confirmed(p: People) -> str:
+    hook = p.s.__dict__["edited"]
+    stale = await p.carol.post(f"/hooks/{hook['id']}/confirm", json={"revision": 1})
+    assert problem(stale) == "CHANGED_MEANWHILE"
+    hook = await sent(p.bob, "POST", f"/hooks/{hook['id']}/confirm", revision=hook["revision"])
+    assert hook["unconfirmed"] == ["person:bob"], "what he did himself he does not confirm"
+    return await delivered(p, hook, 2)
+
+
+@way("POST /hooks/{hook_id}/deliveries/{delivery_id}/replay")
+async def replays_a_delivery(p: People) -> str:
+    hook = await hook_of(p.service, TO_DEPLOY)
+    await delivered(p, hook)
+    [told] = (await sent(p.ada, "GET", f"/hooks/{hook['id']}/deliveries"))["items"]
+    return str((await sent(p.ada, "POST", f"/hooks/{hook['id']}/deliveries/{told['id']}/replay"))["run_id"])
+
+
+@way("POST /hooks/github/{hook_id}")
+async def opens_a_pull_request(p: People) -> str:
+    directory = Directory(p.s.identity, ACME, "test", people="", breaks_glass=True)
+    await directory.set_person("ada", name="Ada", roles=ALL, github="ada-codes")
+    hook = await hook_of(p.service, TO_DEPLOY)
+    told = pull_request(4, sender={"login": "ada-codes"})
+    return str((await github(p, hook["id"]).deliver("pull_request", told)).json()["run_id"])
+
+
+@way("POST /hooks/slack/{hook_id}/commands")
+async def types_a_command(p: People) -> str:
+    slack = Slack(p.s, (await make_hook(p.s, "slack", TO_DEPLOY))["id"], user="U_ada")
+    await link(slack, p.ada)
+    return str((await slack.command("deploy")).json()["text"]).rpartition(" ")[2]
+
+
+@way("POST /schedules")
+async def makes_a_schedule(p: People) -> str:
+    await sent(p.ada, "POST", "/schedules", name="s1", **SCHEDULE)
+    return str((await sent(p.service, "POST", "/schedules/s1/trigger"))["id"])
+
+
+@way("PUT /schedules/{name}")
+async def changes_a_schedule_that_is_bobs_since(p: People) -> str:
+    await sent(p.service, "POST", "/schedules", name="s2", **SCHEDULE)
+    await sent(p.ada, "PUT", "/schedules/s2", revision=1, **SCHEDULE)
+    made = await sent(p.bob, "PUT", "/schedules/s2", revision=2, **SCHEDULE)
+    assert made["owner"] == "person:bob"
+    return str((await sent(p.service, "POST", "/schedules/s2/trigger"))["id"])
+
+
+@confirmed("changes_a_schedule_that_is_bobs_since")
+async def schedule_confirmed(p: People) -> str:
+    made = await sent(p.carol, "POST", "/schedules/s2/confirm", revision=3)
+    assert made["unconfirmed"] == []
+    return str((await sent(p.service, "POST", "/schedules/s2/trigger"))["id"])
+
+
+@way("POST /schedules/{name}/unpause")
+async def unpauses_a_schedule(p: People) -> str:
+    await sent(p.service, "POST", "/schedules", name="s3", paused=True, **SCHEDULE)
+    await sent(p.ada, "POST", "/schedules/s3/unpause")
+    return str((await sent(p.service, "POST", "/schedules/s3/trigger"))["id"])
+
+
+@way("POST /schedules/{name}/trigger")
+async def triggers_a_schedule(p: People) -> str:
+    await sent(p.service, "POST", "/schedules", name="s4", **SCHEDULE)
+    return str((await sent(p.ada, "POST", "/schedules/s4/trigger"))["id"])
+
+
+@way("PUT /workflows/{name}")
+async def registers_a_workflow(p: People) -> str:
+    made = await sent(p.ada, "PUT", "/workflows/hers", **{**DEPLOY, "name": "hers"})
+    assert (made["registered_by"], made["unconfirmed"]) == ("person:ada", ["person:ada"])
+    return await started(p.service, "hers")
+
+
+@confirmed("registers_a_workflow")
+async def workflow_confirmed(p: People) -> str:
+    [shown] = (await sent(p.bob, "GET", "/workflows/hers"))["items"]
+    stale = await p.bob.post("/workflows/hers/confirm", json={"version": "1", "digest": "0" * 64})
+    assert problem(stale) == "CHANGED_MEANWHILE"
+    await sent(p.bob, "POST", "/workflows/hers/confirm", version="1", digest=shown["digest"])
+    return await started(p.service, "hers")
+
+
+@way("PUT /workflows/{name}", "POST /schedules")
+async def registers_what_a_schedule_takes(p: People) -> str:
+    await sent(p.ada, "PUT", "/workflows/taken", **{**DEPLOY, "name": "taken"})
+    await sent(p.service, "POST", "/schedules", name="s5", **{**SCHEDULE, "workflow": "taken"})
+    return str((await sent(p.service, "POST", "/schedules/s5/trigger"))["id"])
+
+
+@way("POST /runner/workflows")
+async def registers_as_a_runner_with_her_own_key(p: People) -> str:
+    entry = {"name": "ran", "version": "1", "kind": "declared", "definition": {**DEPLOY, "name": "ran"}}
+    await sent(p.ada, "POST", "/runner/workflows", workflows=[entry])
+    return await started(p.service, "ran")
+
+
+@way("POST /runs/{run_id}/signals/{name}")
+async def signals(p: People) -> str:
+    run = await started(p.service, "later")
+    await sent(p.ada, "POST", f"/runs/{run}/signals/go", data={"amount": 1})
+    return run
+
+
+@way("POST /runs/{run_id}/signals/{name}")
+async def signals_before_anybody_waits(p: People) -> str:
+    now: int = (await p.s.engine.store.read("now"))[0].now_us
+    later = datetime.fromtimestamp(now / 1e6 + 3600, UTC).isoformat()
+    run = str((await sent(p.service, "POST", "/runs", workflow="later", not_before=later))["id"])
+    await sent(p.ada, "POST", f"/runs/{run}/signals/go")
+    p.s.engine.store.shift(us(3601))
+    await p.s.engine.settle()
+    return run
+
+
+@way("POST /hooks/{hook_id}/deliveries/{delivery_id}/replay")
+async def replays_what_is_a_signal(p: People) -> str:
+    run = await started(p.service, "later")
+    rule = {"signal": "go", "run": "body.run"}
+    hook = await hook_of(p.service)
+    await github(p, hook["id"]).deliver("push", {"run": run}, delivery="d")
+    await changed_hook(p.service, hook, rule)
+    await sent(p.ada, "POST", f"/hooks/{hook['id']}/deliveries/d/replay")
+    return run
+
+
+@way("PATCH /runs/{run_id}")
+async def changes_labels(p: People) -> str:
+    run = await started(p.service)
+    await sent(p.ada, "PATCH", f"/runs/{run}", labels={"for": "ada"})
+    return run
+
+
+@way("POST /runs/{run_id}/steps/{key}/cancel")
+async def cancels_a_step(p: People) -> str:
+    run = await started(p.service, "build")
+    await sent(p.ada, "POST", f"/runs/{run}/steps/b/cancel")
+    return run
+
+
+@way("POST /runs/{run_id}/revoke")
+async def takes_a_step_from_its_worker(p: People) -> str:
+    run = await started(p.service, "build")
+    lease = await sent(p.service, "POST", "/runner/claim", claim_id=run, capabilities=["default|run"], max=1)
+    assert len(lease["leases"]) == 1, lease
+    await sent(p.ada, "POST", f"/runs/{run}/revoke")
+    return run
+
+
+@way("POST /people", "POST /people/{person_id}/enrolment", "POST /enrolments")
+async def makes_somebody_who_starts(p: People) -> str:
+    await sent(p.ada, "POST", "/people", id="x1", name="X", roles=["operator", "approver"])
+    code = (await sent(p.ada, "POST", "/people/x1/enrolment"))["code"]
+    made = await sent(await p.s.caller(), "POST", "/enrolments", code=code)
+    assert made["unconfirmed"] == ["person:ada"]
+    return await started(await p.s.caller(made["key"]["key"]))
+
+
+@confirmed("makes_somebody_who_starts")
+async def person_confirmed(p: People) -> str:
+    shown = await sent(p.bob, "GET", "/people/x1")
+    await sent(p.bob, "POST", "/people/x1/confirm", revision=shown["revision"])
+    code = (await sent(p.service, "POST", "/people/x1/enrolment"))["code"]
+    made = await sent(await p.s.caller(), "POST", "/enrolments", code=code)
+    return await started(await p.s.caller(made["key"]["key"]))
+
+
+@way("PUT /people/{person_id}")
+async def promotes_somebody_who_starts(p: People) -> str:
+    dora = await p.s.person("dora", "operator")
+    await sent(p.ada, "PUT", "/people/dora", name="D", roles=["operator", "viewer"])
+    return await started(dora)
+
+
+NOT_BY_HTTP = {
+    "POST /runs/{run_id}/undo": "as a rerun: `started` makes both",
+    "POST /receipts/{receipt_id}/settle": "tests/kernel/test_behind.py",
+    "POST /hooks/generic/{hook_id}": "as GitHub's: the intake makes both",
+}
+"""Ways in that are tested elsewhere."""
+
+
+@pytest.mark.clause("GOV-20")
+@pytest.mark.guard_seconds(300)
+async def test_nobody_starts_and_approves_by_any_way_in(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I59: whoever does one of these things to a run does not approve it; another person does, and after a second person has
+    confirmed an edit, so may whoever made it."""
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    async with site(url, key_cache_seconds=0.0) as s:
+        p = await people(s)
+        other = await p.s.person("olga", "approver")
+        wrong = []
+        for name, way_in in WAYS.items():
+            run = await way_in.run(p)
+            answers = [await said(p.ada, run), await said(other, run)]
+            if way_in.again is not None:
+                answers.append(await said(p.ada, await way_in.again(p)))
+            if answers != ["APPROVER_IS_REQUESTER", "approved", "approved"][: len(answers)]:
+                wrong.append((name, answers))
+        assert wrong == []
+
+
+CLASSES: dict[str, str] = {
+    "behind": "whoever asks this stands behind a run, or comes to",
+    "counts_as_one": "whoever asks this counts as one with a person",
+    "confirms": "a second person says that an edit is as it should be",
+    "decides": "what only a second person does",
+    "when": "changes when a run works, or that it ends, not what it does",
+    "work": "what runners do: written down, counted for nobody",
+    "two_people": "takes two people by itself",
+    "operator": "the installation's operator breaks the glass, audited",
+    "oneself": "about one's own sessions and keys",
+    "narrows": "only takes away what somebody may do, or tells others",
+}
+BY_CLASS: dict[str, str] = {
+    "decides": """POST /runs/{run_id}/approve|POST /approvals/{approval_id}/decision|POST /approvals/{approval_id}/withdraw
+        |POST /proposals/{proposal_id}/decision|POST /hooks/slack/{hook_id}/actions""",
+    "when": """POST /runs/cancel|POST /runs/{run_id}/cancel|POST /runs/{run_id}/pause|POST /runs/{run_id}/unpause
+        |POST /runs/{run_id}/reported|POST /schedules/{name}/pause|DELETE /schedules/{name}""",
+    "two_people": "POST /policies|POST /policies/shadow|POST /policies/{version}/activate|POST /policies/{version}/withdraw|POST /freezes/thaw",
+    "oneself": """POST /session|DELETE /session|POST /me/keys/{key_id}/rotate|DELETE /me/keys/{key_id}|PUT /me/slack
+        |DELETE /me/slack""",
+    "narrows": """POST /freezes|DELETE /hooks/{hook_id}|POST /webhooks|PUT /webhooks/{webhook_id}|DELETE /webhooks/{webhook_id}
+        |POST /webhooks/{webhook_id}/dead/retry|DELETE /clients/{client_id}|DELETE /people/{person_id}|DELETE /keys/{key_id}""",
+}
+
+
+def documented() -> set[str]:
+    """The routes of the table of the ways in."""
+    table = DOCS.read_text(encoding="utf-8").partition("## The ways in")[2].partition("Not counted")[0]
+    return set(re.findall(r"(?:GET|POST|PUT|PATCH|DELETE) /[^`]+", table))
+
+
+def test_every_route_that_changes_something_is_in_its_class() -> None:
+    """A new way in cannot be forgotten: whoever adds a route says here, and in the docs, what it is to the people behind a run."""
+    ways = {route for one in WAYS.values() for route in re.findall(r"[A-Z]+ \S+", one.routes)}
+    assert ways | NOT_BY_HTTP.keys() == documented(), "the table of the docs, and the ways that are tested"
+    known = set(ways) | NOT_BY_HTTP.keys()
+    for text in BY_CLASS.values():
+        known |= {route.strip() for route in text.split("|")}
+    changing = {route for route in ALLOWED if not route.startswith("GET ")}
+    known |= {route for route in changing if route.startswith(("POST /runner/", "PUT /runner/"))}
+    known |= {route for route in changing if route.endswith("/confirm") or " /admin/" in route}
+    assert changing - known == set(), "routes in no class"
+    assert known - changing == set(), "classes of no route"
+    assert set(BY_CLASS) <= set(CLASSES)
+
+
+# ------------------------------------------------------------------------------------- who counts as one
+
+
+async def enrolled(p: People, who: httpx.AsyncClient, person: str) -> httpx.AsyncClient:
+    """Somebody for whom `who` has made a code, which `who` might as well use."""
+    code = (await sent(who, "POST", f"/people/{person}/enrolment"))["code"]
+    made = await sent(await p.s.caller(), "POST", "/enrolments", code=code)
+    return await p.s.caller(made["key"]["key"])
+
+
+async def test_an_administrator_who_becomes_somebody_else_is_still_one_person(url: str) -> None:
+    async with site(url, key_cache_seconds=0.0) as s:
+        p = await people(s)
+        new = {"name": "X", "roles": ["operator", "approver", "admin", "viewer"]}
+        await sent(p.ada, "POST", "/people", id="x", **new)
+        x = await enrolled(p, p.ada, "x")
+        again = await enrolled(p, p.ada, "carol")  # whose keys end, and who is told
+        assert (await sent(again, "GET", "/session"))["unconfirmed"] == ["person:ada"]
+        await sent(x, "POST", "/people", id="y", **new)
+        y = await enrolled(p, x, "y")
+        for one in (x, again, y):
+            assert await said(one, await started(p.ada)) == "APPROVER_IS_REQUESTER"
+            assert await said(p.ada, await started(one)) == "APPROVER_IS_REQUESTER"
+        assert await said(y, await started(again)) == "APPROVER_IS_REQUESTER", "that goes on"
+        two = {**DEPLOY, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
+        await sent(p.service, "PUT", "/workflows/two", **two)
+        run = await started(p.service, "two")
+        assert await said(p.ada, run) == "requested"
+        assert await said(x, run) == "APPROVER_COUNTED", "one person counts once"
+        # A policy takes two people, and confirmations do.
+        rule = "{name: r, connector: c, operation: o, allow: true}"
+        made = await sent(p.ada, "POST", "/policies", text=f"version: 1\nrules: [{rule}]\n")
+        assert (await sent(p.ada, "POST", f"/policies/{made['version']}/activate"))["state"] == "proposed"
+        assert problem(await x.post(f"/policies/{made['version']}/activate")) == "SECOND_PERSON_NEEDED"
+        for confirmer, person in (
+            (p.ada, "x"),
+            (x, "x"),
+            (y, "x"),
+            (x, "carol"),
+            (again, "carol"),
+            (p.ada, "y"),
+        ):
+            shown = await sent(p.service, "GET", f"/people/{person}")
+            answer = await confirmer.post(f"/people/{person}/confirm", json={"revision": shown["revision"]})
+            assert (answer.status_code, problem(answer)) == (403, "SECOND_PERSON_NEEDED"), person
+        assert problem(await p.service.post("/people/x/confirm", json={"revision": 1})) == "FORBIDDEN"
+        # Bob is a second administrator. He confirms what he has looked at; while Y is nobody's but theirs, X and Ada are one.
+        shown = await sent(p.bob, "GET", "/people/x")
+        assert (
+            problem(await p.bob.post("/people/x/confirm", json={"revision": shown["revision"] + 1}))
+            == "CHANGED_MEANWHILE"
+        )
+        assert (await sent(p.bob, "POST", "/people/x/confirm", revision=shown["revision"]))[
+            "unconfirmed"
+        ] == []
+        assert await said(x, await started(p.ada)) == "APPROVER_IS_REQUESTER"
+        shown = await sent(p.bob, "GET", "/people/y")
+        await sent(p.bob, "POST", "/people/y/confirm", revision=shown["revision"])
+        assert await said(x, await started(p.ada)) == "approved"
+        assert (await sent(x, "POST", f"/policies/{made['version']}/activate"))["state"] == "active"
+        newest = (await sent(p.bob, "GET", "/audit"))["items"]
+        lines = {line["kind"]: line["about"] for line in reversed(newest)}
+        assert lines["person.confirmed"] == {"person": "y", "of": ["person:x", "person:ada"], "left": []}
+        assert lines["person.enrolled"]["unconfirmed"] == ["person:x", "person:ada"]
+
+
+async def test_nobody_changes_their_own_roles_by_a_client_or_by_somebody_they_made(url: str) -> None:
+    async with site(url, key_cache_seconds=0.0) as s:
+        p = await people(s)
+        eve = await s.person("eve", "admin")
+        await sent(eve, "POST", "/clients", id="mine", name="M", roles=["admin"])
+        client = await s.caller((await sent(eve, "POST", "/keys", client="mine"))["key"])
+        await sent(eve, "POST", "/clients", id="bobs", name="M", roles=["admin"], owner="bob")
+        bobs = await s.caller((await sent(eve, "POST", "/keys", client="bobs"))["key"])
+        await sent(eve, "POST", "/people", id="x", name="X", roles=["admin"])
+        x = await enrolled(p, eve, "x")
+        more = {"name": "Eve", "roles": ["admin", "approver"]}
+        for one in (eve, client, bobs, x):
+            answer = await one.put("/people/eve", json=more)
+            assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
+        made = await sent(p.ada, "PUT", "/people/eve", **more)
+        assert made["unconfirmed"] == ["person:ada"]
+        renamed = await sent(p.bob, "PUT", "/people/eve", **{**more, "name": "E"})
+        assert renamed["unconfirmed"] == ["person:ada"], "a name is no role"
+
+
+async def test_two_administrators_confirm_each_others_hand_in_a_person(url: str) -> None:
+    async with site(url, key_cache_seconds=0.0) as s:
+        p = await people(s)
+        await sent(p.ada, "POST", "/people", id="x", name="X", roles=["viewer"])
+        made = await sent(p.bob, "PUT", "/people/x", name="X", roles=["approver"])
+        assert made["unconfirmed"] == ["person:ada", "person:bob"]
+        left = await sent(p.bob, "POST", "/people/x/confirm", revision=made["revision"])
+        assert left["unconfirmed"] == ["person:bob"]
+        assert (await sent(p.ada, "POST", "/people/x/confirm", revision=made["revision"]))[
+            "unconfirmed"
+        ] == []
+
+
+async def test_the_operator_breaks_the_glass_and_is_audited(url: str) -> None:
+    async with site(url, key_cache_seconds=0.0) as s:
+        p = await people(s)
+        operator = await s.caller(await s.operator_key())
+        await sent(p.ada, "POST", "/people", id="x", name="X", roles=["operator", "approver"])
+        x = await enrolled(p, p.ada, "x")
+        shown = await sent(p.ada, "GET", "/people/x")
+        made = await sent(
+            operator, "POST", "/admin/tenants/acme/people/x/confirm", revision=shown["revision"]
+        )
+        assert made["unconfirmed"] == []
+        assert await said(x, await started(p.ada)) == "approved"
+        invited = await sent(
+            operator, "POST", "/admin/tenants/acme/people", id="z", name="Z", roles=["admin"]
+        )
+        assert invited["person"]["unconfirmed"] == []
+        lines = (await sent(p.ada, "GET", "/audit"))["items"]
+        glass = [(one["kind"], one["actor"]) for one in lines if one["about"].get("break_glass")]
+        assert glass == [
+            ("person.invited", "operator:operator"),
+            ("person.created", "operator:operator"),
+            ("person.confirmed", "operator:operator"),
+        ]
+
+
+# --------------------------------------------------------------------------------------------------- Slack
+
+
+async def test_slack_decides_only_through_an_app_that_the_operator_registered(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook whose secret somebody knows signs clicks as a colleague, and links accounts: neither counts."""
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    monkeypatch.setenv("TENURE_SECRET_acme_APP", "another secret")
+    async with site(url) as s:
+        p = await people(s)
+        slack = Slack(s, (await make_hook(s, "slack"))["id"], user="U_bob")
+        await link(slack, p.bob)
+        run = await started(p.ada)
+        [asked] = (await sent(p.bob, "GET", "/approvals"))["items"]
+        value = f"{asked['id']}:1:"
+        await register_app(
+            s, "T1", "env:TENURE_SECRET_acme_APP"
+        )  # the app's own secret; the hook's is known to Ada
+        assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
+        assert "SLACK_APP_NOT_REGISTERED" in (await slack.command("link")).json()["text"]
+        await register_app(s, "T2")  # the right secret, for another team
+        assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
+        await Installation(s.identity, "operator:operator").drop_slack_app(ACME, "T1")
+        assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
+        assert (await sent(p.bob, "GET", f"/runs/{run}"))["status"] == "waiting_approval"
+        operator = await s.caller(await s.operator_key())
+        wrong = await operator.put("/admin/tenants/acme/slack-apps/T1", json={"secrets": ["env:PATH"]})
+        assert problem(wrong) == "INVALID_INPUT"
+        await sent(operator, "PUT", "/admin/tenants/acme/slack-apps/T1", secrets=[f"env:{SECRET_NAME}"])
+        assert [one["team"] for one in await sent(operator, "GET", "/admin/tenants/acme/slack-apps")] == [
+            "T1",
+            "T2",
+        ]
+        assert (await slack.click("tenure.approve", value)).endswith("is approved.")
+        assert (await operator.delete("/admin/tenants/acme/slack-apps/T3")).status_code == 404
+        assert (await operator.delete("/admin/tenants/acme/slack-apps/T2")).status_code == 204
+
+
+# ------------------------------------------------------------------------------------------ nobody is left
+
+
+async def test_too_many_people_behind_a_run_end_its_approval_and_not_the_run(url: str) -> None:
+    async with site(url) as s:
+        p = await people(s)
+        run = await started(p.service)
+        engine = s.engine.scoped(tenant=ACME)
+        for n in range(PEOPLE_BEHIND_MAX + 2):
+            await engine.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
+        assert (await sent(p.bob, "GET", f"/runs/{run}"))["status"] == "waiting_approval"
+        answer = await p.bob.post(f"/runs/{run}/approve", json=YES)
+        assert (answer.status_code, problem(answer)) == (409, "TOO_MANY_BEHIND")
+        why = (await sent(p.bob, "GET", f"/runs/{run}/why"))["text"]
+        assert "Nobody can approve it" in why, why
+        assert problem(await p.ada.post("/runs/none/approve", json=YES)) != "INTERNAL_ERROR"
+        answer = await p.bob.post(f"/runs/{run}/approve", json={"decision": "reject"})
+        assert answer.json()["status"] == "rejected"
+
+
+async def test_why_says_when_nobody_is_left_who_may_approve(url: str) -> None:
+    async with site(url) as s:
+        service = await s.as_(*ALL)
+        ada, bob = await s.person("ada", *ALL), await s.person("bob", "approver", "viewer")
+        await sent(service, "PUT", "/workflows/deploy", **DEPLOY)
+        run = await started(ada)
+        assert "left" not in (await sent(ada, "GET", f"/runs/{run}/why"))["text"]
+        await sent(ada, "DELETE", "/people/bob")
+        text = (await sent(ada, "GET", f"/runs/{run}/why"))["text"]
+        assert "nobody is left who may say yes" in text, text
+        ours = {
+            **DEPLOY,
+            "name": "ours",
+            "steps": [{"id": "ok", "approval": {"title": "D", "group": "release"}}],
+        }
+        await sent(service, "PUT", "/workflows/ours", **ours)
+        await s.person("cleo", "approver")
+        run = await started(ada, "ours")
+        assert "of the group 'release'" in (await sent(ada, "GET", f"/runs/{run}/why"))["text"]
+        del bob
+
+
+# -------------------------------------------------------------------------------------- what was answered
+
+
+async def test_an_answer_names_what_was_asked_or_nothing(url: str) -> None:
+    """A digest or a revision of something else is stale, also where nothing is bound, and also of a repeat."""
+    async with site(url) as s:
+        p = await people(s)
+        run = await started(p.service)
+        [asked] = (await sent(p.bob, "GET", f"/approvals?run={run}"))["items"]
+        at = f"/approvals/{asked['id']}/decision"
+        for wrong in ({"digest": "ab" * 32}, {"revision": 2}, {"digest": "00"}):
+            for path in (at, f"/runs/{run}/approve"):
+                for decision in ("approve", "reject"):
+                    answer = await p.bob.post(path, json={"decision": decision, **wrong})
+                    assert (answer.status_code, problem(answer)) == (409, "APPROVAL_STALE"), (path, wrong)
+        assert (await sent(p.bob, "POST", at, decision="approve", digest="", revision=1))[
+            "status"
+        ] == "approved"
+        assert (await sent(p.bob, "POST", at, decision="approve"))["again"] is True
+        assert problem(await p.bob.post(at, json={**YES, "digest": "ab" * 32})) == "APPROVAL_STALE"
+        assert problem(await p.carol.post(at, json=YES)) == "APPROVAL_DECIDED"
+        assert problem(await p.bob.post(at, json={"decision": "reject"})) == "APPROVAL_DECIDED"
+
+
+async def test_what_is_over_says_how_it_ended(url: str) -> None:
+    """A decided question says so, whatever has become of its run since."""
+    async with site(url) as s:
+        p = await people(s)
+        engine = s.engine.scoped(tenant=ACME, actor="person:ada")
+        gate = {"name": "gate", "kind": "approval", "approval": {"action": "do it", "within_seconds": 60.0}}
+        ended: dict[str, str] = {}
+        for how in ("approve", "reject", "expire", "cancel"):
+            run = await engine.create("w", [gate])
+            [asked] = [one for one in await engine.approvals(run) if one.status == "requested"]
+            if how in ("approve", "reject"):
+                await sent(p.bob, "POST", f"/approvals/{asked.id}/decision", decision=how)
+            elif how == "cancel":
+                await engine.cancel(run)
+            else:
+                s.engine.store.shift(61 * 10**6)
+                await s.engine.settle()
+            ended[how] = problem(await p.carol.post(f"/approvals/{asked.id}/decision", json=YES))
+        assert ended == {
+            "approve": "APPROVAL_DECIDED",
+            "reject": "APPROVAL_DECIDED",
+            "expire": "APPROVAL_EXPIRED",
+            "cancel": "RUN_TERMINAL_STATE",
+        }
