@@ -15,7 +15,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.decide import decide, plans
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Attempt, Cap
-from tenure.orchestrator import batch
+from tenure.orchestrator import batch, outbox
 from tenure.store.port import Ambiguous, Conflict
 from tests.conformance.crowd import crowd
 from tests.conformance.faults import Faulty, HeldPostgres, held, waits_for_the_lock
@@ -319,6 +319,30 @@ async def test_a_delivery_that_meets_a_defect_is_owed_until_the_defect_is_gone(
         await w.later(5).sweep()
         await w.complete(await w.claim())
         assert await w.status(lease.run_id) == "succeeded"
+
+
+async def test_a_row_that_nothing_can_be_made_of_holds_up_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, broken = outbox._command, list[int]()
+
+    async def defect(orchestrator: Any, row: Any) -> Any:
+        if not broken or row.run_id in broken:
+            raise ValueError("a defect")
+        return await made(orchestrator, row)
+
+    async with World(place) as w:
+        monkeypatch.setattr(outbox, "_command", defect)
+        for _ in range(2):
+            lease = await w.begin()
+            child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+            await w.wait(lease, "child", child=child)
+        owed = await w.store.read("outbox_pending", w.later(5).now, 10)
+        assert len(owed) == 2
+        broken.append(owed[0].run_id)
+        assert await w.orchestrator.deliver(owed) == 1
+        monkeypatch.undo()
+        assert await w.orchestrator.deliver(owed) == 2, "it is owed until the defect is gone"
 
 
 async def test_a_hundred_commands_at_once_on_a_run_that_nobody_remembers(place: Place) -> None:

@@ -14,6 +14,7 @@ from tenure.kernel.actions import ProposeAct, Proposed, Ruling
 from tenure.kernel.commands import Suspend
 from tenure.kernel.feed import decoded
 from tenure.kernel.news import REMINDER, news_of
+from tenure.publish import cards
 from tenure.publish.blocks import TEXT_CHARS_MAX
 from tenure.publish.cards import CardPublisher
 from tenure.testing.doubles.slack import SlackDouble
@@ -130,6 +131,21 @@ async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_tha
         await until(s, lambda: "Approved by person:ada" in texts(card))
         assert not buttons(card)
         assert len(slack.messages) == 1
+
+
+async def test_a_card_whose_tries_end_without_a_word_is_set_aside(
+    url: str, slack: SlackDouble, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cards, "SILENT_TRIES_MAX", 0)
+    async with stage(url, slack) as s:
+        await make_hook(s, "slack", settings=CARDS)
+        await ask(s)
+        said = ""
+        while "card_set_aside" not in said:
+            await s.service.cards.look()
+            said += capfd.readouterr().out
+        assert slack.messages == []
+        assert await s.service.cards.look() == 0, "it is not taken any more"
 
 
 async def test_it_is_updated_as_votes_come_and_when_it_expires_is_revised_or_canceled(

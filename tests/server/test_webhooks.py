@@ -225,6 +225,25 @@ async def test_what_cannot_be_delivered_for_a_day_is_dead_listed_and_tried_again
                 pass
 
 
+async def test_a_notice_whose_tries_end_without_a_word_is_dead_after_so_many(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try is counted when it is taken: one that ends its process counts, and nothing is sent once there were too many."""
+    monkeypatch.setattr(dispatcher, "NOTICE_TRIES_MAX", 0)
+    async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
+        await acme(s).create("w", [{"name": "a"}])
+        dead: list[dict[str, Any]] = []
+        async with asyncio.timeout(SECONDS_MAX):
+            while not dead:
+                dead = (await admin.get(f"/webhooks/{id_}/dead")).json()["items"]
+        assert "nobody said how that ended" in dead[0]["error"]
+        assert receiver.tried == []
+        monkeypatch.setattr(dispatcher, "NOTICE_TRIES_MAX", 30)
+        assert (await admin.post(f"/webhooks/{id_}/dead/retry")).json() == {"retried": 1}
+        [event] = await receiver.heard(1)
+        assert event == dead[0]["event"]
+
+
 async def test_a_receiver_that_is_gone_switches_its_webhook_off(url: str) -> None:
     async with told(url) as (s, receiver, admin, id_):
         receiver.answer = lambda _event, _tries: 410

@@ -3,6 +3,7 @@ their own: at least once, deduplicated by the kernel."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,8 @@ async def deliver(
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
             else:
                 done += await _give_up(orchestrator, row)
+        except Exception:  # a defect, met by this row alone: it stays owed, and holds up no other
+            log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=traceback.format_exc())
     return done
 
 

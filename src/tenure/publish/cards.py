@@ -41,6 +41,8 @@ AT_ONCE_MAX = 20
 SEND_SECONDS_MAX = 10.0
 FORGET_SECONDS = 3_600.0
 DELAYS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3_600.0)
+SILENT_TRIES_MAX = 4
+"""Tries of a card that ended without saying how."""
 SLACK_URL = "https://slack.com/api"
 EVENT = "tenure_approval"
 LOOKED_THROUGH_MAX = 200
@@ -116,6 +118,12 @@ class CardPublisher:
         """Bring one card up to date, and say how that went."""
         if hook is None:  # it was switched off, or is another tenant's oldest now
             await self._cards.put(taken, taken.tries, again_us=us(DELAYS_SECONDS[-1]))
+            return
+        if taken.tries > SILENT_TRIES_MAX and taken.error is None:
+            # Each try is counted before it begins, and one that fails says why: these ended their process.
+            aside = msgspec.structs.replace(taken, error="tried too often, and nobody said how that ended")
+            await self._cards.put(aside, taken.tries, again_us=None)
+            log.error("card_set_aside", tenant=taken.tenant, run=taken.run_id, no=taken.no)
             return
         rows = await self._store.read("question_at", taken.run_id, taken.no)
         if not rows:

@@ -44,6 +44,8 @@ TRY_SECONDS_MAX = 15.0
 TAKEN_SECONDS = 60.0
 """Longer than a try takes: after this another process may try."""
 TOTAL_SECONDS = 86_400.0
+NOTICE_TRIES_MAX = 30
+"""Twice as many as fit into a day: a notice that has more ended its process, or met a defect, again and again."""
 DELAYS_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 3 * 3_600.0)
 JITTER = 0.2
 ANSWER_BYTES_MAX = 16 * 1024
@@ -244,6 +246,16 @@ class Publisher:
     async def _deliver(self, notice: Notice) -> None:
         row = await self._feeding.subscription(notice.tenant, notice.subscription)
         if row is None or row.disabled:
+            return
+        if (
+            notice.tries > NOTICE_TRIES_MAX
+        ):  # each try is counted before it begins: these ended without a word
+            await self._feeding.failed(
+                notice, None, f"tried {NOTICE_TRIES_MAX} times, and nobody said how that ended"
+            )
+            log.error(
+                "webhook_set_aside", webhook=row.id, tenant=row.tenant, notice=f"{notice.pos}-{notice.part}"
+            )
             return
         status, problem, wait = await self._try(row, notice, await self._feeding.trace_of(notice))
         if status is not None and 200 <= status < 300:
