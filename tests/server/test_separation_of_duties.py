@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from tenure.client import Client
 from tenure.clock import us
 from tenure.limits import PEOPLE_BEHIND_MAX
 from tenure.server.identity.directory import Directory
@@ -595,6 +596,27 @@ async def test_the_operator_breaks_the_glass_and_is_audited(url: str) -> None:
             ("person.invited", "operator:operator"),
             ("person.created", "operator:operator"),
             ("person.confirmed", "operator:operator"),
+        ]
+
+
+async def test_programs_confirm_with_the_words_of_an_engine(url: str) -> None:
+    async with site(url) as s:
+        ada, key = await s.person("ada", *ALL), await s.key(*ALL, person="bob")
+        await sent(ada, "POST", "/clients", id="c", name="C", roles=["operator"])
+        made = await sent(ada, "POST", "/keys", client="c")
+        document = await sent(ada, "PUT", "/workflows/deploy", **DEPLOY)
+        await sent(ada, "POST", "/schedules", name="a/b", **SCHEDULE)
+        await sent(ada, "POST", "/people", id="x", name="X", roles=["viewer"])
+        async with Client(s.address, key) as bob, Client(s.address, await s.operator_key()) as operator:
+            told = [
+                await bob.confirm("client", "c", revision=1),
+                await bob.confirm("key", made["id"]),
+                await bob.confirm("workflow", "deploy", version="1", digest=document["digest"]),
+                await bob.confirm("schedule", "a/b", revision=1),
+                await operator.confirm_as_operator(ACME, "x", revision=1),
+            ]
+        assert [(one.kind, one.unconfirmed) for one in told] == [
+            (kind, []) for kind in ("client", "key", "workflow", "schedule", "person")
         ]
 
 

@@ -1,0 +1,100 @@
+"""Who stands behind a run: what feeds it besides requests, how many that may be, and who counts as one person."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.behind import MORE, Ties, joined
+from tenure.kernel.service import UnconfirmedPerson
+from tenure.limits import PEOPLE_BEHIND_MAX
+from tests.kernel.acting import ActStory
+from tests.kernel.driver import Story
+
+GATE = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
+WAIT = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
+
+
+def told(story: Story, name: str, sender: str, **how: str) -> None:
+    """Somebody sends a signal."""
+    story.do(c.DeliverEvent(run_id=story.run_id, name=name, event_id=name, context=c.Context(sender, "user", "x"), **how))  # fmt: skip
+
+
+def refusal(story: Story, person: str) -> str | None:
+    """The code with which somebody's yes is refused; None: it counts."""
+    try:
+        story.approve("gate", by=person)
+    except TenureError as refused:
+        return refused.code
+    return None
+
+
+def behind(story: Story) -> set[str]:
+    assert story.snap.spec is not None
+    return {story.snap.spec.requester, *story.snap.spec.behind.split()}
+
+
+def test_a_signal_counts_for_its_senders_once_a_wait_has_taken_it() -> None:
+    story = Story(plan=[WAIT, GATE], profile="agent-runs")
+    told(story, "other", "person:eve")
+    assert "person:eve" not in behind(story), "nobody has taken it"
+    told(story, "news", "client:ci", behind="person:ada person:bob")
+    assert {"client:ci", "person:ada", "person:bob"} <= behind(story)
+    assert [refusal(story, f"person:{one}") for one in ("ada", "bob")] == ["APPROVER_IS_REQUESTER"] * 2
+    assert refusal(story, "person:eve") is None
+    assert story.violations() == []
+
+
+def test_what_a_child_came_to_counts_for_those_behind_the_child() -> None:
+    story = Story()
+    story.claim()
+    story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="leave"))
+    context = c.Context("system:outbox", "system", "x")
+    finished = c.ChildFinished(
+        run_id=story.run_id, child_id=77, outcome="succeeded", context=context, behind="u_alice person:ada"
+    )
+    story.do(finished)
+    assert "person:ada" in behind(story)
+
+
+def test_whoever_says_what_an_action_returned_stands_behind_the_run() -> None:
+    for how, more, counts in (("done", {"result": b"1"}, True), ("done", {}, False), ("not_done", {}, False)):
+        story = ActStory()
+        story.claim()
+        lost = story.intend(story.act("c#1")).no or 0
+        wait = story.settle(lost, "unknown", settle_within_seconds=60.0).no or 0
+        story.suspend("main", wait)
+        story.settle_by("person:bob", lost, how, **more)
+        assert ("person:bob" in behind(story)) is counts, how
+
+
+def test_too_many_people_are_counted_and_not_named() -> None:
+    story = Story(plan=[GATE], profile="agent-runs")
+    for n in range(PEOPLE_BEHIND_MAX + 5):
+        context = c.Context(f"person:p{n}", "user", "x")
+        story.do(c.UpdateMetadata(run_id=story.run_id, labels="{}", context=context))
+    assert MORE in behind(story)
+    assert story.status == "waiting_approval"
+    assert refusal(story, "person:bob") == "TOO_MANY_BEHIND"
+    assert joined(*(f"p{n}" for n in range(500)), MORE).split()[PEOPLE_BEHIND_MAX:] == [MORE]
+    assert joined("a b", None, "b c") == "a b c"
+    assert story.violations() == []
+
+
+@pytest.mark.parametrize(
+    ("who", "one"),
+    [
+        ("person:x", {"person:x", "person:ada", "person:y"}),
+        ("person:y", {"person:x", "person:ada", "person:y"}),
+        ("person:ada", {"person:x", "person:ada", "person:y"}),
+        ("person:bob", {"person:bob"}),
+        ("uid:1000", {"uid:", "person:z"}),
+    ],
+)
+def test_people_count_as_one_with_whoever_made_them_and_so_on(who: str, one: set[str]) -> None:
+    made = {"x": "person:ada", "y": "person:x", "z": "uid:0"}
+    ties = Ties(UnconfirmedPerson(name, by) for name, by in made.items())
+    assert ties.one_with(who) == one
+    assert ties.apart(["person:ada", "person:bob", "person:y", "uid:1", "uid:2"]) == ["person:ada", "person:bob", "uid:1"]  # fmt: skip
+    assert ties.among("person:y", ["person:bob", "person:ada"]) == "person:ada"
