@@ -16,9 +16,10 @@ GATE = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
 WAIT = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
 
 
-def told(story: Story, name: str, sender: str, **how: str) -> None:
+def told(story: Story, name: str, sender: str, behind: str = "") -> None:
     """Somebody sends a signal."""
-    story.do(c.DeliverEvent(run_id=story.run_id, name=name, event_id=name, context=c.Context(sender, "user", "x"), **how))  # fmt: skip
+    context = c.Context(sender, "user", "x")
+    story.do(c.DeliverEvent(run_id=story.run_id, name=name, event_id=name, context=context, behind=behind))
 
 
 def refusal(story: Story, person: str) -> str | None:
