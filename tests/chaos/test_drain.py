@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tenure.ids import run_int
+from tenure.kernel.model import Attempt
 from tests.server.stage import site
 from tests.worker import drain_flows as flows
-from tests.worker.flows import notes
+from tests.worker.flows import notes, open_gate
 from tests.worker.process import ROOT, WorkerProcess
 from tests.worker.stage import until, watching
 
@@ -92,3 +94,25 @@ async def test_a_stopped_remote_worker_does_not_begin_what_lay_in_its_socket(
             last = await engine.start(flows.short_single_step, folder, "last")
             await last.result(wait=60)
         assert Counter(notes(folder)) == {"first": 1, "stale": 1, "last": 1}
+
+
+@pytest.mark.guard_seconds(120)
+async def test_a_remote_worker_of_the_servers_host_that_is_killed_loses_its_leases_at_once(
+    url: str, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    async with site(url) as s:
+        engine = s.engine.scoped(tenant="acme")
+        key = await s.key("runner")
+        run = await engine.start(flows.patient, folder)
+        with remote(s.address, key, "same") as worker:
+            await until(lambda: "at gate" in notes(folder), "the step")
+            worker.kill()
+            with remote(s.address, key, "same"):
+                await until(lambda: notes(folder).count("at gate") == 2, "its heir")
+                open_gate(folder, "gate")
+                await run.result(wait=60)
+        rows: list[Attempt] = await engine.store.read("attempts_of", run_int(run.id))
+        assert [row.state for row in rows] == ["stale", "succeeded"]
+        assert rows[0].ended_at is not None
+        assert rows[0].ended_at < rows[0].expires_at, "it had to run out"

@@ -195,6 +195,25 @@ async def test_workers_that_claim_or_register_are_seen(url: str) -> None:
         assert [one.name for one in await s.engine.store.read("workers_seen_since", 0)] == ["@acme/mac-1"]
 
 
+async def test_a_process_that_cannot_be_is_refused(url: str) -> None:
+    async with site(url) as s:
+        runner = await s.as_("runner")
+        process = {"session": 7, "boot_id": "b", "namespaces": "n", "pid": 5, "start_ticks": 9}
+        said = {"worker": "mac-1", "capabilities": ["default|tool:build"], "process": process}
+        assert (await runner.post("/runner/register", json=said)).status_code == 200
+        for wrong in (
+            {"pid": 0},
+            {"pid": 1 << 40},
+            {"session": -1},
+            {"start_ticks": 1 << 70},
+            {"boot_id": ""},
+        ):
+            refused = await runner.post("/runner/register", json={**said, "process": process | wrong})
+            assert refused.status_code == 422, wrong
+        claim = {"claim_id": "c", "capabilities": ["default|tool:build"], "session": -1}
+        assert (await runner.post("/runner/claim", json=claim)).status_code == 422
+
+
 async def test_a_runners_workflows_are_registered_in_its_tenant(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")

@@ -207,3 +207,17 @@ async def test_a_worker_that_ends_in_peace_leaves_no_process_behind(url: str) ->
         async with engine.worker(flows.patient):
             assert [row.pid for row in await here(engine)] == [me().pid]
         assert await here(engine) == []
+
+
+async def test_a_session_counts_for_its_own_tenant_only(url: str, folder: str) -> None:
+    async with watching(url, sweep=False) as engine:
+        own = WorkerProcess(77, "", "own", me().boot_id, me().namespaces, me().pid, me().start_ticks)
+        await engine.store.put_worker("own", ["default"], 1, "", own)
+        stolen = replace(own, tenant="acme", pid=1, start_ticks=1)
+        await engine.store.put_worker("@acme/thief", ["default"], 1, "", stolen)
+        assert [(row.tenant, row.pid) for row in await here(engine)] == [("", me().pid)]
+        run = await engine.start(flows.patient, folder)
+        await engine.orchestrator.claim("own", queues=flows.patient.serves, session=77)
+        assert await engine.store.read("leases_of_session", 77, "acme") == []
+        assert len(await engine.store.read("leases_of_session", 77, "default")) == 1
+        await engine.cancel(run.id)

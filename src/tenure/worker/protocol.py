@@ -19,9 +19,11 @@ from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
 from tenure.kernel.costs import Cost as Spent
-from tenure.limits import CLAIM_STEPS_MAX
+from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX
+from tenure.processes import PID_MAX
 
 WAIT_SECONDS_MAX = 30.0
+SESSION_MAX = (1 << 63) - 1
 MESSAGES_MAX = 1_000
 """Messages in one request."""
 LINES_MAX = 1_000
@@ -51,9 +53,13 @@ class ClaimRequest(_Asked, kw_only=True, frozen=True):
     slots: int | None = None
     ack: bool = False
     """Acknowledge the leases with the claim, and begin at once: saves `ack` and `running`."""
+    session: int | None = None
+    """The session of the process that was registered (`RegisterRequest.process`): its leases end with it."""
 
     def check(self) -> None:
         """Bounds."""
+        if self.session is not None and not 0 <= self.session <= SESSION_MAX:
+            raise TenureError("INVALID_INPUT", f"session is 0 to {SESSION_MAX}, not {self.session}")
         if not 0 <= self.max <= CLAIM_STEPS_MAX:
             raise TenureError("INVALID_INPUT", f"max is 0 to {CLAIM_STEPS_MAX}, not {self.max}")
         if not 0 <= self.wait_s <= WAIT_SECONDS_MAX:
@@ -398,6 +404,32 @@ class Uploaded(_Told, kw_only=True, frozen=True):
 # ------------------------------------------------------------------------------------------ registering
 
 
+class ProcessInfo(_Asked, kw_only=True, frozen=True):
+    """Which process a worker is, as Linux tells it (`tenure.processes`): a server on the same host may prove its death."""
+
+    session: int
+    """A random number of its own, named with each claim."""
+    boot_id: str
+    namespaces: str
+    pid: int
+    start_ticks: int
+
+    def check(self) -> None:
+        """Bounds."""
+        if not (
+            0 <= self.session <= SESSION_MAX
+            and 0 < self.pid <= PID_MAX
+            and 0 <= self.start_ticks <= SESSION_MAX
+        ):
+            raise TenureError("INVALID_INPUT", "session, pid and start_ticks are what Linux can give")
+        for text in (self.boot_id, self.namespaces):
+            if not (1 <= len(text) <= NAME_CHARS_MAX and text.isprintable()):
+                raise TenureError(
+                    "INVALID_INPUT",
+                    f"boot_id and namespaces have 1 to {NAME_CHARS_MAX} printable characters",
+                )
+
+
 class RegisterRequest(_Asked, kw_only=True, frozen=True):
     """`POST /runner/register`: a worker is here; again every ten seconds."""
 
@@ -407,6 +439,7 @@ class RegisterRequest(_Asked, kw_only=True, frozen=True):
     version: str = ""
     leaves: bool = False
     """It stops in peace."""
+    process: ProcessInfo | None = None
 
 
 class WorkflowEntry(_Asked, kw_only=True, frozen=True):

@@ -31,6 +31,7 @@ from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.logs import get_logger
 from tenure.orchestrator.heartbeats import LeaseKey
+from tenure.processes import own_identity
 from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Workflow
 from tenure.sdk.past import Past
@@ -42,7 +43,7 @@ from tenure.worker.heart import AGAIN, Heart
 from tenure.worker.link import Link
 from tenure.worker.pace import HOST_PACE, Pace
 from tenure.worker.pipe import Pipe, Spoken
-from tenure.worker.station import LOG_LINES_WAITING_MAX, LOG_PAUSE_SECONDS, beat_of, key_of
+from tenure.worker.station import LOG_LINES_WAITING_MAX, LOG_PAUSE_SECONDS, SESSION_BITS, beat_of, key_of
 from tenure.worker.values import lease_ints, lease_text, micros, moment, taken
 from tenure.worker.wording import asked, heard, told, worded
 
@@ -67,7 +68,6 @@ class RemoteStation:
     """See the laws above. An async context manager."""
 
     pace: Pace = HOST_PACE
-    session: int | None = None
 
     def __init__(self, server: str, key: str) -> None:
         self._link = Link(server, key)
@@ -75,6 +75,7 @@ class RemoteStation:
         self._pipes = [Pipe(self.send) for _ in range(PIPES)]
         self.tokens: dict[LeaseKey, str] = {}
         self._actions: list[str] | None = None
+        self.session = secrets.randbits(SESSION_BITS) if own_identity() is not None else None
         self._ids = ids.RunIds()
         self._ahead_us: int | None = None
         """The server's time, less the clock's since boot."""
@@ -107,6 +108,7 @@ class RemoteStation:
             wait_s=wait_s,
             worker=worker,
             ack=True,
+            session=self.session,
         )
         asked_at = clock.boot_seconds()
         asking = asyncio.ensure_future(self._claim(wanted, asked_at))
@@ -339,7 +341,16 @@ class RemoteStation:
 
     async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
         """Say that a worker is here."""
-        said = p.RegisterRequest(worker=worker, capabilities=tuple(queues), slots=slots)
+        me, process = own_identity(), None
+        if me is not None and self.session is not None:
+            process = p.ProcessInfo(
+                session=self.session,
+                boot_id=me.boot_id,
+                namespaces=me.namespaces,
+                pid=me.pid,
+                start_ticks=me.start_ticks,
+            )
+        said = p.RegisterRequest(worker=worker, capabilities=tuple(queues), slots=slots, process=process)
         await self._link.post("/runner/register", _encode(said), give_up_seconds=REGISTER_SECONDS)
 
     async def register_workflows(self, workflows: list[p.WorkflowEntry]) -> list[str]:

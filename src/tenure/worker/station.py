@@ -39,7 +39,8 @@ from tenure.worker.pace import HOST_PACE, Pace
 log = get_logger(__name__)
 
 _HOST = HostClock()
-SESSION_BITS = 62
+SESSION_BITS = 53
+"""As many as every JSON parser keeps."""
 LOG_PAUSE_SECONDS = 0.2
 LOG_LINES_WAITING_MAX = 10_000
 

@@ -205,7 +205,9 @@ async def register(request: Call, data: JSONBody[p.RegisterRequest]) -> p.Done:
     if data.leaves:
         await runners.left(request.who, data.worker)
     else:
-        await runners.seen(request.who, data.worker, data.capabilities, data.slots, data.version)
+        await runners.seen(
+            request.who, data.worker, data.capabilities, data.slots, data.version, data.process
+        )
     return p.Done(refused=[])
 
 

@@ -29,7 +29,7 @@ from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.artifact_rules import name_problem
-from tenure.kernel.beside import LogLine, RegisteredWorkflow
+from tenure.kernel.beside import LogLine, RegisteredWorkflow, WorkerProcess
 from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.model import Inbox, Run
@@ -94,7 +94,7 @@ class Runners:
         if request.slots is not None:
             await self._seen_again(who, request)
         wanted = Claim(
-            c.ClaimBy(worker, request.ack),
+            c.ClaimBy(worker, request.ack, request.session),
             tuple(dict.fromkeys(request.capabilities)),
             request.max,
             who.tenant,
@@ -123,9 +123,15 @@ class Runners:
         return [granted_of(lease_of(one), remote.token(one.run_id, one.idx, one.n)) for one in live]
 
     async def seen(
-        self, who: Principal, worker: str, capabilities: Sequence[str], slots: int, version: str = ""
+        self,
+        who: Principal,
+        worker: str,
+        capabilities: Sequence[str],
+        slots: int,
+        version: str = "",
+        process: p.ProcessInfo | None = None,
     ) -> None:
-        """A worker is here."""
+        """A worker is here; in which process, counts for leases of its own tenant only."""
         if not is_name(worker) or len(capabilities) > CLAIM_STEPS_MAX:
             raise TenureError(
                 "INVALID_INPUT",
@@ -134,7 +140,12 @@ class Runners:
         for one in capabilities:
             capability.check(one)
         name = f"@{who.tenant}/{worker}"[:NAME_CHARS_MAX]
-        await self._engine.store.put_worker(name, capabilities, min(max(slots, 1), SLOTS_MAX), version)
+        row = None
+        if process is not None:
+            process.check()
+            about = (process.boot_id, process.namespaces, process.pid, process.start_ticks)
+            row = WorkerProcess(process.session, who.tenant, name, *about)
+        await self._engine.store.put_worker(name, capabilities, min(max(slots, 1), SLOTS_MAX), version, row)
 
     async def _seen_again(self, who: Principal, request: p.ClaimRequest) -> None:
         """Whoever claims with its slots is here; written down now and then."""
