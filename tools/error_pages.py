@@ -27,7 +27,7 @@ _GENERATED = "<!-- Made by tools/error_pages.py from src/tenure/errors and the c
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Runs, plans and steps",
-        ("RUN_", "PLAN_", "WORKFLOW_", "EXPRESSION_", "STEP_", "COMMAND_FAILED", "INTERNAL_"),
+        ("RUN_", "PLAN_", "WORKFLOW_", "EXPRESSION_", "STEP_", "COMMAND_FAILED", "COMMANDS_", "INTERNAL_"),
     ),
     ("Leases and checkpoints", ("LEASE_", "MESSAGE_", "HEARTBEAT_", "CHECKPOINT_")),
     ("Waits, approvals and children", ("WAIT_", "EVENT_", "APPROV", "CHILD_", "TOO_MANY_")),

@@ -24,6 +24,7 @@ from obstore.store import from_url
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX
+from tenure.private_files import hide
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 PREFIX = b'{"$tenure.artifact":'
@@ -63,6 +64,8 @@ class Artifacts:
     def __init__(self, place: str | None) -> None:
         self._place = place
         self._opened: Any = None
+        if place is not None and "://" not in place:
+            hide(place)
 
     def _open(self) -> Any:
         if self._opened is None:

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.private_files import hide
 
 SECRET_BYTES_MAX = 64 * 1024
 REFERENCE_CHARS_MAX = 1_000
@@ -68,6 +69,10 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
     """Where files with secrets are; nowhere: there are none."""
     shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            hide(self.folder)
 
     def problem(self, reference: str, tenant: str) -> str | None:
         """What is wrong with a tenant's reference, as far as its text tells; whether it leads anywhere is known where it is
@@ -138,6 +143,7 @@ def resolve_own(reference: str) -> bytes:
     if kind == "env":
         value = os.environb.get(where.encode())
     else:
+        hide(where)
         try:
             with Path(where).open("rb") as opened:
                 value = _bounded(opened.read(SECRET_BYTES_MAX + 1))

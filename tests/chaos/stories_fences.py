@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tenure import ids
-from tenure.embedded import StepSpec
+from tenure.declared import load
+from tenure.declared.confinement import Confinement
+from tenure.embedded import Engine, StepSpec
 from tenure.kernel.decide import facts
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.service import Artifact
+from tenure.private_files import hide
+from tenure.sdk.definitions import Registry
 from tenure.store.remote import put_artifact
 from tests.embedded.stage import Stage, stage
 from tests.simulation.planted import Change
@@ -59,11 +63,38 @@ async def late_file_lies_beside_the_accepted_one(folder: Path) -> None:
         assert [one.state for one in await engine.list_artifacts(run)] == ["accepted", "late"]
 
 
+COMMANDS = """
+name: curious
+steps:
+  - id: look
+    run: [sh, -c, 'head -c 2000 "$SECRET_FILE" "$DATABASE" /proc/$PPID/environ /proc/[0-9]*/environ 2>&1 || true']
+    env: {SECRET_FILE: "%s", DATABASE: "%s"}
+"""
+
+
+async def command_sees_no_secret(folder: Path) -> None:
+    """A command of a workflow file sees neither its worker's secrets nor its database."""
+    secret, database = folder / "secret", folder / "tenure.db"
+    secret.write_text("marker-of-a-secret")
+    hide(secret)
+    async with Engine(str(database)) as engine, engine.worker(Registry(), commands=True):
+        run = await engine.submit(load(COMMANDS % (secret, database), "curious.yaml"), {})
+        await run.result()
+        (step,) = await engine.steps(run.id)
+        assert "marker-of-a-secret" not in step.output["stdout"]
+        assert "SQLite format" not in step.output["stdout"]
+
+
 BUGS: dict[str, Any] = {
     "artifact-not-fenced": (
         "a lease that has ended replaces the file that was accepted",
         (Change(put_artifact, "late=ended is not None", "late=False"),),
         late_file_lies_beside_the_accepted_one,
+    ),
+    "command-sees-secrets": (
+        "what a command must not see is not hidden from it",
+        (Change(Confinement.command, "hidden()", "[]"),),
+        command_sees_no_secret,
     ),
     "statement-shown-as-reported": (
         "somebody's word that a run was reported makes it REPORTED",

@@ -95,9 +95,13 @@ async def _develop(wanted: Wanted) -> int:
                     slots=wanted.slots,
                     queues=tuple(wanted.queues) if wanted.queues else None,
                     commands=wanted.commands,
+                    allow_unconfined_commands=True,  # one's own code on one's own machine
                 )
                 await worker.start()
                 log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=wanted.slots)
+                if worker.commands:
+                    tell = log.warning if worker.confinement.kind == "none" else log.info
+                    tell("commands_run", worker=worker.name, how=str(worker.confinement))
             try:
                 if wanted.server:
                     await _serve(engine, wanted, told)

@@ -229,7 +229,11 @@ class _Session:
         if not isinstance(self._workflow, Declared):
             return engine.worker()
         queues = tuple(dict.fromkeys(("default", *(step.queue for step in self._workflow.steps))))
-        return engine.worker(commands=True, queues=queues)
+        return engine.worker(
+            commands=True,
+            queues=queues,
+            allow_unconfined_commands=True,  # whoever names the file owns the database
+        )
 
     async def run(self, *, quiet: bool, patience: float | None) -> Ended:
         """Submit it, work on it, watch it, for as long as there is patience."""

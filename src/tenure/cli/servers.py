@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tenure.errors import TenureError
+from tenure.private_files import hide
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -102,6 +103,7 @@ def server_key() -> str | None:
     file = _given.get("key_file") or os.environ.get(KEY_FILE_VARIABLE)
     if not file:  # an empty variable is one that is not set
         return None
+    hide(file)
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as fault:

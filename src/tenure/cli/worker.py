@@ -48,6 +48,22 @@ Queues = Annotated[
 Commands = Annotated[
     bool, typer.Option("--commands", help="Execute the commands of YAML workflows on this machine.")
 ]
+CommandUserName = Annotated[
+    str | None,
+    typer.Option(
+        "--command-user",
+        metavar="USER",
+        help="Where root starts it: who commands are.  \\[default: nobody]",
+        show_default=False,
+    ),
+]
+Unconfined = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unconfined-commands",
+        help="Execute commands also where they can read what this worker can read: its secrets, keys and database.",
+    ),
+]
 Grace = Annotated[str, typer.Option("--grace", help="How long work may finish when it is stopped.")]
 
 
@@ -61,6 +77,8 @@ def worker(
     ] = None,
     grace: Grace = "10s",
     commands: Commands = False,
+    command_user: CommandUserName = None,
+    allow_unconfined_commands: Unconfined = False,
     connectors: ConnectorsFile = None,
     policy: PolicyFile = None,
     evidence: WithEvidence = False,
@@ -74,6 +92,7 @@ def worker(
     from tenure.cli.servers import server_address
     from tenure.cli.targets import definitions_of
     from tenure.config import choose_database
+    from tenure.declared.confinement import NOBODY
     from tenure.embedded.running import in_loop
     from tenure.embedded.serving import serve
 
@@ -84,6 +103,8 @@ def worker(
         "name": name,
         "grace": seconds(grace),
         "commands": commands,
+        "command_user": command_user or (NOBODY if commands and os.geteuid() == 0 else None),
+        "allow_unconfined_commands": allow_unconfined_commands,
     }
     server = server_address(db)
     if server is not None:
@@ -183,6 +204,6 @@ def _tell(
     for tool in tools:
         console.print(shown(f"  tool {tool}"))
     if commands:
-        console.print(shown("  commands of YAML workflows"))
+        console.print(shown("  commands of YAML workflows; the log says how they are kept apart"))
     for line in lines:
         console.print(shown(line, "yellow"), soft_wrap=True)

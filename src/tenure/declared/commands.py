@@ -1,7 +1,8 @@
 """Commands: the `run` of a step, executed.
 
 Laws:
-1. No shell, and nothing of the worker's environment but PATH, HOME and LANG: a worker's secrets are not a command's.
+1. No shell, and nothing of the worker's environment but PATH, HOME and LANG: a worker's secrets are not a command's. Where it runs, so
+   that it cannot look for them, is its `Confinement`.
 2. A command is a session of its own. It ends as a whole: whatever it leaves behind in its process group is killed, on
    cancel and timeout after TERM and a grace.
 3. Output is kept from the end, within limits, however much there is; a command is never held up by what nobody reads.
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from tenure.canonical import decode_json
+from tenure.declared.confinement import UNCONFINED, Confinement
 from tenure.declared.resolving import Resolved
 from tenure.limits import (
     COMMAND_GRACE_SECONDS,
@@ -127,6 +129,7 @@ async def run_command(
     cancel: asyncio.Event | None = None,
     on_line: OnLine | None = None,
     timeout: float | None = None,
+    confinement: Confinement = UNCONFINED,
     grace_seconds: float = COMMAND_GRACE_SECONDS,
 ) -> CommandResult:
     """Execute a command to its end, its timeout (seconds) or its cancellation; it is gone when this returns, also
@@ -137,16 +140,9 @@ async def run_command(
     async with AsyncExitStack() as open_pipes:
         # The pipes are ours: asyncio's own would make the end of the process wait for whoever else holds them.
         pipes = [await open_pipes.enter_async_context(_piped(tail)) for tail in tails]
+        report = open_pipes.enter_context(_Report())
         try:
-            process = await asyncio.create_subprocess_exec(
-                *resolved.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=pipes[0].inlet,
-                stderr=pipes[1].inlet,
-                env=environment(resolved.env, os.environ),
-                cwd=resolved.cwd,
-                start_new_session=True,
-            )
+            process = await _started(resolved, confinement, pipes[0].inlet, pipes[1].inlet, report)
         except (OSError, ValueError) as fault:
             return _not_started(resolved, fault)
         for pipe in pipes:
@@ -161,9 +157,67 @@ async def run_command(
             if not swept:
                 _signal(process, signal.SIGKILL)
                 await process.wait()
+        refused = report.fault()
+        if refused is not None:
+            return _not_started(resolved, refused)
     for tail in tails:
         tail.end()
     return _result(resolved, process.returncode or 0, tails[0], tails[1], why, timeout)
+
+
+async def _started(
+    resolved: Resolved, confinement: Confinement, out: int, err: int, report: _Report
+) -> asyncio.subprocess.Process:
+    """The command as a process: itself, or its launcher."""
+    env = environment(resolved.env, os.environ)
+    argv, cwd = list(resolved.argv), resolved.cwd
+    passed: tuple[int, ...] = ()
+    if confinement.kind != "none":
+        env = confinement.environment(env)
+        if "\0" in "".join(argv):
+            raise ValueError("embedded null byte")
+        argv, cwd, passed = confinement.command(resolved.argv, cwd, report.inlet), None, (report.inlet,)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=passed,
+        )
+    finally:
+        report.close_inlet()
+
+
+class _Report:
+    """Where a launcher says why it started nothing."""
+
+    def __init__(self) -> None:
+        self._outlet, self.inlet = os.pipe()
+        os.set_blocking(self._outlet, False)
+
+    def __enter__(self) -> _Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_inlet()
+        os.close(self._outlet)
+
+    def close_inlet(self) -> None:
+        if self.inlet >= 0:
+            os.close(self.inlet)
+            self.inlet = -1
+
+    def fault(self) -> OSError | None:
+        """What was told, if anything was."""
+        try:
+            number, _, text = os.read(self._outlet, 1000).decode(errors="replace").partition(" ")
+        except BlockingIOError:  # somebody has kept it open
+            return None
+        return OSError(int(number), text) if text else None
 
 
 class _Pipe:

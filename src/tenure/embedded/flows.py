@@ -99,11 +99,25 @@ class Flows:
         queues: tuple[str, ...] | None = None,
         commands: bool = False,
         name: str | None = None,
+        command_user: str | None = None,
+        allow_unconfined_commands: bool = False,
     ) -> Worker:
         """A worker in this process: `async with engine.worker(): …`. Without definitions it serves everything that
-        decorators have collected."""
+        decorators have collected.
+
+        `commands`: it executes the commands of workflow files, where they cannot see its secrets and database; as `command_user`, if it
+        is root. COMMANDS_UNCONFINED where that is not to be had here, unless it is allowed."""
         engine = cast("Engine", self)
-        made = Worker(engine.station, *definitions, slots=slots, queues=queues, commands=commands, name=name)
+        made = Worker(
+            engine.station,
+            *definitions,
+            slots=slots,
+            queues=queues,
+            commands=commands,
+            name=name,
+            command_user=command_user,
+            allow_unconfined_commands=allow_unconfined_commands,
+        )
         engine.local.append(made)
         return made
 

@@ -92,6 +92,8 @@ async def serve(
     name: str | None = None,
     grace: float = GRACE_SECONDS,
     commands: bool = False,
+    command_user: str | None = None,
+    allow_unconfined_commands: bool = False,
     connectors: str | None = None,
     policy: str | None = None,
     evidence: bool = False,
@@ -107,7 +109,15 @@ async def serve(
             url, connectors=connectors, policy=policy, evidence=evidence, signing_key=signing_key
         ) as engine:
             only = None if queues is None else tuple(queues)
-            worker = engine.worker(*known, slots=slots, queues=only, commands=commands, name=name)
+            worker = engine.worker(
+                *known,
+                slots=slots,
+                queues=only,
+                commands=commands,
+                name=name,
+                command_user=command_user,
+                allow_unconfined_commands=allow_unconfined_commands,
+            )
             return await _until_told(worker, told, grace)
 
 
@@ -121,13 +131,24 @@ async def serve_remote(
     name: str | None = None,
     grace: float = GRACE_SECONDS,
     commands: bool = False,
+    command_user: str | None = None,
+    allow_unconfined_commands: bool = False,
 ) -> int:
     """Likewise of a server instead of a database, with a runner's key: sweeping and scheduling are the server's."""
     known = _known(target, commands)
     with told_to_end() as told:
         async with RemoteStation(server, key) as station:
             only = None if queues is None else tuple(queues)
-            worker = Worker(station, *known, slots=slots, queues=only, commands=commands, name=name)
+            worker = Worker(
+                station,
+                *known,
+                slots=slots,
+                queues=only,
+                commands=commands,
+                name=name,
+                command_user=command_user,
+                allow_unconfined_commands=allow_unconfined_commands,
+            )
             return await _until_told(worker, told, grace)
 
 
@@ -149,6 +170,9 @@ async def _until_told(worker: Worker, told: asyncio.Event, grace: float) -> int:
     """Be a worker until the process is told to end; how much work was given up and has not ended."""
     await worker.start()
     log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=worker.slots)
+    if worker.commands:
+        tell = log.warning if worker.confinement.kind == "none" else log.info
+        tell("commands_run", worker=worker.name, how=str(worker.confinement))
     await told.wait()
     log.info("worker_stopping", worker=worker.name, leases=len(worker.busy), grace_seconds=grace)
     await worker.stop(grace)

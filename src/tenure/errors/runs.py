@@ -65,6 +65,12 @@ CODES: dict[str, ErrorSpec] = {
         "The workflow file is not one; the details name each place by line and column.",
         "Correct the places named in the details; docs/declared.md says what a file may have.",
     ),
+    "COMMANDS_UNCONFINED": spec(
+        422,
+        "Commands of workflow files cannot be kept from the worker's secrets and database here.",
+        "Start the worker as root (commands then run as another user) or where the kernel allows user namespaces; or accept it with"
+        " `--allow-unconfined-commands` (in Python `allow_unconfined_commands=True`).",
+    ),
     "WORKFLOW_FAILED": spec(
         500,
         "The workflow's own code failed, outside of its steps.",

@@ -29,6 +29,7 @@ import msgspec
 
 from tenure.canonical import canonical
 from tenure.errors import TenureError
+from tenure.private_files import hide
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -346,6 +347,7 @@ def _private(reference: str) -> Ed25519PrivateKey:
 
 
 def _read_private(file: Path) -> bytes:
+    hide(file)
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())

@@ -22,6 +22,7 @@ import uvicorn
 from tenure.embedded import Engine
 from tenure.embedded.serving import told_to_end
 from tenure.errors import TenureError
+from tenure.private_files import hide
 from tenure.server.app import make_app
 from tenure.server.http.forwarded import FORWARDED, X_FORWARDED_FOR
 from tenure.server.http.wire import wire
@@ -39,6 +40,8 @@ FILES_KEPT = 200
 
 def check_address(settings: Settings) -> None:
     """Refuse to listen where anybody could read along; see law 1."""
+    if settings.tls_key is not None:
+        hide(settings.tls_key)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise TenureError("LISTEN_REFUSED", "--tls-cert and --tls-key belong together")
     if settings.trusted_proxies < 1 or settings.forwarded_header not in (X_FORWARDED_FOR, FORWARDED):

@@ -126,7 +126,11 @@ class Lab:
         policy: str | None = None,
     ) -> None:
         self._definitions = definitions
-        self._how: dict[str, Any] = {"slots": slots, "commands": commands}
+        self._how: dict[str, Any] = {
+            "slots": slots,
+            "commands": commands,
+            "allow_unconfined_commands": True,  # a test's own
+        }
         self._worker_count = workers
         self._url = url
         self._check = check

@@ -3,7 +3,8 @@
 Laws:
 1. An input is data, whatever it looks like: what a workflow file says of it was evaluated before the step was handed out
    (`tenure.declared.resolution`).
-2. A tool gets named arguments, checked against its signature; a command gets an argv list and a clean environment.
+2. A tool gets named arguments, checked against its signature; a command gets an argv list and a clean environment,
+   and runs in the worker's confinement.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from tenure.artifacts import is_reference
 from tenure.declared import Resolved, command_of
 from tenure.declared.commands import run_command
+from tenure.declared.confinement import Confinement
 from tenure.kernel import capability
 from tenure.kernel.commands import StartChild
 from tenure.orchestrator import spans
@@ -44,10 +46,11 @@ LABEL = "child"
 class Declared:
     """One try of a step of a plan."""
 
-    def __init__(self, known: Registry, station: Station, held: Held) -> None:
+    def __init__(self, known: Registry, station: Station, held: Held, confinement: Confinement) -> None:
         self._known = known
         self._station = station
         self._held = held
+        self._confinement = confinement
 
     async def run(self) -> bytes | None:
         """Do it; the output as a payload."""
@@ -106,7 +109,9 @@ class Declared:
         if (trace := spans.current() or held.lease.trace) is not None:
             resolved = msgspec.structs.replace(resolved, env={"TRACEPARENT": trace, **resolved.env})
         held.check_begin()
-        running = asyncio.ensure_future(run_command(resolved, cancel=cancel, on_line=self._line))
+        running = asyncio.ensure_future(
+            run_command(resolved, cancel=cancel, on_line=self._line, confinement=self._confinement)
+        )
         try:
             result = await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -22,9 +22,11 @@ import socket
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from tenure import clock, ids
+from tenure.declared.confinement import UNCONFINED, choose_confinement
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
@@ -88,6 +90,8 @@ class Worker:
         queues: Iterable[str] | None = None,
         commands: bool = False,
         name: str | None = None,
+        command_user: str | None = None,
+        allow_unconfined_commands: bool = False,
     ) -> None:
         if slots < 1:
             raise TenureError("INVALID_INPUT", f"a worker has at least one slot, not {slots}")
@@ -97,6 +101,11 @@ class Worker:
         self.registry = collected(definitions)
         self._only = None if queues is None else tuple(queues)
         self.queues = queues_of(self.registry, self._only, commands)
+        self.commands = commands
+        self._command_user = command_user
+        self._allow_unconfined = allow_unconfined_commands
+        self.confinement = UNCONFINED
+        """Where commands run; chosen when it starts."""
         self.counts = dict.fromkeys(
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
@@ -129,6 +138,10 @@ class Worker:
 
     async def start(self) -> None:
         """Begin to claim."""
+        if self.commands:
+            self.confinement = await asyncio.to_thread(
+                partial(choose_confinement, self._command_user, allow_none=self._allow_unconfined)
+            )
         if own := self.station.own():
             self.registry = Registry(*self.registry, *own)
             self.queues = (*self.queues, *(queue for flow in own for queue in flow.serves))
@@ -423,7 +436,7 @@ class Worker:
         return await body.run(await body.fetched(lease.input))
 
     async def _declared(self, held: Held) -> bytes | None:
-        return await Declared(self.registry, self.station, held).run()
+        return await Declared(self.registry, self.station, held, self.confinement).run()
 
     async def _conclude(self, held: Held, work: asyncio.Task[bytes | None]) -> None:
         """The last word of a lease, by how its work ended."""

@@ -6,19 +6,24 @@ Laws:
 2. Its environment is the little that every command has (`declared.commands`), and of what it is given the variables that the settings
    list: by others one could have another program started. A secret is in a variable, never among the arguments, which all can see who are
    on the machine.
-3. The key is in `TENURE_IDEMPOTENCY_KEY`. Exit code 0: done. 75 (as in sysexits: try again later): nothing was done. 64 to 78 otherwise:
+3. It cannot see this process, its secrets and its database, where such a confinement is to be had; the installation has listed it, so
+   that elsewhere it is started all the same.
+4. The key is in `TENURE_IDEMPOTENCY_KEY`. Exit code 0: done. 75 (as in sysexits: try again later): nothing was done. 64 to 78 otherwise:
    nothing was done, for good. Any other, a signal or the end of its time: unknown.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from tenure import clock
 from tenure.declared.commands import CommandResult, run_command
+from tenure.declared.confinement import choose_confinement
 from tenure.declared.resolving import Resolved
 from tenure.govern.connector import Call, Operation
 from tenure.govern.connectors.base import ConnectorBase
@@ -114,7 +119,8 @@ class CommandConnector(ConnectorBase):
         left = min(call.deadline - clock.boot_seconds(), program.seconds)
         if left <= 0:
             raise failed("not_done", LATE, "its deadline passed before it was started", retryable=True)
-        return _result(await run_command(work, timeout=left))
+        confinement = await asyncio.to_thread(partial(choose_confinement, allow_none=True))
+        return _result(await run_command(work, timeout=left, confinement=confinement))
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:  # noqa: ARG002 # it has no target
         """The command, an argument to a line."""

@@ -1,0 +1,309 @@
+"""Commands cannot see their worker: its environment, memory, file descriptors and files; as root and as an ordinary user.
+
+Linux gives these namespaces; where it does not, a worker refuses to execute commands unless it is allowed.
+"""
+
+import asyncio
+import ctypes
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tenure import private_files
+from tenure.declared import Resolved, confinement
+from tenure.declared.commands import CommandResult, run_command
+from tenure.declared.confinement import UNCONFINED, Confinement, choose_confinement
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tests.declared.test_commands import Lines, is_alive, until
+
+MARK = "marker-" + "5eCr3t" * 3
+NOBODY = pwd.getpwnam("nobody")
+NAPS = f"1{os.getpid():06d}"
+"""Seconds that nobody else sleeps."""
+IS_ROOT = os.geteuid() == 0
+EVERYTHING = {"environ", "mem", "ptrace", "fds", "files"}
+USERS = ["root", "root-as-nobody", "ordinary"] if IS_ROOT else ["ordinary"]
+
+
+def open_python() -> str:
+    """An interpreter that everybody may start."""
+    for each in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3", shutil.which("python3")):
+        if each is None or not Path(each).exists():
+            continue
+        how: dict[str, Any] = {"user": NOBODY.pw_uid, "group": NOBODY.pw_gid} if IS_ROOT else {}
+        try:
+            if subprocess.run([each, "-I", "-S", "-c", ""], check=False, env={}, **how).returncode == 0:
+                return each
+        except PermissionError:
+            continue
+    raise AssertionError("there is no interpreter that an ordinary user may start")
+
+
+def apart(work: Callable[[], Any], *, uid: int | None, env: dict[str, str]) -> Any:
+    """What a function answers in a process of its own: another user's, with these variables from its very beginning."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            if uid is not None:
+                os.setgroups([])
+                os.setresgid(NOBODY.pw_gid, NOBODY.pw_gid, NOBODY.pw_gid)
+                os.setresuid(uid, uid, uid)
+                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as a program is that this user has started
+            os.environ.update(env)
+            os.write(writing, msgspec.json.encode(["ok", work()]))
+        except BaseException as fault:
+            os.write(writing, msgspec.json.encode(["failed", repr(fault)]))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as told:
+        how, answer = msgspec.json.decode(told.read())
+    os.waitpid(child, 0)
+    assert how == "ok", answer
+    return answer
+
+
+class Scene:
+    """A worker with secrets: in its environment, in its memory, behind a file descriptor and in files."""
+
+    def __init__(self, folder: Path, user: str) -> None:
+        self.user = user
+        self.uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
+        self.python = open_python()
+        self.attack = folder / "attack.py"
+        shutil.copy(Path(__file__).with_name("attack.py"), self.attack)
+        self.folder = folder / "secrets"
+        self.folder.mkdir()
+        self.file, self.database = folder / "key.pem", folder / "tenure.db"
+        for path in (self.folder / "token", self.file, self.database, Path(f"{self.database}-wal")):
+            path.write_text(MARK)
+        for path in (folder, *folder.rglob("*")):
+            if self.uid is not None:
+                os.chown(path, self.uid, NOBODY.pw_gid)
+            # As an operator may have made them: readable to all. The launcher hides them all the same.
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def got(self, confined: Confinement | None) -> set[str]:
+        """What the attack got; None: the confinement that is chosen."""
+
+        def work() -> list[str]:
+            sys.executable = self.python
+            private_files.hide(self.folder, self.file)
+            private_files.hide_database(self.database)
+            kept = MARK.encode() * 1000  # in memory
+            with self.file.open("rb"):
+                found = asyncio.run(self._try(confined))
+            assert kept
+            return found
+
+        # The environment of a process in /proc is what it was executed with: the attack looks at its ancestors.
+        return set(apart(work, uid=self.uid, env={"SECRET": MARK}))
+
+    async def _try(self, confined: Confinement | None) -> list[str]:
+        how = confined or choose_confinement("nobody" if self.user == "root-as-nobody" else None)
+        paths = [str(path) for path in (self.folder, self.file, self.database, f"{self.database}-wal")]
+        argv = (self.python, "-I", str(self.attack), str(os.getpid()), MARK[::-1], *paths)
+        ended = await run_command(Resolved(argv=argv), confinement=how)
+        assert ended.ok, ended
+        found: list[str] = msgspec.json.decode(ended.stdout)
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder that everybody can reach, as a working folder is."""
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.getuid() and path not in (Path("/"), Path("/tmp")):
+            path.chmod(path.stat().st_mode | 0o055)
+    return tmp_path
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_command_sees_nothing_of_its_worker(place: Path, user: str) -> None:
+    assert Scene(place, user).got(None) == set()
+
+
+@pytest.mark.parametrize("user", [user for user in USERS if user != "root-as-nobody"])
+def test_the_attack_gets_it_all_where_nothing_is_kept_apart(place: Path, user: str) -> None:
+    """So that the test above could fail. (A fork keeps the environment that its process was executed with: see below.)"""
+    assert EVERYTHING - Scene(place, user).got(UNCONFINED) <= {"environ"}
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "none"])
+async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path: Path) -> None:
+    """With a worker that was executed with its secrets, as workers are."""
+    del tmp_path
+    script = (
+        "import asyncio, sys\n"
+        "from tenure.declared import Resolved\n"
+        "from tenure.declared.commands import run_command\n"
+        "from tenure.declared.confinement import Confinement\n"
+        "work = Resolved(argv=('sh', '-c', 'cat /proc/[0-9]*/environ; cat /proc/$PPID/environ'))\n"
+        "print(asyncio.run(run_command(work, confinement=Confinement(kind=sys.argv[1]))).output())\n"
+    )
+    ended = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, kind, env={**os.environ, "SECRET": MARK}, stdout=subprocess.PIPE
+    )
+    out, _ = await ended.communicate()
+    assert (MARK.encode() in out) == (kind == "none")
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
+def test_without_namespaces_another_user_keeps_private_files_and_refuses_open_ones(place: Path) -> None:
+    scene = Scene(place, "root-as-nobody")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_files, "_hidden", {})
+        private_files.hide(scene.file)
+        alone = Confinement(kind="user", user=confinement.named_user("nobody"))
+        open_to_all = confinement._problem(alone, ("1",))
+        assert open_to_all is not None
+        assert "make it 0600" in open_to_all
+        scene.file.chmod(0o600)
+        assert confinement._problem(alone, ("2",)) is None
+    for path in (scene.folder, scene.database, Path(f"{scene.database}-wal")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    assert scene.got(alone) == set()
+
+
+# -------------------------------------------------------------------------------- what a command still is
+
+
+async def run(text: str, **how: Any) -> CommandResult:
+    """A shell in the confinement that is chosen here."""
+    return await run_command(Resolved(argv=("sh", "-c", text)), confinement=choose_confinement(), **how)
+
+
+async def test_a_command_ends_as_it_ended_and_what_it_left_is_gone() -> None:
+    assert (await run("exit 7")).exit_code == 7
+    assert (await run("kill -9 $$")).exit_code == -9
+    assert (await run("echo out; echo err >&2")).output() == {
+        "exit_code": 0,
+        "stdout": "out",
+        "stderr_tail": "err",
+    }
+    nothing = await run_command(Resolved(argv=("no-such-program",)), confinement=choose_confinement())
+    assert (nothing.exit_code, "cannot be started: No such file" in nothing.message) == (127, True)
+    nowhere = Resolved(argv=("true",), cwd="/no/such/folder")
+    assert (
+        "cannot be started in /no/such/folder"
+        in (await run_command(nowhere, confinement=choose_confinement())).message
+    )
+
+
+async def test_a_command_is_told_to_end_and_has_its_grace() -> None:
+    lines, cancel = Lines(), asyncio.Event()
+    text = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done"
+    task = asyncio.create_task(run(text, cancel=cancel, on_line=lines))
+    await until(lambda: ("stdout", "ready") in lines.seen)
+    cancel.set()
+    ended = await task
+    assert (ended.canceled, ended.stdout) == (True, "ready\nbye")
+
+
+async def test_a_canceled_task_leaves_nothing_of_its_command() -> None:
+    lines = Lines()
+    task = asyncio.create_task(run(f"setsid sleep {NAPS} & echo ready; wait", on_line=lines))
+    await until(lambda: ("stdout", "ready") in lines.seen)
+    await until(lambda: bool(_sleeping()))
+    left = _sleeping()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: not any(is_alive(pid) for pid in left))
+
+
+def _sleeping() -> list[int]:
+    """The processes of the test above, by what they do."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "cmdline").read_bytes() == b"sleep\0" + NAPS.encode() + b"\0":
+                found.append(int(folder.name))
+    return found
+
+
+# -------------------------------------------------------------------------------------- where there is none
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without namespaces and without root."""
+    monkeypatch.setattr(confinement, "_problem", lambda *_: "not here")
+    monkeypatch.setattr(confinement, "_be_undumpable", lambda: None)
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_a_worker_refuses_commands_that_it_cannot_keep_apart_unless_that_is_allowed(
+    tmp_path: Path,
+) -> None:
+    async with Engine(str(tmp_path / "tenure.db")) as engine:
+        with pytest.raises(TenureError, match="COMMANDS_UNCONFINED") as refused:
+            await engine.worker(commands=True).start()
+        assert "--allow-unconfined-commands" in refused.value.spec.remedy
+        async with engine.worker(commands=True, allow_unconfined_commands=True) as worker:
+            assert worker.confinement == UNCONFINED
+
+
+def test_an_unconfined_worker_is_at_least_not_dumpable() -> None:
+    def work() -> int:
+        confinement._be_undumpable()
+        return int(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+
+    assert apart(work, uid=None, env={}) == 0
+
+
+def test_a_user_that_is_not_there_is_refused() -> None:
+    with pytest.raises(TenureError, match="INVALID_INPUT"):
+        choose_confinement("no-such-user")
+
+
+# ------------------------------------------------------------------------------------------- from the shell
+
+
+def test_a_worker_from_the_shell_keeps_commands_apart_and_says_how(place: Path) -> None:
+    """With its database, a secret in its environment and a folder of secrets, as it is started on a server."""
+    (place / "secrets").mkdir()
+    (place / "secrets" / "token").write_text(MARK)
+    look = (
+        "cat /proc/[0-9]*/environ secrets/token tenure.db tenure.db-wal 2>/dev/null | head -c 100000; id -un"
+    )
+    flow = {"name": "curious", "steps": [{"id": "look", "run": ["sh", "-c", look]}]}
+    (place / "curious.yaml").write_text(msgspec.json.encode(flow).decode())
+    env = {
+        **os.environ,
+        "SECRET": MARK,
+        "TENURE_SECRETS": str(place / "secrets"),
+        "TENURE_DB": "sqlite:tenure.db",
+    }
+    tenure = [sys.executable, "-m", "tenure.cli"]
+
+    def call(*words: str) -> str:
+        done = subprocess.run(
+            [*tenure, *words], cwd=place, env=env, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    run_id = call("run", "curious.yaml", "--detach").strip()
+    with subprocess.Popen(
+        [*tenure, "worker", "--commands"], cwd=place, env=env, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        call("runs", "watch", run_id)
+        worker.terminate()
+        _, told = worker.communicate()
+    (step,) = msgspec.json.decode(call("runs", "show", run_id, "--json"))["steps"]
+    seen = step["output"]["stdout"]
+    assert MARK not in seen
+    assert "SQLite format" not in seen
+    assert seen.endswith("nobody" if IS_ROOT else pwd.getpwuid(os.geteuid()).pw_name)
+    assert "in namespaces of their own" in told
