@@ -173,6 +173,51 @@ def impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 pass
 
 
+PRIVATE_FILES_HOME = "src/tenure/private_files.py"
+OTHER_FILES = {
+    "src/tenure/cli/init.py": "the user's own source files",
+    "src/tenure/cli/lifecycle.py": "a page of this repository",
+    "src/tenure/cli/demo.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/declared/command_launcher.py": "files of /proc; it imports nothing of Tenure",
+    "src/tenure/server/runner/conformance.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/testing/lab.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/devtools/_supervise.py": "a private server for tests, run by another user in a folder of its own",
+    "src/tenure/devtools/postgres.py": "likewise",
+    "src/tenure/devtools/s3.py": "likewise",
+}
+"""Who else makes files and folders: path -> why."""
+MAKES_FILES = {
+    "write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory",
+    "copyfile", "copytree", "copy2", "FileHandler",
+}  # fmt: skip
+
+
+def makes_a_file(call: ast.Call) -> bool:
+    """Whether a call makes a file or a folder, or opens one to be written."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in MAKES_FILES:
+        return True
+    if name != "open":
+        return False
+    if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "os":
+        return True
+    at = 0 if isinstance(call.func, ast.Attribute) else 1
+    modes = [*call.args[at : at + 1], *(word.value for word in call.keywords if word.arg == "mode")]
+    return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes)
+
+
+def test_files_are_made_by_one_helper_that_keeps_them_private() -> None:
+    """What Tenure writes is 0600 and 0700 whatever the umask says: see `tenure.private_files`."""
+    found = {
+        f"{path}:{node.lineno}": path
+        for path, tree in parsed(SRC)
+        for node in ast.walk(tree)
+        if path != PRIVATE_FILES_HOME and isinstance(node, ast.Call) and makes_a_file(node)
+    }
+    assert [place for place, path in found.items() if path not in OTHER_FILES] == []
+    assert set(OTHER_FILES) <= set(found.values()), "an exception that nothing needs any more"
+
+
 def test_there_is_one_sqlite_in_a_process() -> None:
     """Two of them on one file undo each other's locks when they close it, and the file, or the process, breaks."""
     found = [

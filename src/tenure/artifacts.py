@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from obstore.store import from_url
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX
-from tenure.private_files import hide
+from tenure.private_files import hide, keep_file, make_folder
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 PREFIX = b'{"$tenure.artifact":'
@@ -78,8 +79,7 @@ class Artifacts:
             if "://" in self._place:
                 self._opened = from_url(self._place)
             else:
-                folder = Path(self._place)
-                folder.mkdir(parents=True, exist_ok=True)
+                folder = make_folder(self._place)
                 self._opened = from_url(folder.absolute().as_uri())
         return self._opened
 
@@ -91,11 +91,8 @@ class Artifacts:
                 f"the payload has {len(body)} bytes; an artifact has at most {ARTIFACT_BYTES_MAX}",
             )
         digest = sha256(body).hexdigest()
-        store = await asyncio.to_thread(self._open)
         try:
-            await obstore.put_async(store, _path(run, digest), body, mode="create")
-        except AlreadyExistsError:
-            pass
+            await self._put(_path(run, digest), body, replace=False)
         except (BaseError, OSError) as fault:
             raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
         return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
@@ -114,12 +111,19 @@ class Artifacts:
         already, and it was left as it is."""
         self._must_be_somewhere()
         try:
-            store = await asyncio.to_thread(self._open)
-            await obstore.put_async(store, f"{KEPT}/{path}", body, mode="overwrite" if replace else "create")
-        except AlreadyExistsError:
-            return False
+            return await self._put(f"{KEPT}/{path}", body, replace=replace)
         except (BaseError, OSError) as fault:
             raise TenureError("STORE_UNAVAILABLE", f"{KEPT}/{path} could not be written: {fault}") from fault
+
+    async def _put(self, path: str, body: bytes, *, replace: bool) -> bool:
+        """Write a whole object; a file that is nobody else's where the place is a folder. False: there is one already."""
+        store = await asyncio.to_thread(self._open)
+        if self._place is not None and "://" not in self._place:
+            return await asyncio.to_thread(partial(keep_file, Path(self._place, path), body, replace=replace))
+        try:
+            await obstore.put_async(store, path, body, mode="overwrite" if replace else "create")
+        except AlreadyExistsError:
+            return False
         return True
 
     async def kept(self, path: str) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -112,6 +112,26 @@ def replace_file(path: str | os.PathLike[str], *, mode: int = FILE_MODE) -> Iter
     except BaseException:
         os.unlink(made)
         raise
+
+
+def keep_file(path: str | os.PathLike[str], body: bytes, *, replace: bool = False) -> bool:
+    """Put a whole file in place at once, 0600, in folders that are 0700. False: there is one already, and it stays."""
+    target = Path(path)
+    make_folder(target.parent)
+    handle, made = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(body)
+        if replace:
+            os.replace(made, target)
+            return True
+        os.link(made, target)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(made)
+    return True
 
 
 def make_database_file(path: str | os.PathLike[str]) -> None:

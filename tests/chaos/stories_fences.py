@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from tenure import ids
 from tenure.declared import load
 from tenure.declared.confinement import Confinement
 from tenure.embedded import Engine, StepSpec
+from tenure.govern.evidence.sealer import Sealing
+from tenure.govern.signing import make_key
 from tenure.kernel.decide import facts
 from tenure.kernel.decide.leases import Lease
 from tenure.kernel.service import Artifact
-from tenure.private_files import hide
+from tenure.private_files import hide, make_folder
 from tenure.sdk.definitions import Registry
 from tenure.store.remote import put_artifact
+from tenure.store.sqlite import connecting
 from tests.embedded.stage import Stage, stage
 from tests.simulation.planted import Change
 
@@ -85,6 +90,28 @@ async def command_sees_no_secret(folder: Path) -> None:
         assert "SQLite format" not in step.output["stdout"]
 
 
+async def files_are_private(folder: Path) -> None:
+    """Whatever the umask says, a story leaves no file and no folder that others may look into."""
+    before = os.umask(0)
+    try:
+        place = make_folder(folder / "place")
+        async with stage(f"sqlite:{place / 'tenure.db'}") as engine:
+            engine.sealing = Sealing(engine.store, engine.artifacts, make_key(place / "seal.key"))
+            run = await engine.create("w", [StepSpec(name="build")])
+            await engine.artifacts.put(b"x" * 1000, run)
+            await engine.complete(await engine.claim())
+            await engine.sealing.seal(engine.orchestrator, ids.run_int(run))
+            found = sorted(each.relative_to(place).as_posix() for each in place.rglob("*"))
+            assert {"tenure.db", "tenure.db-wal", "tenure.db-shm", "seal.key"} <= set(found), found
+            assert sum("sha256" in each for each in found) >= 1, found
+            assert any(each.endswith(".zip") for each in found), found
+            for each in (place, *place.rglob("*")):
+                mode = stat.S_IMODE(each.stat().st_mode)
+                assert mode == (0o700 if each.is_dir() else 0o600), f"{each} is {mode:04o}"
+    finally:
+        os.umask(before)
+
+
 BUGS: dict[str, Any] = {
     "artifact-not-fenced": (
         "a lease that has ended replaces the file that was accepted",
@@ -95,6 +122,11 @@ BUGS: dict[str, Any] = {
         "what a command must not see is not hidden from it",
         (Change(Confinement.command, "hidden()", "[]"),),
         command_sees_no_secret,
+    ),
+    "database-for-everybody": (
+        "the umask decides who can read a database",
+        (Change(connecting._make, "make_database_file(path)", "pass"),),
+        files_are_private,
     ),
     "statement-shown-as-reported": (
         "somebody's word that a run was reported makes it REPORTED",

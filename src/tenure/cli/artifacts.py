@@ -12,6 +12,7 @@ from tenure.cli.console import out, print_json, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table
 from tenure.cli.session import RunArg, Tenant, ask
+from tenure.private_files import write_file
 
 _NAME = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The file to read; without it they are listed.")
@@ -59,4 +60,4 @@ def artifacts(
         sys.stdout.buffer.write(body)
         sys.stdout.flush()
     else:
-        to.write_bytes(body)
+        write_file(to, body)

@@ -34,6 +34,7 @@ from tenure.embedded.demo_play import DIRECTOR, FIRST, STEPS, Answer, Now, Play,
 from tenure.embedded.demo_story import Line
 from tenure.embedded.running import in_loop
 from tenure.errors import TenureError
+from tenure.private_files import make_folder
 
 if TYPE_CHECKING:
     from tenure.store.bundles import Report
@@ -102,7 +103,7 @@ def _folder(named: str | None) -> Iterator[Path]:
     if named is not None:
         place = Path(named).absolute()
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             used = any(place.iterdir())
         except OSError as fault:
             raise TenureError("INVALID_INPUT", f"{named} cannot be used: {fault}") from fault

@@ -13,6 +13,7 @@ from tenure.cli.runs_show import keep_ids, table
 from tenure.cli.servers import chosen_server
 from tenure.cli.session import By, RunArg, Tenant, ask, wait_for, who
 from tenure.errors import TenureError
+from tenure.private_files import make_folder, write_file
 
 if TYPE_CHECKING:
     from tenure.embedded.evidence import Exported
@@ -133,9 +134,9 @@ def _written(parts: list[Exported], folder: Path) -> list[Path]:
         if part.proof is not None:
             files.append((f"{part.name}.tlog-proof", part.proof.encode()))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, body in files:
-            (folder / name).write_bytes(body)
+            write_file(folder / name, body)
     except OSError as fault:
         raise TenureError("INVALID_INPUT", f"{folder} cannot be written: {fault.strerror}") from fault
     return [folder / name for name, _ in files]

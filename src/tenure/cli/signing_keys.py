@@ -17,6 +17,7 @@ from tenure.cli.runs_show import keep_ids, table
 from tenure.cli.servers import refuse_server
 from tenure.cli.session import By, moment_of, on_engine, wait_for, who
 from tenure.clock import us
+from tenure.private_files import write_file
 
 if TYPE_CHECKING:
     from tenure.govern.ledger.keys import Keys
@@ -182,7 +183,7 @@ def export_trust(
     if to is None:
         print(body, end="")
     else:
-        to.write_text(body, encoding="utf-8")
+        write_file(to, body)
         err().print(shown(f"{len(trust.keys)} keys are in {to}"), soft_wrap=True)
 
 

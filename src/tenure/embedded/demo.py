@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tenure
+from tenure.private_files import write_file
 
 PRODUCTION = Path("production")
 SERVERS = ("eu-1", "eu-2", "us-1", "us-2")
@@ -46,7 +47,7 @@ def deploy(image: str) -> list[str]:
             continue
         tenure.current().progress(f"updating {name}")
         time.sleep(SERVER_SECONDS)
-        server.write_text(image)
+        write_file(server, image)
         updated.append(name)
     return updated
 

@@ -26,6 +26,7 @@ from tenure.embedded.engine import Engine
 from tenure.errors import TenureError
 from tenure.kernel.model import CLOSED_RUN
 from tenure.orchestrator.views import ApprovalView
+from tenure.private_files import append_file, make_folder
 from tenure.store.bundles import Report, examine
 
 STEPS = ("build", "test", "approve", "deploy", "verify")
@@ -106,7 +107,7 @@ class Play:
     async def play(self) -> tuple[Verdict, list[Line], Report]:
         """Play it; the judgement, the story as it was recorded, and the doctor's report."""
         engine, self._begun = self._engine, time.monotonic()
-        (self._folder / PRODUCTION).mkdir()
+        make_folder(self._folder / PRODUCTION)
         self._run_id = (await engine.start(release, "v42")).id
         self._note = f"the run is recorded; {FIRST} starts, a process of its own"
         async with self._worker(FIRST) as first:
@@ -131,7 +132,7 @@ class Play:
         """A worker in a process of its own."""
         command = (sys.executable, "-P", "-m", "tenure.embedded.demo_worker", self._engine.url, name)
         log = self._folder / f"{name}.log"
-        with log.open("wb") as said:
+        with append_file(log) as said:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=said, stderr=said, cwd=self._folder
             )

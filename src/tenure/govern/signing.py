@@ -29,7 +29,7 @@ import msgspec
 
 from tenure.canonical import canonical
 from tenure.errors import TenureError
-from tenure.private_files import hide
+from tenure.private_files import create_file, hide
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -123,14 +123,12 @@ def make_key(file: Path) -> Signer:
 
     pem, public = ed25519.made()
     try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with create_file(file) as opened:
+            opened.write(pem)
     except FileExistsError:
         raise TenureError("ALREADY_EXISTS", f"{file} is there already; a key is never overwritten") from None
     except OSError as fault:
         raise _unavailable(f"{file} cannot be written: {fault.strerror}") from None
-    with os.fdopen(handle, "wb") as opened:
-        os.fchmod(opened.fileno(), 0o600)
-        opened.write(pem)
     return Signer(f"file:{file}", public)
 
 

@@ -11,8 +11,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -26,6 +24,7 @@ from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.notes import NOTE_BYTES_MAX, Checkpoint
 from tenure.kernel.governance import Signed
+from tenure.private_files import make_folder, replace_file
 from tenure.store.beside import settled
 from tenure.store.identity import Change, told
 from tenure.store.port import Query, Store, Transaction
@@ -160,20 +159,11 @@ def _read_file(file: Path) -> bytes:
 
 
 def _write_file(file: Path, body: bytes, replace: bool) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     if not replace and file.exists():
         return
-    handle, made = tempfile.mkstemp(dir=file.parent, prefix=".checkpoint-")
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(body)
-            opened.flush()
-            os.fsync(opened.fileno())
-            os.fchmod(opened.fileno(), 0o644)  # it is for others to read
-        Path(made).replace(file)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
+    with replace_file(file, mode=0o644) as opened:  # it is for others to read
+        opened.write(body)
 
 
 def _unreachable(what: str, fault: Exception) -> TenureError:

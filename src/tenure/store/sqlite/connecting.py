@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import apsw
 
 from tenure.errors import TenureError
+from tenure.private_files import make_database_file
 
 MEMORY = ":memory:"
 STATEMENTS_CACHED = 256
@@ -30,7 +32,15 @@ def connected(path: str, *, create: bool) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
+        if path != MEMORY and not path.startswith("file:") and not os.path.exists(path):
+            _make(path)
     return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
+
+
+def _make(path: str) -> None:
+    """An empty file that is nobody else's: SQLite gives its mode to what it puts beside it."""
+    with suppress(OSError):  # SQLite says better what is in the way
+        make_database_file(path)
 
 
 def _look(path: str, *, create: bool) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from tenure.private_files import append_file
 from tenure.testing.doubles.base import Double, Reply, Request
 
 Mode = Literal["honours", "found", "neither"]
@@ -116,7 +117,7 @@ class ServiceDouble(Double):
         effect = Effect(len(self.effects) + 1, key, body)
         self.effects.append(effect)
         if self._log is not None:
-            with self._log.open("ab") as opened:
+            with append_file(self._log) as opened:
                 opened.write(msgspec.json.encode(effect) + b"\n")
                 opened.flush()
                 os.fsync(opened.fileno())
