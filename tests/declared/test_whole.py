@@ -200,3 +200,21 @@ async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path
         assert is_reference(lease.input)
         assert msgspec.json.decode(await engine.artifacts.get(lease.input)) == {"x": text, "y": text}
         await engine.complete(lease)
+
+
+async def test_an_output_that_is_too_large_for_an_expression_fails_the_step_that_looks_at_it(
+    url: str, tmp_path: Path
+) -> None:
+    """Nobody who evaluates loads 64 MiB because somebody has uploaded them."""
+    declared = load(
+        "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output }}'}, needs: [a]}\n"
+    )
+    async with stage(url) as engine:
+        engine.orchestrator.resolver = StepResolver(engine.store, Artifacts(str(tmp_path / "artifacts")))
+        run = await engine.submit(declared, {})
+        large = {"$tenure.artifact": f"sha256:{'0' * 64}", "size": 5_000_000, "run": run.id}
+        await engine.complete(await take(engine, "default|tool:t"), msgspec.json.encode(large))
+        await engine.settle()
+        (_, looked) = await engine.steps(run.id)
+        assert (looked.state, looked.reason) == ("failed", "EXPRESSION_FAILED")
+        assert "5000000 bytes" in looked.error

@@ -23,6 +23,7 @@ from tenure.kernel.decide import (
     opening,
     plans,
     receipts,
+    resolutions,
     settling,
     ticks,
     waits,
@@ -325,6 +326,27 @@ BUGS: dict[str, Bug] = {
         "a step that is skipped still counts as open",
         (Change(closing.end_step, "run.steps_open -= 1", 'run.steps_open -= step.state != "skipped"'),),
         0,
+    ),
+    "skipped-and-handed-out": Bug(
+        "a step whose condition is false is handed out",
+        (Change(resolutions._resolve, "if made.skipped:", "if False:"),),
+        21,
+    ),
+    "input-of-the-last-try": Bug(
+        "a step is tried again with the input that was made for the try before",
+        (Change(opening.make_ready, 'if step.resolution == "each":', "if False:"),),
+        33,
+    ),
+    "input-never-made": Bug(
+        "nobody is asked to make a step's input",
+        (
+            Change(
+                closing.owe_resolution,
+                "for at in range(0, len(waiting)",
+                "for at in range(0, 0 * len(waiting)",
+            ),
+        ),
+        7,
     ),
     "claimed-while-paused": Bug(
         "a paused run's steps can be claimed",

@@ -3,7 +3,8 @@
 Laws:
 1. What a template may look at does not change any more: the run's input and the outputs of steps that have ended. So it is
    read without a lock, and whoever evaluates it makes the same.
-2. Expressions are evaluated in a thread, never in the event loop. What cannot be evaluated fails its step alone.
+2. Templates are read and evaluated in a thread, never in the event loop, and look at values of a bounded size. What cannot be
+   evaluated fails its step alone.
 3. What cannot be read just now (a database or a place for artifacts that does not answer) is no failure of the step: it is
    raised, and asked for again.
 """
@@ -11,25 +12,27 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from tenure.artifacts import Artifacts, is_reference
-from tenure.declared.expressions import Reference
+from tenure.artifacts import Artifacts, Reference, is_reference
+from tenure.declared.expressions import Malformed
+from tenure.declared.expressions import Reference as Looked
 from tenure.declared.resolving import RESERVED, Prepared, needed_steps, prepare, references
 from tenure.errors import TenureError
 from tenure.ids import run_text
 from tenure.kernel.commands import Resolution
 from tenure.kernel.model import Payload, Run, RunSpec, Step
-from tenure.limits import PAYLOAD_BYTES_MAX
+from tenure.limits import EXPRESSION_VALUE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from tenure.logs import get_logger
 from tenure.store.port import Store
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
 Wanted = Sequence[tuple[int, int]]
 """Steps by their index, and the number of the try that the input is for."""
 
@@ -47,66 +50,45 @@ class StepResolver:
         """What was made for each of these steps; those that are gone are left out."""
         runs: list[Run] = await self._store.read("get_run", run_id)
         rows: list[Step] = await self._store.read("load_steps", rows=[(run_id, idx) for idx, _ in wanted])
-        steps = {step.idx: step for step in rows}
         templates = await self._payloads((run_id, s.template_ref) for s in rows if s.template_ref is not None)
-        if not runs:
+        steps = {step.idx: step for step in rows if step.resolution == "due"}
+        if not runs or not steps:
             return ()
         due = [
-            (steps[idx], n, templates.get((run_id, steps[idx].template_ref or 0)))
+            _Due(idx, n, steps[idx].name, templates.get((run_id, steps[idx].template_ref or 0)))
             for idx, n in wanted
-            if idx in steps and steps[idx].resolution == "due"
+            if idx in steps
         ]
-        failed: dict[int, Resolution] = {}
-        refers: set[Reference] = set()
-        for step, n, body in due:
-            try:
-                if body is None:
-                    raise TenureError("EXPRESSION_FAILED", "the step's template has been erased")
-                refers |= references(body)
-            except TenureError as fault:
-                failed[step.idx] = _failed(step.idx, n, fault)
+        refers = await self._beside(_references, due)
         try:
             scope, first = await self._scope(runs[0], refers)
         except TenureError as fault:
             if fault.retryable:
                 raise
-            return tuple(_failed(step.idx, n, fault) for step, n, _ in due)
-        made = []
-        for step, n, body in due:
-            if body is None or step.idx in failed:
-                made.append(failed[step.idx])
-                continue
-            try:
-                made.append(await self._resolved(run_id, step, n, body, scope, first))
-            except TenureError as fault:
-                if fault.retryable:
-                    raise
-                made.append(_failed(step.idx, n, fault))
-        return tuple(made)
+            return tuple(_failed(one, fault) for one in due)
+        ready = await self._beside(_prepare_all, run_id, due, scope, first)
+        return tuple([await self._made(run_id, one, made) for one, made in zip(due, ready, strict=True)])
 
-    async def _resolved(
-        self, run_id: int, step: Step, n: int, body: bytes, scope: Mapping[str, Any], first: str
-    ) -> Resolution:
-        mine = {**scope, "run": {**scope["run"], "attempt": n}}
-        keys = {**mine, "run": {**mine["run"], "id": first}}
+    async def _beside(self, work: Callable[..., T], *given: Any) -> T:
+        return await asyncio.to_thread(work, *given) if self._threads else work(*given)
+
+    async def _made(self, run_id: int, due: _Due, made: Prepared | TenureError) -> Resolution:
+        if isinstance(made, TenureError):
+            return _failed(due, made)
+        if made.skipped:
+            return Resolution(idx=due.idx, n=due.n, skipped=True)
         try:
-            if self._threads:
-                ready = await asyncio.to_thread(prepare, body, mine, keys)
-            else:
-                ready = prepare(body, mine, keys)
-        except TenureError:
-            raise
-        except Exception as broken:  # a step that can never be evaluated must not be tried for ever
-            log.error("resolution_failed", run=run_text(run_id), step=step.name, error=repr(broken))
-            raise TenureError("EXPRESSION_FAILED", f"it cannot be evaluated: {broken!r}") from broken
-        if ready.skipped:
-            return Resolution(idx=step.idx, n=n, skipped=True)
+            body = await self._kept(made, run_text(run_id))
+        except TenureError as fault:
+            if fault.retryable:
+                raise
+            return _failed(due, fault)
         return Resolution(
-            idx=step.idx,
-            n=n,
-            input=await self._kept(ready, run_text(run_id)),
-            idempotency_key=ready.idempotency_key,
-            each_try=ready.each_try,
+            idx=due.idx,
+            n=due.n,
+            input=body,
+            idempotency_key=made.idempotency_key,
+            each_try=made.each_try,
         )
 
     async def _kept(self, ready: Prepared, run: str) -> bytes:
@@ -117,7 +99,7 @@ class StepResolver:
 
     # ------------------------------------------------------------------------------------------- scope
 
-    async def _scope(self, run: Run, refers: set[Reference]) -> tuple[dict[str, Any], str]:
+    async def _scope(self, run: Run, refers: set[Looked]) -> tuple[dict[str, Any], str]:
         """What templates may look at, but for the number of the try; and the id that keys are made with: that of the first run
         of those that go on from each other, so that an effect that had happened is recognised."""
         specs: list[RunSpec] = await self._store.read("get_spec", run.id)
@@ -177,17 +159,65 @@ class StepResolver:
         if body is not None and is_reference(body):
             if not self._artifacts.is_somewhere:
                 raise TenureError("STORE_UNAVAILABLE", "this process has no place for artifacts")
+            size = msgspec.json.decode(body, type=Reference).size
+            if size > EXPRESSION_VALUE_BYTES_MAX:
+                raise TenureError(
+                    "EXPRESSION_FAILED",
+                    f"an expression looks at a value of {size} bytes; it may have at most {EXPRESSION_VALUE_BYTES_MAX}:"
+                    " pass its name on instead, and read it where it is needed",
+                )
             body = await self._artifacts.get(body)
-        if body is None:
-            return None
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(body)
-        return body.decode(errors="replace")
+        return None if body is None else await self._beside(_value, body)
 
 
-def _failed(idx: int, n: int, fault: TenureError) -> Resolution:
+class _Due(msgspec.Struct, frozen=True):
+    """A step whose input is to be made."""
+
+    idx: int
+    n: int
+    name: str
+    template: bytes | None
+
+
+def _references(due: list[_Due]) -> set[Looked]:
+    """All that the templates look at; one that cannot be read is told of later."""
+    refers: set[Looked] = set()
+    for one in due:
+        with suppress(TenureError, Malformed):
+            refers |= references(one.template or b"{}")
+    return refers
+
+
+def _prepare_all(
+    run_id: int, due: list[_Due], scope: Mapping[str, Any], first: str
+) -> list[Prepared | TenureError]:
+    """What each template is worth, or why it is worth nothing: nobody's failure is another's."""
+    return [_prepare(run_id, one, scope, first) for one in due]
+
+
+def _prepare(run_id: int, due: _Due, scope: Mapping[str, Any], first: str) -> Prepared | TenureError:
+    mine = {**scope, "run": {**scope["run"], "attempt": due.n}}
+    keys = {**mine, "run": {**mine["run"], "id": first}}
+    if due.template is None:
+        return TenureError("EXPRESSION_FAILED", "the step's template has been erased")
+    try:
+        return prepare(due.template, mine, keys)
+    except TenureError as fault:
+        return fault
+    except Exception as broken:  # a step that can never be evaluated must not be tried for ever
+        log.error("resolution_failed", run=run_text(run_id), step=due.name, error=repr(broken))
+        return TenureError("EXPRESSION_FAILED", f"it cannot be evaluated: {broken!r}")
+
+
+def _value(body: bytes) -> Any:
+    with suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(body)
+    return body.decode(errors="replace")
+
+
+def _failed(due: _Due, fault: TenureError) -> Resolution:
     code = fault.code if fault.code in ("ARTIFACT_LOST", "PAYLOAD_TOO_LARGE") else "EXPRESSION_FAILED"
-    return Resolution(idx=idx, n=n, code=code, message=fault.message.encode())
+    return Resolution(idx=due.idx, n=due.n, code=code, message=fault.message.encode())
 
 
 def _slot(ref: str) -> str:
