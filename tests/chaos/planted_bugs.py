@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tenure import canonical
-from tenure.govern import signing
+from tenure.govern import settling, signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts
 from tenure.sdk.body import Body
@@ -75,6 +75,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "a lease counts from the moment at which its answer was read, however long that lay in the socket",
         (Change(LocalStation._claim, "lease.asked_at = asked_at", "lease.asked_at = clock.boot_seconds()"),),
         stories_drain.begins_nothing_after_its_lease,
+    ),
+    "late-for-good": PlantedBug(
+        "a call that was certainly not made, because its time was over, fails for good",
+        (Change(settling.Settling._retry_after, " and fault.code != LATE:", ":"),),
+        stories_govern.a_call_is_late_more_often_than_its_retries,
     ),
 }
 """By name."""

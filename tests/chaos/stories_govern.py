@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import apsw
 
+from tenure import clock
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.govern.ledger import notes
@@ -16,7 +19,7 @@ from tenure.govern.ledger.keeper import Keeper
 from tenure.govern.ledger.keys import Keys
 from tenure.govern.signing import Trust, make_key
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import lab_of, orders
+from tests.govern.acting import careful, lab_of, orders
 
 ONE_WRITE = """
 version: 1
@@ -67,3 +70,18 @@ async def a_padding_bit_is_flipped(folder: Path) -> None:
     with contextlib.suppress(TenureError):
         notes.parse(note[:place] + other + note[place + 1 :])
         raise AssertionError("two texts are one checkpoint")
+
+
+async def a_call_is_late_more_often_than_its_retries(folder: Path) -> None:
+    """A busy machine stalls four times between the INTENT and the call of an act with two retries: nothing was called yet, so the
+    next attempt does it, once."""
+    stalls = iter([3600.0] * 4)
+    slow = SimpleNamespace(boot_seconds=lambda: clock.boot_seconds() + next(stalls, 0.0))
+    with (
+        patch("tenure.govern.settling.clock", slow),
+        ServiceDouble() as service,
+    ):
+        async with lab_of(service, careful) as lab:
+            run = await lab.start(careful, 7)
+            assert await run.result() == "done, 70"
+        assert len(service.effects) == 1

@@ -6,6 +6,8 @@ Laws:
 3. An answer that was lost is looked for. If it is not found, the call is made again only where that is safe (`native_key`,
    `sets_state`) or a person said so; else people are asked. "Not found" never permits a second call.
 4. Of a call that was made again, "not done" says nothing about the first one.
+5. A call that was not made because its time was over (ACTION_LATE) never fails for good here: its receipt says that it was not made,
+   and it may be intended anew. Whoever asks decides how often.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from tenure.artifacts import Artifacts
 from tenure.errors import TenureError
 from tenure.govern.asking import proposal
 from tenure.govern.connector import Call, Connector, Fault
+from tenure.govern.connectors.faults import LATE
 from tenure.kernel import profiles, retry
 from tenure.kernel.actions import SAFE_TO_REPEAT, ActMessage, ActReply, Proposed, RepeatAct, SettleAct
 from tenure.kernel.commands import Context
 from tenure.kernel.decide.checks import is_name
 from tenure.kernel.decide.leases import Lease
-from tenure.limits import CALL_MARGIN_SECONDS, CODE_CHARS_MAX
+from tenure.limits import CODE_CHARS_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.chance import SystemChance
 from tenure.sdk import codec
@@ -63,7 +66,7 @@ class Office(Protocol):
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose act it is: a lease, and until when it is held for certain."""
+    """Whose act it is: a lease, and how long it is held."""
 
     run_id: int
     idx: int
@@ -71,11 +74,12 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     step: str
     profile: str
-    until: float
-    """By `clock.boot_seconds()`."""
+    until: Callable[[], float]
+    """Until when it is held for certain, as far as that is known at the moment of asking: heartbeats go on while an act waits
+    for its policy. By `clock.boot_seconds()`."""
 
     @classmethod
-    def of(cls, lease: Lease, until: float) -> Fence:
+    def of(cls, lease: Lease, until: Callable[[], float]) -> Fence:
         """The fence of a lease."""
         return cls(
             run_id=lease.run_id,
@@ -141,7 +145,7 @@ class Settling:
         connector, expects = action.connector, action.ask.expects
         if connector is None or not (action.proposed.reversible or expects is not None):
             return None, None
-        deadline = min(action.fence.until, clock.boot_seconds() + READ_SECONDS)
+        deadline = min(action.fence.until(), clock.boot_seconds() + READ_SECONDS)
         try:
             async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
                 state = await connector.state(action.call(deadline))
@@ -188,11 +192,10 @@ class Settling:
         assert action.connector is not None
         assert intended.no is not None
         self._unanswered.pop((action.fence.run_id, intended.no), None)
-        # The store's clock was not yet this far when the commit was asked for: so much of the time it gave is certain.
-        seconds = self.call_seconds
-        if intended.call_seconds is not None:
-            seconds = min(seconds, intended.call_seconds)
-        deadline = min(began + seconds, action.fence.until - CALL_MARGIN_SECONDS)
+        # The store's clock was not yet this far when the commit was asked for: so much of the time it gave is certain. It gave no
+        # more than the lease had left by then, whatever was known of the lease here.
+        assert intended.call_seconds is not None, "whoever may call is told for how long"
+        deadline = began + min(self.call_seconds, intended.call_seconds)
         try:
             if clock.boot_seconds() >= deadline:  # law 1
                 raise _Late
@@ -200,7 +203,7 @@ class Settling:
                 result = await action.connector.call(action.call(deadline))
         except _Late:
             late = "the time for the call was over before it was made"
-            fault = Fault(outcome="not_done", code="ACTION_LATE", message=late, retryable=True)
+            fault = Fault(outcome="not_done", code=LATE, message=late, retryable=True)
         except Exception as raised:
             fault = _classified(action.connector, raised)
         else:
@@ -241,8 +244,9 @@ class Settling:
         asked = fault.retry_after_seconds or 0.0
         if action.ask.retries is None:
             return asked
-        if tries > action.ask.retries:
+        if tries > action.ask.retries and fault.code != LATE:  # law 5
             return None
+        tries = min(tries, max(1, action.ask.retries))
         timing = profiles.words_of(action.fence.profile).timing
         return max(asked, retry.delay_us(timing.backoff, tries, timing.jitter, self._chance, None) / 1e6)
 
@@ -336,7 +340,7 @@ class Settling:
     async def _looked_up(self, action: Action) -> tuple[Any] | None:
         """What a call that may have been made has done, if that can be found."""
         assert action.connector is not None
-        deadline = min(action.fence.until, clock.boot_seconds() + READ_SECONDS)
+        deadline = min(action.fence.until(), clock.boot_seconds() + READ_SECONDS)
         try:
             async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
                 found = await action.connector.lookup(action.call(deadline))
@@ -351,7 +355,7 @@ class Settling:
             try:
                 return await self._office.send(message)
             except TenureError as refused:
-                if not refused.retryable or clock.boot_seconds() >= action.fence.until:
+                if not refused.retryable or clock.boot_seconds() >= action.fence.until():
                     raise
                 await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 

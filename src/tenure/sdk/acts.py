@@ -5,6 +5,8 @@ Laws:
    wrong before there was a receipt is recorded as a checkpoint, so that a replay sees the same.
 2. An act begins only when everything its run recorded before is durable.
 3. What a policy or people refuse has ended the run: nobody catches it.
+4. What was not made because its time was over is tried again: under this lease as often as the act's retries say, then this attempt
+   fails and the next one goes on (within the attempts of the run's step).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tenure.limits import CODE_CHARS_MAX, RETRIES_MAX
 from tenure.sdk import codec, here
 from tenure.sdk.acting import Ask, Told
 from tenure.sdk.definitions import Workflow
-from tenure.sdk.faults import ActionConflict, ActionFailed, LeaseLost
+from tenure.sdk.faults import ActionConflict, ActionFailed, ActionLate, LeaseLost
 from tenure.sdk.frame import Frame
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX
@@ -35,6 +37,7 @@ from tenure.sdk.waiting import STOPPED, Waiting
 from tenure.store.acting import Acted
 from tenure.store.port import Recorded
 
+LATE = "ACTION_LATE"
 BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 30.0, 60.0, 300.0)
 """Pauses while another run does the action of the same key."""
 _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -116,6 +119,7 @@ class Acting(Waiting):
     async def _done(self, ask: Ask, tries: int) -> Any:
         """Ask until it is done or will not be."""
         ask = replace(ask, fresh=not self.past)
+        late = 0
         busy = sum(label.startswith(f"{ask.label}{BESIDE}") for label in self.past.waits)
         while True:
             await self.barrier()
@@ -136,6 +140,13 @@ class Acting(Waiting):
                 length = BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)]
                 busy += 1
                 await self._pause_until(ask, self.line.now_us() + round(length * 1e6))
+            elif told.state == "failed" and told.code == LATE and told.tried:
+                late += 1
+                if late > (ask.retries or 0):
+                    self.end(ActionLate(f"{ask.action} was not made in time {late} times under one lease"))
+                    self.check()
+                assert told.retry_at is not None, "what was late may be tried again"
+                await self._pause_until(ask, told.retry_at)
             elif told.state == "failed" and told.receipt is None:
                 tries += 1
                 await self._not_begun(ask, told, tries, self._next_at(ask, told, tries))

@@ -129,6 +129,11 @@ class LeaseLost(Signal):
     """The run is somebody else's now, or was canceled or ended: nothing said here counts any more."""
 
 
+class ActionLate(Signal):
+    """An action was not made in time, as often as it may be tried under one lease. It is certain that it was not made, so this attempt
+    fails and the next one tries it under a lease of its own."""
+
+
 class Interrupted(Signal):
     """The store could not be reached in time: what was said last may not be recorded, so the run is given back."""
 

@@ -16,7 +16,7 @@ from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
 from tenure.limits import CODE_CHARS_MAX, LABEL_CHARS_MAX, META_BYTES_MAX
 from tenure.sdk.definitions import Step
-from tenure.sdk.faults import ApprovalExpired, ApprovalRejected, Failure, ResumeFailed, StepFailed
+from tenure.sdk.faults import ActionLate, ApprovalExpired, ApprovalRejected, Failure, ResumeFailed, StepFailed
 from tenure.sdk.frame import Frame
 from tenure.store.port import Waited
 
@@ -74,6 +74,8 @@ def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
         return fault.code, fault.told() if fault.code in CODES else str(fault), False
     if isinstance(fault, TenureError):
         return fault.code, fault.message, fault.retryable
+    if isinstance(fault, ActionLate):
+        return "ACTION_LATE", str(fault), True
     if isinstance(fault, ResumeFailed):
         return "RUN_RESUME_FAILED", str(fault), False
     try:

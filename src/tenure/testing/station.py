@@ -154,7 +154,7 @@ class LabStation(LocalStation):
             return asyncio.get_running_loop().create_future()
         return answer
 
-    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+    async def act(self, lease: Lease, ask: Ask, held_until: Callable[[], float]) -> Told:
         """Have the governor do something, for the worker that holds the lease."""
         _ACTS_FOR.set(self.holders[key_of(lease)])  # in this act's own task
         return await super().act(lease, ask, held_until)

@@ -192,7 +192,7 @@ class Held:
         """Have a governor do something. What was begun is held until it has ended, unless the lease is somebody else's."""
         if clock.boot_seconds() >= self.until:
             raise TenureError("LEASE_STALE", "the lease may have ended meanwhile: nothing is begun under it")
-        doing = asyncio.ensure_future(self._station.act(self.lease, ask, self.until))
+        doing = asyncio.ensure_future(self._station.act(self.lease, ask, lambda: self.until))
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -236,7 +236,7 @@ class RemoteStation:
         path = f"/runner/leases/{lease_text(*key_of(lease))}/waits?first={first}&last={last}"
         return [_waited(row) for row in _WAITS(await self._link.get(path, self._token(lease)))]
 
-    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+    async def act(self, lease: Lease, ask: Ask, held_until: Callable[[], float]) -> Told:
         """Have the server's governor do something: policy, secrets and the call stay there."""
         del held_until  # the server knows its leases better
         said = _encode(asked(ask))

@@ -84,8 +84,8 @@ class Station(Protocol):
         """The waits of a lease's step from one number to another, with their answers."""
         ...
 
-    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
-        """Have a governor do something for a lease that is ours until then, by `clock.boot_seconds`."""
+    async def act(self, lease: Lease, ask: Ask, held_until: Callable[[], float]) -> Told:
+        """Have a governor do something for a lease. `held_until` says until when it is ours for certain, by `clock.boot_seconds`."""
         ...
 
     async def actions(self) -> Sequence[str]:
@@ -224,7 +224,7 @@ class LocalStation:
         rows: list[Waited] = await self.store.read("resume_waits", lease.run_id, lease.idx, first, last)
         return rows
 
-    async def act(self, lease: Lease, ask: Ask, held_until: float) -> Told:
+    async def act(self, lease: Lease, ask: Ask, held_until: Callable[[], float]) -> Told:
         """Have the governor beside the database do something."""
         return await self.governor.act(Fence.of(lease, held_until), ask)
 

@@ -40,6 +40,7 @@ from tenure.sdk import codec
 from tenure.sdk.body import Body
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.faults import (
+    ActionLate,
     Failure,
     HandedOver,
     Interrupted,
@@ -490,7 +491,7 @@ class Worker:
 
     async def _fail(self, held: Held, fault: BaseException) -> None:
         code, message, retryable = failure_of(fault)
-        if held.lease.kind == "body" and not isinstance(fault, Failure):
+        if held.lease.kind == "body" and not isinstance(fault, Failure | ActionLate):
             retryable = False  # the same code would do the same again; its steps have had their tries
         text = message[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
         last = c.Fail(

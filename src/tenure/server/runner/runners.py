@@ -295,7 +295,7 @@ class Runners:
         if held.over_since is not None:
             raise _stale(held)
         until = before + (held.expires_at - held.now_us) / 1e6
-        acting = asyncio.ensure_future(self._engine.station.act(lease_of(held), ask_of(asked), until))
+        acting = asyncio.ensure_future(self._engine.station.act(lease_of(held), ask_of(asked), lambda: until))
         return act_answered(await asyncio.shield(acting))
 
     async def actions(self) -> list[str]:
