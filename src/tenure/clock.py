@@ -6,6 +6,8 @@ The store's clock decides every lease, timeout and expiry; this module is where 
 from __future__ import annotations
 
 import time
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 SECOND_US = 1_000_000
@@ -42,6 +44,25 @@ class HostClock:
     def monotonic_us(self) -> int:
         """Time that never goes back."""
         return time.monotonic_ns() // 1000
+
+    def boot_us(self) -> int:
+        """Time since the machine was booted, also while it slept; the same in all processes of the machine."""
+        return time.clock_gettime_ns(_BOOTTIME) // 1000
+
+    def boot_id(self) -> str:
+        """Which boot of the machine this is; empty where the system does not say."""
+        return _boot_id()
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class ManualClock:

@@ -16,6 +16,7 @@ from tenure.govern import settling, signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts
 from tenure.sdk.body import Body
+from tenure.store.sqlite.file_time import FileTime
 from tenure.worker.held import Held
 from tenure.worker.station import LocalStation
 from tests.chaos import stories_drain, stories_duties, stories_expr, stories_fences, stories_govern
@@ -80,6 +81,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "a call that was certainly not made, because its time was over, fails for good",
         (Change(settling.Settling._retry_after, " and fault.code != LATE:", ":"),),
         stories_govern.a_call_is_late_more_often_than_its_retries,
+    ),
+    "fastest-clock-wins": PlantedBug(
+        "a clock that is far from what the time of a SQLite file should be is believed",
+        (Change(FileTime.read, "if abs(apart) <= DOUBT_US:", "if True:"),),
+        stories_govern.a_worker_an_hour_ahead,
     ),
 }
 """By name."""

@@ -19,6 +19,8 @@ from tenure.govern.ledger.keeper import Keeper
 from tenure.govern.ledger.keys import Keys
 from tenure.govern.signing import Trust, make_key
 from tenure.testing.doubles import ServiceDouble
+from tests.conformance.test_sqlite import opened
+from tests.conformance.test_sqlite_time import Machine, WrongClock, commit
 from tests.govern.acting import careful, lab_of, orders
 
 ONE_WRITE = """
@@ -85,3 +87,16 @@ async def a_call_is_late_more_often_than_its_retries(folder: Path) -> None:
             run = await lab.start(careful, 7)
             assert await run.result() == "done, 70"
         assert len(service.effects) == 1
+
+
+async def a_worker_an_hour_ahead(folder: Path) -> None:
+    """A process whose clock is an hour ahead writes to a file beside others: the file's time is not its."""
+    machine, path = Machine(), folder / "t.db"
+    async with (
+        opened(path, clock=WrongClock(machine)) as right,
+        opened(path, clock=WrongClock(machine, 3600.0)) as wrong,
+    ):
+        await commit(right, machine, 1)
+        machine.passes(1)
+        await commit(wrong, machine, 2)
+        assert await commit(right, machine, 3) < 60, "approvals of half an hour have not expired"

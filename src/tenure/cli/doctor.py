@@ -23,6 +23,7 @@ from tenure.config import Database, choose_database
 from tenure.doctor import INVARIANTS, Violation
 from tenure.store.bundles import Report, examine
 from tenure.store.connect import open_store
+from tenure.store.port import Store
 
 SHOWN_MAX = 100
 """Violations printed; the table counts them all."""
@@ -84,6 +85,7 @@ async def _examine(
     await store.open()
     try:
         now: int = (await store.read("now"))[0].now_us
+        _warn_of_clock(store)
         place = place_for(database.address)
         return await examine(
             store,
@@ -94,6 +96,18 @@ async def _examine(
         )
     finally:
         await store.close()
+
+
+def _warn_of_clock(store: Store) -> None:
+    """Say that this process's clock is doubted, on stderr: that is no violation of the database's."""
+    from tenure.store.sqlite import SqliteStore
+
+    if isinstance(store, SqliteStore) and (doubt := store.clock_doubt_us):
+        ahead = f"{abs(doubt) / 1e6:.0f} s {'ahead of' if doubt > 0 else 'behind'}"
+        text = (
+            f"this process's clock is {ahead} the time of the file, and is doubted; docs/operating.md, Time"
+        )
+        err().print(Text(text, style="yellow"), soft_wrap=True)
 
 
 def where(violation: Violation) -> str:

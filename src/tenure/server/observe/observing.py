@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tenure import ids
+from tenure.clock import SECOND_US
 from tenure.kernel import profiles
 from tenure.store.deliveries import SOURCES
+from tenure.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from tenure.govern.evidence.sealer import Sealer
@@ -51,6 +53,12 @@ class Observer:
             "Commands that wait for a commit in this process",
             lambda: float(orchestrator.waiting),
         )
+        if isinstance(orchestrator.store, SqliteStore):
+            store = orchestrator.store
+            gauges["tenure_clock_doubt_seconds"] = (
+                "How far this host's clock is ahead of the file's time where it is doubted; behind, below 0",
+                lambda: store.clock_doubt_us / SECOND_US,
+            )
         counters["tenure_commands"] = ("Commands carried out", lambda: float(orchestrator.commands))
         counters["tenure_stale_messages"] = (
             "Messages of leases that had ended",

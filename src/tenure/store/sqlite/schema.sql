@@ -388,7 +388,11 @@ CREATE TABLE log_line (
 
 CREATE TABLE meta (
     one integer primary key check (one = 1),
-    last_at integer not null
+    last_at integer not null,
+    boot text,
+    boot_offset integer,
+    boot_confirmed integer,
+    constraint meta_boot_whole check ((boot is null) = (boot_offset is null) and (boot is null) = (boot_confirmed is null))
 ) strict;
 
 CREATE TABLE node (

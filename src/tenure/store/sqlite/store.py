@@ -35,6 +35,7 @@ from tenure.store.sqlite import migrate
 from tenure.store.sqlite.connecting import MEMORY, WAL_PAGES_MAX, configure, connected
 from tenure.store.sqlite.courier import Courier
 from tenure.store.sqlite.faults import translated
+from tenure.store.sqlite.file_time import FileTime
 from tenure.store.sqlite.running import SQL, Running, ask
 
 T = TypeVar("T")
@@ -77,10 +78,11 @@ class SqliteStore(Beside):
         if (self.path == MEMORY or connection is not None) and not inline:
             raise ValueError("a database in memory has one connection: use inline=True")
         self._clock = clock
+        self._file_time = FileTime(clock)
         self._shift_us = 0
         self._last_us = 0
         self._ahead_us: int | None = None
-        """How far the last committed time is ahead of the monotonic clock, at most."""
+        """Without an anchor: how far the last committed time is ahead of the monotonic clock, at most."""
         self._read_us = 0
         """What the monotonic clock said when the time was last read."""
         self._inline = inline
@@ -116,6 +118,7 @@ class SqliteStore(Beside):
             if await self._patiently(lambda: self._missing(connection)):
                 raise TenureError("STORE_NOT_MIGRATED", f"{self.path} needs `tenure migrate`")
             await self._patiently(lambda: configure(connection))
+            await self._patiently(lambda: self._begin_time(connection))
             self._data_version = connection.pragma("data_version")
         except BaseException:
             await self.close()
@@ -128,6 +131,20 @@ class SqliteStore(Beside):
             return
         self._writer, self._reader = Courier("tenure-sqlite-commit"), Courier("tenure-sqlite-read")
         self._read_cursor = await self._reader.run(self._connect_reader)
+
+    def _begin_time(self, connection: apsw.Connection) -> None:
+        """Know what the time should be, and give the file its anchor where it has none for this boot of the machine."""
+        self._file_time.load(connection)
+        if self._file_time.anchor is not None or self._only_reads or connection.readonly("main"):
+            return
+        connection.execute("begin immediate")
+        try:
+            floor: int = connection.execute(SQL["now"], (0,)).get
+            written = self._file_time.begin(connection, floor)
+            connection.execute("commit" if written else "rollback")
+        except BaseException:
+            _roll_back(connection)
+            raise
 
     async def close(self) -> None:
         """Let go of everything; under way transactions are finished first."""
@@ -212,6 +229,7 @@ class SqliteStore(Beside):
                 running = self._running(cursor)
                 result = _drive(make(), running)
                 if changes := running.finish():
+                    self._file_time.confirm(cursor.connection)
                     await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
                     self._committed(cursor, running)
                 else:
@@ -245,6 +263,7 @@ class SqliteStore(Beside):
             save = decide(now)
             saved = None if save is None else running.save(save, now)
             if changes := running.finish():
+                self._file_time.confirm(cursor.connection)
                 # A large one holds the loop up, too, but by little beside what deciding and writing its rows has taken.
                 self._commit_here(cursor, small=changes <= SMALL_COMMIT_ROWS)
                 self._committed(cursor, running)
@@ -259,6 +278,8 @@ class SqliteStore(Beside):
         """A transaction that has just begun."""
         if cursor.connection.data_version() == self._committed_version:
             return Running(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
+        if self._file_time.doubt_us:
+            self._file_time.load(cursor.connection)  # somebody may have set it right
         running = Running(cursor, self._time, None, unfollowed=False)
         moment = self._clock.monotonic_us()
         self._heard(running.floor_us, moment)
@@ -361,14 +382,20 @@ class SqliteStore(Beside):
         """Let this store's clock be so much ahead of the host's, for tests."""
         self._shift_us = offset_us
 
+    @property
+    def clock_doubt_us(self) -> int:
+        """How far this host's clock is ahead of the file's time, or behind (below 0), where it is doubted; else 0."""
+        self._file_time.read()
+        return self._file_time.doubt_us
+
     def estimate_us(self) -> int:
         """The store's time: here it is known without asking, but for what other processes have committed."""
         return self._time()
 
     def _time(self) -> int:
-        """The host's time. Once that has been set back, the last committed time and what has passed since: no
+        """The file's time (`file_time`). Once the host's has been set back, the last committed time and what has passed since: no
         lease and no timer may stand still until the host has caught up."""
-        now = self._clock.now_us() + self._shift_us
+        now = self._file_time.read() + self._shift_us
         self._read_us = moment = self._clock.monotonic_us()
         if now < self._last_us:
             now = self._last_us
@@ -380,6 +407,9 @@ class SqliteStore(Beside):
         """Somebody has committed at this time, when the monotonic clock said this."""
         if committed_us > self._last_us:
             self._last_us = committed_us
+            if self._file_time.anchor is not None and not self._shift_us:
+                self._file_time.heard(committed_us - self._shift_us)
+                return
             ahead = committed_us - moment
             if self._ahead_us is None or ahead > self._ahead_us:
                 self._ahead_us = ahead

@@ -19,10 +19,16 @@ create table schema_version (
     checksum text not null
 ) strict;
 
--- One row: the newest time that a commit of anybody's was made at. The clock never goes below it.
+-- One row: the newest time that a commit of anybody's was made at. The clock never goes below it. Besides, what the time should be
+-- within one boot of the machine (tenure.store.sqlite.file_time): the boot, the file's time less the time since boot, and the time
+-- since boot when a process last agreed.
 create table meta (
     one integer primary key check (one = 1),
-    last_at integer not null
+    last_at integer not null,
+    boot text,
+    boot_offset integer,
+    boot_confirmed integer,
+    constraint meta_boot_whole check ((boot is null) = (boot_offset is null) and (boot is null) = (boot_confirmed is null))
 ) strict;
 
 insert into meta (one, last_at) values (1, 0);

@@ -1,0 +1,189 @@
+"""The time of a SQLite file: a process whose clock is wrong drags nobody along, and time always goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tenure.clock import SECOND_US
+from tenure.store.port import Save
+from tenure.store.sqlite import SqliteStore
+from tests.conformance.test_sqlite import a_run, a_spec, ask, opened, save
+
+NOW = 1_770_000_000 * SECOND_US
+HOUR = 3600
+
+
+class Machine:
+    """A machine: its wall clock, which can be set, and the time since its boot, which cannot."""
+
+    def __init__(self) -> None:
+        self.wall_us = NOW
+        self.boot_us = 1_000 * SECOND_US
+        self.boot = "boot-1"
+
+    def passes(self, seconds: float) -> None:
+        self.wall_us += round(seconds * SECOND_US)
+        self.boot_us += round(seconds * SECOND_US)
+
+    def is_set(self, seconds: float) -> None:
+        self.wall_us += round(seconds * SECOND_US)
+
+    def restarts(self, after: float) -> None:
+        """It was off for so long, by its wall clock."""
+        self.wall_us += round(after * SECOND_US)
+        self.boot_us, self.boot = 5 * SECOND_US, self.boot + "+"
+
+
+class WrongClock:
+    """A process of a machine whose wall clock is off by so much."""
+
+    def __init__(self, machine: Machine, off: float = 0.0) -> None:
+        self._machine = machine
+        self._off_us = round(off * SECOND_US)
+        self._boot = machine.boot
+        """A process does not outlive its boot."""
+
+    def now_us(self) -> int:
+        return self._machine.wall_us + self._off_us
+
+    def monotonic_us(self) -> int:
+        return self._machine.boot_us
+
+    def boot_us(self) -> int:
+        return self._machine.boot_us
+
+    def boot_id(self) -> str:
+        return self._boot
+
+
+async def time_of(store: SqliteStore, machine: Machine) -> float:
+    """How far the file's time is ahead of the machine's wall clock, in seconds."""
+    found: int = (await ask(store, "now"))[0].now_us
+    return (found - machine.wall_us) / SECOND_US
+
+
+async def commit(store: SqliteStore, machine: Machine, n: int) -> float:
+    """A commit, and how far its time was ahead."""
+    saved = await save(store, Save(new_runs=[a_run(n)], new_specs=[a_spec(n)]))
+    return (saved.now_us - machine.wall_us) / SECOND_US
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR, 7 * 86_400, 5, -5])
+async def test_a_wrong_clock_beside_a_right_one_is_doubted(tmp_path: Path, off: float) -> None:
+    machine, path = Machine(), tmp_path / "t.db"
+    async with (
+        opened(path, clock=WrongClock(machine)) as right,
+        opened(path, clock=WrongClock(machine, off)) as wrong,
+    ):
+        assert await commit(right, machine, 1) == 0
+        for n in range(2, 40, 2):
+            machine.passes(400)  # over two hours in all
+            assert await commit(wrong, machine, n) == 0, "its commits are dated as they should be"
+            assert await commit(right, machine, n + 1) == 0, "and nobody is dragged along"
+        assert wrong.clock_doubt_us == off * SECOND_US
+        assert right.clock_doubt_us == 0
+
+
+async def test_a_right_clock_whose_file_was_begun_by_a_wrong_one_is_believed_in_the_end(
+    tmp_path: Path,
+) -> None:
+    """The wrong one is alone at first: nobody can know. When it is gone, the file's time runs slower until it is right."""
+    machine, path = Machine(), tmp_path / "t.db"
+    async with opened(path, clock=WrongClock(machine, HOUR)) as wrong:
+        assert await commit(wrong, machine, 1) == HOUR
+    async with opened(path, clock=WrongClock(machine)) as right:
+        assert await commit(right, machine, 2) == HOUR, "it never goes back"
+        assert right.clock_doubt_us == -HOUR * SECOND_US
+        before = HOUR + 0.0
+        for n in range(3, 100):
+            machine.passes(200)
+            ahead = await commit(right, machine, n)
+            assert before - 101 <= ahead <= before, "it never stands still, and never jumps"
+            before = ahead
+        assert abs(before) <= 2
+        assert right.clock_doubt_us == 0
+    async with opened(path, clock=WrongClock(machine)) as later:
+        assert abs(await commit(later, machine, 200)) <= 2
+        assert later.clock_doubt_us == 0, "the anchor was set right"
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR])
+async def test_a_clock_that_was_set_while_we_looked_is_believed_without_a_jump(
+    tmp_path: Path, off: float
+) -> None:
+    machine = Machine()
+    async with opened(tmp_path / "t.db", clock=WrongClock(machine)) as store:
+        assert await commit(store, machine, 1) == 0
+        machine.is_set(off)
+        assert await commit(store, machine, 2) == -off, "an approval of half an hour does not expire at once"
+        machine.passes(600)
+        moved = 600 if off > 0 else -300
+        assert await commit(store, machine, 3) == pytest.approx(-off + moved)
+        for n in range(4, 20):
+            machine.passes(600)
+            await commit(store, machine, n)
+        assert abs(await time_of(store, machine)) <= 2
+        assert store.clock_doubt_us == 0
+        async with opened(tmp_path / "t.db", clock=WrongClock(machine)) as other:
+            assert other.clock_doubt_us == 0
+            assert abs(await time_of(other, machine)) <= 2
+
+
+async def test_sleep_and_idleness_are_no_doubt(tmp_path: Path) -> None:
+    machine, path = Machine(), tmp_path / "t.db"
+    async with opened(path, clock=WrongClock(machine)) as store:
+        await commit(store, machine, 1)
+        for n, seconds in enumerate(
+            (8 * HOUR, 7 * 86_400, 0.5), 2
+        ):  # a laptop's lid; a week without a commit
+            machine.passes(seconds)
+            assert await commit(store, machine, n) == 0
+            assert store.clock_doubt_us == 0
+    machine.passes(30 * 86_400)
+    async with opened(path, clock=WrongClock(machine)) as store:
+        assert await commit(store, machine, 9) == 0
+        assert store.clock_doubt_us == 0
+
+
+async def test_after_a_restart_of_the_machine_a_later_time_is_believed(tmp_path: Path) -> None:
+    machine, path = Machine(), tmp_path / "t.db"
+    async with opened(path, clock=WrongClock(machine)) as store:
+        await commit(store, machine, 1)
+    for n, off in enumerate((60, 7 * 86_400), 2):
+        machine.restarts(off)
+        async with opened(path, clock=WrongClock(machine)) as store:
+            assert await commit(store, machine, n) == 0
+            machine.passes(60)
+            assert await time_of(store, machine) == 0
+            assert store.clock_doubt_us == 0
+
+
+async def test_after_a_restart_an_earlier_time_is_doubted_and_time_goes_on(tmp_path: Path) -> None:
+    machine, path = Machine(), tmp_path / "t.db"
+    async with opened(path, clock=WrongClock(machine)) as store:
+        await commit(store, machine, 1)
+    machine.restarts(-HOUR)
+    async with opened(path, clock=WrongClock(machine)) as store:
+        assert await commit(store, machine, 2) == HOUR
+        machine.passes(60)
+        assert await time_of(store, machine) == HOUR, "it does not stand still until the clock has caught up"
+        assert store.clock_doubt_us == -HOUR * SECOND_US
+        for n in range(3, 60):
+            machine.passes(300)
+            await commit(store, machine, n)
+        assert abs(await time_of(store, machine)) <= 2
+
+
+async def test_whoever_only_reads_sets_no_anchor(tmp_path: Path) -> None:
+    machine, path = Machine(), tmp_path / "t.db"
+    async with opened(path, clock=WrongClock(machine)) as store:
+        await commit(store, machine, 1)
+    machine.restarts(60)
+    reader = SqliteStore(path, clock=WrongClock(machine, HOUR), only_reads=True)
+    await reader.open()
+    await reader.read("now")
+    await reader.close()
+    async with opened(path, clock=WrongClock(machine)) as store:
+        assert await commit(store, machine, 2) == 0
