@@ -9,7 +9,9 @@ import pytest
 from tenure.clock import SECOND_US
 from tenure.store.port import Save
 from tenure.store.sqlite import SqliteStore
-from tests.conformance.test_sqlite import a_run, a_spec, ask, opened, save
+from tests.conformance.samples import a_run, a_spec
+from tests.conformance.stores import ask, save
+from tests.conformance.test_sqlite import opened
 
 NOW = 1_770_000_000 * SECOND_US
 HOUR = 3600
