@@ -16,6 +16,7 @@ from tenure.govern import settling, signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts
 from tenure.sdk.body import Body
+from tenure.store import keys
 from tenure.store.sqlite.file_time import FileTime
 from tenure.worker.held import Held
 from tenure.worker.station import LocalStation
@@ -86,6 +87,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "a clock that is far from what the time of a SQLite file should be is believed",
         (Change(FileTime.read, "if abs(apart) <= DOUBT_US:", "if True:"),),
         stories_govern.a_worker_an_hour_ahead,
+    ),
+    "lock-of-the-dead": PlantedBug(
+        "the lock of a request stands although the server that holds it is silent",
+        (Change(keys._is_silent, "if holder is None:", "if True:"),),
+        stories_govern.a_server_dies_with_a_request_in_process,
     ),
 }
 """By name."""

@@ -16,8 +16,9 @@ from tenure.govern.ledger import notes
 from tenure.govern.ledger.book import Book
 from tenure.govern.ledger.checking import check
 from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.ledger.keys import Keys
+from tenure.govern.ledger.keys import Keys as SigningKeys
 from tenure.govern.signing import Trust, make_key
+from tenure.store.keys import Held, Keys, Request
 from tenure.testing.doubles import ServiceDouble
 from tests.conformance.test_sqlite import opened
 from tests.conformance.test_sqlite_time import Machine, WrongClock, commit
@@ -46,7 +47,7 @@ async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
     signer = make_key(folder / "seal.key")
     async with Engine(f"sqlite:{folder / 'tenure.db'}", tenant="acme", sweep=False) as engine:
         await engine.create("build", [{"name": "compile", "tool": "make"}], input={"n": 1})
-        await Keys(engine.store).ready(signer)
+        await SigningKeys(engine.store).ready(signer)
         keeper = Keeper(engine.store, signer=lambda: signer)
         await keeper.enter_runs()
         await keeper.sign_due(now=True)
@@ -100,3 +101,17 @@ async def a_worker_an_hour_ahead(folder: Path) -> None:
         machine.passes(1)
         await commit(wrong, machine, 2)
         assert await commit(right, machine, 3) < 60, "approvals of half an hour have not expired"
+
+
+async def a_server_dies_with_a_request_in_process(folder: Path) -> None:
+    """A server has begun a request and is not heard of for a minute: another one goes on with it."""
+    wanted = Request(tenant="acme", source="api", name="api:c:k", hash=b"h" * 32)
+    async with Engine(f"sqlite:{folder / 'tenure.db'}", sweep=False) as engine:
+        store = engine.store
+        await store.put_worker("%dead", (), 1, "1")
+        assert isinstance(await Keys(store, "%dead").begin(wanted), Held)
+        store.shift(60_000_000)
+        await store.put_worker("%alive", (), 1, "1")
+        assert isinstance(await Keys(store, "%alive").begin(wanted), Held), (
+            "it would answer 202 for five minutes"
+        )

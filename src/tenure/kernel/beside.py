@@ -54,6 +54,10 @@ class Schedule(Row, gc=False):
     """Who has made or changed it since a second person confirmed it, as `id id`."""
 
 
+SERVER_MARK = "%"
+"""What the name of a server begins with, among the workers."""
+
+
 class SeenWorker(Row, gc=False):
     """A worker that has said lately that it is there."""
 
@@ -61,7 +65,8 @@ class SeenWorker(Row, gc=False):
     key: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str
-    """Of a remote one `@TENANT/NAME`: it serves that tenant only; see `for_tenant`."""
+    """Of a remote one `@TENANT/NAME`: it serves that tenant only; see `for_tenant`. Of a server `%NAME`: it says here that it is
+    there, and does no work of its own."""
     queues: str
     """The queue texts it serves, as a JSON list."""
     slots: int
@@ -71,6 +76,8 @@ class SeenWorker(Row, gc=False):
 
     def for_tenant(self, tenant: str) -> str | None:
         """Its own name, if it serves this tenant."""
+        if self.name.startswith(SERVER_MARK):
+            return None
         if not self.name.startswith("@"):
             return self.name
         mine = f"@{tenant}/"

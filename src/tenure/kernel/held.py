@@ -40,3 +40,5 @@ class Idempotency(Row, gc=False):
     expires_at: int
     lock_expires_at: int | None
     attempts: int = 1
+    holder: str | None = None
+    """The server that has it in process, as it is named among the workers; None: a process that does not say that it is there."""

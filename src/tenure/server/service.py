@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+from importlib.metadata import version
 
 from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tenure.kernel.beside import SERVER_MARK
+from tenure.limits import WORKER_BEAT_SECONDS
 from tenure.orchestrator.rounds import Rounds
 from tenure.publish import Publisher, Reach
 from tenure.publish.cards import CardPublisher
@@ -51,13 +59,15 @@ class Service:
         self.identity = Identity(engine.store)
         self.load = Load(settings)
         self.gate = Gate(self.identity, settings, self.load)
-        self.intake = Intake(engine, settings, self.identity)
+        self.name = f"{SERVER_MARK}{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+        """How this process is named among the workers, and as the holder of requests that are being done."""
+        self.intake = Intake(engine, settings, self.identity, self.name)
         self.intake.on_taken = self.observer.taken
         self.metrics.counters["tenure_deliveries_set_aside"] = (
             "Deliveries of hooks that were tried too often and are left to people",
             lambda: float(self.intake.set_aside),
         )
-        self.keys = Keys(engine.store)
+        self.keys = Keys(engine.store, self.name)
         self.looks = Looks(engine.store)
         self.feeding = Feeding(engine.store)
         self.runners = Runners(engine)
@@ -90,9 +100,17 @@ class Service:
         """Does what only a trusted process may: actions of declared steps, and undos."""
         self._scoped: dict[tuple[str, str, str], Engine] = {}
         self._key_sweep = Rounds("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
+        self._beats = Rounds("server", self.beat, WORKER_BEAT_SECONDS, 1)
+
+    async def beat(self) -> int:
+        """Say that this server is there: what it has in process is not taken over while it does."""
+        await self.engine.store.put_worker(self.name, (), 1, version("tenure"))
+        return 0
 
     async def start(self) -> None:
         """Begin what runs beside the requests."""
+        await self.beat()
+        await self._beats.__aenter__()
         await self.intake.start()
         self.observer.start()
         await self.feeding.open()
@@ -116,6 +134,9 @@ class Service:
         await self.cards.stop()
         await self.gate.close()
         await self._key_sweep.__aexit__()
+        await self._beats.__aexit__()
+        with suppress(TenureError):  # the database is away: the row grows old by itself
+            await self.engine.store.drop_worker(self.name)
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
         """The engine as this caller sees it: its tenant's."""

@@ -47,6 +47,7 @@ READS: dict[str, Answer] = {
     "workers_seen_since": SeenWorker,  # () ; since -> by name
     "worker_processes_at": WorkerProcess,  # () ; boot_id, namespaces
     "leases_of_session": SessionLease,  # () ; session, tenant ('' is all) -> the live ones
+    "worker_named": SeenWorker,  # () ; name
     "workflows_of": RegisteredWorkflow,  # () ; tenant, after_name, limit -> by name and version
     "workflows_page": RegisteredWorkflow,  # () ; tenant, everybody, after_name, after_version, limit -> likewise, with
     # those for everybody that the tenant has none of its own of

@@ -26,7 +26,7 @@ from tenure.limits import (
 )
 from tenure.store.beside import settled
 from tenure.store.identity import Change, told
-from tenure.store.keys import Held, Request, begun, finished, put
+from tenure.store.keys import Held, Request, begun, finished, put, silent_since
 from tenure.store.port import Answer, Query, Store, Transaction
 
 
@@ -50,7 +50,7 @@ READS: dict[str, Answer] = {
     "hooks_of": Hook,  # () ; tenant, before_created_at, before_id, limit -> newest first
     "delivery_named": Delivery,  # () ; hook_id, id
     "deliveries_of": DeliveryLine,  # () ; hook_id, before_received_at, before_id, limit -> newest first
-    "deliveries_left": Delivery,  # () ; now, limit -> received, and nobody's, oldest first
+    "deliveries_left": Delivery,  # () ; now, silent_since, limit -> received, and nobody's, oldest first
 }
 """Queries used on their own; `deliveries.sql` has their texts."""
 
@@ -96,8 +96,10 @@ class Taken(msgspec.Struct, frozen=True):
 class Deliveries:
     """See the laws above."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, holder: str | None = None) -> None:
+        """`holder`: the server that takes deliveries here; see `keys`."""
         self._store = store
+        self._holder = holder
 
     # --------------------------------------------------------------------------------------------- hooks
 
@@ -153,7 +155,7 @@ class Deliveries:
                 return None
             found = yield Query("delivery_named", scalars=(delivery.hook_id, delivery.id))
             if found:
-                return (yield from _repeated(kind, found[0]))
+                return (yield from _repeated(kind, found[0], self._holder))
             row = msgspec.structs.replace(delivery, received_at=now)
             first = yield from _first(row, now, alike=alike)
             if first is not None:
@@ -161,7 +163,7 @@ class Deliveries:
                 return Taken(first, None)
             request = request_of(kind, row)
             known: list[RunSpec] = yield Query("find_keys", rows=[request.key])
-            held = None if known else (yield from begun(request))
+            held = None if known else (yield from begun(request, self._holder))
             if not isinstance(
                 held, Held
             ):  # told long ago, or to another hook of this tenant: the key is used
@@ -196,7 +198,7 @@ class Deliveries:
                 tries=1,
                 replayed_by=joined(of.replayed_by, by),
             )
-            held = yield from begun(request_of(kind, row))
+            held = yield from begun(request_of(kind, row), self._holder)
             [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))
             about = {**change.about, "delivery": of.id, "key": row.name}
             yield from told(msgspec.structs.replace(change, about=about), now)
@@ -207,14 +209,14 @@ class Deliveries:
     async def left(self, limit: int) -> list[Delivery]:
         """What nobody works on: received, and its lock has passed or was never taken."""
         now = (await self._store.read("now"))[0].now_us
-        found: list[Delivery] = await self._store.read("deliveries_left", now, limit)
+        found: list[Delivery] = await self._store.read("deliveries_left", now, silent_since(now), limit)
         return found
 
     async def take_over(self, kind: str, delivery: Delivery) -> Taken | None:
         """Make a delivery that was left one's own (law 3); None: it is somebody's, or done."""
 
         def work() -> Transaction[Taken | None]:
-            held = yield from begun(request_of(kind, delivery))
+            held = yield from begun(request_of(kind, delivery), self._holder)
             if not isinstance(held, Held):
                 return None
             counted: list[Delivery] = yield Query("count_try", scalars=(delivery.hook_id, delivery.id))
@@ -263,7 +265,11 @@ class Deliveries:
         def work() -> Transaction[None]:
             now = (yield Query("now"))[0].now_us
             until = msgspec.structs.replace(
-                held.record, attempts=1, updated_at=now, lock_expires_at=now + us(pause)
+                held.record,
+                attempts=1,
+                updated_at=now,
+                lock_expires_at=now + us(pause),
+                holder=None,  # a pause lasts, whatever becomes of this server
             )
             yield put(held.record, until)
             yield Query("note_delivery", scalars=(delivery.hook_id, delivery.id, note))
@@ -303,7 +309,7 @@ def _repeat(row: Delivery, run_id: int | None, note: str) -> Transaction[Deliver
     return written  # type: ignore[no-any-return]  # a query answers rows of its own kind
 
 
-def _repeated(kind: str, found: Delivery) -> Transaction[Taken]:
+def _repeated(kind: str, found: Delivery, holder: str | None) -> Transaction[Taken]:
     """The same delivery again: one that failed is begun anew while it may be, and one that was left is taken over; any
     other stays what it is."""
     if (
@@ -312,7 +318,7 @@ def _repeated(kind: str, found: Delivery) -> Transaction[Taken]:
         return Taken((yield from _original(kind, found)), None)
     if found.status not in ("failed", "received"):
         return Taken(found, None)
-    held = yield from begun(request_of(kind, found))
+    held = yield from begun(request_of(kind, found), holder)
     if not isinstance(held, Held):
         return Taken(found, None)
     if found.status == "failed":

@@ -2,8 +2,8 @@
 
 Laws:
 1. A record is taken by one statement and compare-and-set: of any number of processes one goes on with a key.
-2. A record that is being processed is locked for a while; whoever finds the lock expired takes it over. Only whoever holds
-   the lock writes what became of it.
+2. A record that is being processed is locked for a while; whoever finds the lock expired takes it over. A lock whose holder is a
+   server that nobody has heard of for WORKER_SILENT_SECONDS counts as expired. Only whoever holds the lock writes what became of it.
 3. A record past its time is as good as none; a bounded number of them is deleted at a time.
 4. What makes a run may have its record in the commit that makes it (`Save.rows`); then it is never seen in process.
 5. A change of a record's status is an edge of `IDEMPOTENCY`, taken here. One that is dropped or expired is deleted: no row
@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from tenure.clock import us
+from tenure.kernel.beside import SeenWorker
 from tenure.kernel.machines import IDEMPOTENCY
 from tenure.kernel.model import Idempotency
 from tenure.limits import (
@@ -25,6 +26,7 @@ from tenure.limits import (
     IDEMPOTENCY_FAILED_SECONDS,
     IDEMPOTENCY_LOCK_SECONDS,
     IDEMPOTENCY_TRIES_MAX,
+    WORKER_SILENT_SECONDS,
 )
 from tenure.store.beside import settled
 from tenure.store.port import Answer, Query, Store, Transaction
@@ -98,8 +100,10 @@ class Held(msgspec.Struct, frozen=True):
 class Keys:
     """See the laws above."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, holder: str | None = None) -> None:
+        """`holder`: the server that takes keys here, which says that it is there with `put_worker`."""
         self._store = store
+        self._holder = holder
 
     async def find(self, tenant: str, source: str, name: str) -> Idempotency | None:
         """The record of a key, also one past its time."""
@@ -109,7 +113,7 @@ class Keys:
     async def begin(self, request: Request) -> Held | Idempotency:
         """Take a key, or the record of whoever has it."""
         while True:  # ends: it is somebody's, or free to be taken
-            taken = await settled(self._store, lambda: begun(request))
+            taken = await settled(self._store, lambda: begun(request, self._holder))
             if taken is not None:
                 return taken
 
@@ -180,16 +184,27 @@ def finished(
         updated_at=now,
         expires_at=now + us(kept),
         lock_expires_at=None,
+        holder=None,
     )
     return put(held.record, new)
 
 
-def begun(request: Request) -> Transaction[Held | Idempotency | None]:
+def begun(request: Request, holder: str | None = None) -> Transaction[Held | Idempotency | None]:
     """None: somebody was quicker, look again."""
     now = (yield Query("now"))[0].now_us
     expires, lock = now + us(request.done_seconds), now + us(IDEMPOTENCY_LOCK_SECONDS)
     new = Idempotency(
-        *request.key, request.run_id, IDEMPOTENCY.first, request.hash, None, None, now, now, expires, lock
+        *request.key,
+        request.run_id,
+        IDEMPOTENCY.first,
+        request.hash,
+        None,
+        None,
+        now,
+        now,
+        expires,
+        lock,
+        holder=holder,
     )
     made = yield Query("begin_key", scalars=msgspec.structs.astuple(new))
     if made:
@@ -200,7 +215,9 @@ def begun(request: Request) -> Transaction[Held | Idempotency | None]:
     record: Idempotency = found[0]
     past = record.expires_at <= now
     if not past and not _may_take(record, request, now):
-        return record
+        alone = record.status == "processing" and record.request_hash == request.hash
+        if not alone or not (yield from _is_silent(record.holder, now)):
+            return record
     if past:
         expired([record])
     else:
@@ -223,6 +240,19 @@ def expired(records: Iterable[Idempotency]) -> None:
     """Records were found past their time, and are no more."""
     for record in records:
         IDEMPOTENCY.take(record.status, "expire")
+
+
+def silent_since(now: int) -> int:
+    """A server that was last heard of at this moment, or before, counts as dead."""
+    return now - us(WORKER_SILENT_SECONDS)
+
+
+def _is_silent(holder: str | None, now: int) -> Transaction[bool]:
+    """Whether a lock's holder is a server that is not there any more (law 2)."""
+    if holder is None:
+        return False
+    seen: list[SeenWorker] = yield Query("worker_named", scalars=(holder,))
+    return not seen or seen[0].seen_at <= silent_since(now)
 
 
 def _may_take(record: Idempotency, request: Request, now: int) -> bool:

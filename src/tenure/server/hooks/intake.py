@@ -91,11 +91,11 @@ class Done(msgspec.Struct, frozen=True):
 class Intake:
     """See the laws above."""
 
-    def __init__(self, engine: Engine, settings: Settings, identity: Identity) -> None:
+    def __init__(self, engine: Engine, settings: Settings, identity: Identity, holder: str) -> None:
         self._engine = engine
         self._settings = settings
         self._identity = identity
-        self.deliveries = Deliveries(engine.store)
+        self.deliveries = Deliveries(engine.store, holder)
         self._rounds = Rounds("intake", self.look, LOOK_SECONDS, AT_ONCE_MAX)
         self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._trim_at = 0.0

@@ -88,6 +88,10 @@ order by run_id, idx
 -- name: workers_seen_since
 select {worker} from worker where seen_at >= $1 order by name
 
+-- name: worker_named
+-- One of them.
+select {worker} from worker where name = $1
+
 -- name: save_workflow
 -- A version never changes, but for what is known of one that is code.
 insert into workflow as w ({workflow})

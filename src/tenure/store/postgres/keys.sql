@@ -16,14 +16,14 @@ from idempotency i join run_spec s on s.tenant = i.tenant and s.source = i.sourc
 where i.source = 'api' and i.status = 'completed' and (i.request_hash <> s.request_hash or i.run_id is distinct from s.run_id)
 
 -- name: begin_key
-insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+insert into idempotency ({idempotency}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 on conflict (tenant, source, name) do nothing
 returning {idempotency}
 
 -- name: put_key
 -- Only as it was found: by its status, its last change and its attempts.
 update idempotency set run_id = $7, status = $8, request_hash = $9, response = $10, error = $11, created_at = $12,
-    updated_at = $13, expires_at = $14, lock_expires_at = $15, attempts = $16
+    updated_at = $13, expires_at = $14, lock_expires_at = $15, attempts = $16, holder = $17
 where tenant = $1 and source = $2 and name = $3 and status = $4 and updated_at = $5 and attempts = $6
 returning {idempotency}
 

@@ -328,6 +328,7 @@ create table idempotency (
     expires_at bigint not null,
     lock_expires_at bigint,
     attempts integer not null,
+    holder text collate "C",
     constraint idempotency_counters CHECK (attempts >= 1),
     constraint idempotency_pkey PRIMARY KEY (tenant, source, name)
 );
@@ -1039,7 +1040,8 @@ create type idempotency_in as (
     updated_at bigint,
     expires_at bigint,
     lock_expires_at bigint,
-    attempts integer
+    attempts integer,
+    holder text
 );
 
 create type inbox_in as (

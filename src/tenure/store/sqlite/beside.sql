@@ -96,6 +96,10 @@ order by run_id, idx
 -- Workers that have said something since a moment.
 select * from worker where seen_at >= ?1 order by name
 
+-- name: worker_named
+-- One of them.
+select * from worker where name = ?1
+
 -- name: save_workflow
 -- A version never changes, but for what is known of one that is code.
 insert into workflow values (

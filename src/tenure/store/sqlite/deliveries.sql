@@ -20,13 +20,17 @@ from delivery where hook_id = ?1 and (received_at, id) < (?2, ?3)
 order by received_at desc, id desc limit ?4
 
 -- name: deliveries_left
--- The source of a hook's keys is in tenure.store.deliveries too.
+-- The source of a hook's keys is in tenure.store.deliveries too, and when a lock is as good as expired in tenure.store.keys.
 select d.* from delivery d
 join hook h on h.id = d.hook_id
 left join idempotency r on r.tenant = d.tenant and r.name = d.name
     and r.source = case h.kind when 'github' then 'github_webhook' when 'generic' then 'webhook' else h.kind end
-where d.status = 'received' and (r.name is null or r.lock_expires_at is null or r.lock_expires_at <= ?1)
-order by d.received_at limit ?2
+left join worker w on w.name = r.holder
+where d.status = 'received' and (
+    r.name is null or r.lock_expires_at is null or r.lock_expires_at <= ?1
+    or (r.holder is not null and (w.name is null or w.seen_at <= ?2))
+)
+order by d.received_at limit ?3
 
 -- name: delivery_alike
 -- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed

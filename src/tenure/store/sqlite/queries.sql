@@ -481,7 +481,7 @@ on conflict (tenant, scope) do update set
 -- name: save_idempotency
 -- One that is there refuses the save: somebody else has the key.
 insert into idempotency values (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
 
 -- -------------------------------------------------------------------------------------------- deleting

@@ -452,6 +452,7 @@ create table idempotency (
     expires_at bigint not null,
     lock_expires_at bigint,
     attempts integer not null,
+    holder text collate "C",
     primary key (tenant, source, name),
     constraint idempotency_counters check (attempts >= 1)
 );

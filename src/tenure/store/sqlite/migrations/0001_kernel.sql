@@ -524,6 +524,7 @@ create table idempotency (
     expires_at integer not null,
     lock_expires_at integer,
     attempts integer not null check (attempts >= 1),
+    holder text,
     primary key (tenant, source, name),
     constraint idempotency_status_known check (
         case status when 'processing' then 1 when 'completed' then 1 when 'failed' then 1 else 0 end
