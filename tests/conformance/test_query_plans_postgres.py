@@ -61,10 +61,10 @@ FILL = """
     insert into outbox select r, 1, 0, 't', null, '', r from generate_series(1, 4000) r;
     insert into stale select r, 0, 1, 'x', 1, 'o', 1 from generate_series(1, 4000) r;
     insert into idempotency select 't' || i % 5, 'api', 'n' || i, null,
-        case when i % 10 = 0 then 'processing' else 'completed' end, '', null, null, 1, 1, i, null, 1
+        case when i % 10 = 0 then 'processing' else 'completed' end, '', null, null, 1, 1, i, null, 1, null
         from generate_series(1, 4000) i;
     insert into cap select 't' || i, '', 1, null, null, null from generate_series(1, 4000) i;
-    insert into verdict select r, x, 't' || r % 5, 0, 'l', 'c', 'o', '', 1, 'allow', '[]', r, '', 0, '', null, null, null, '', ''
+    insert into verdict select r, x, 't' || r % 5, 0, 'l', 'c', 'o', '', 1, 'allow', '[]', r, '', 0, '', null, null, null, '', '', null
         from generate_series(1, 4000) r, generate_series(5, 6) x;
     insert into receipt select r, x, 't' || r % 5, 0, 'l' || x, 1, 'c', 'o', 'low', 'k' || r || '/' || x, '', 'none', true, 5,
         null, 1, r, r, null, null, null, null, case when r % 20 = 0 then 'unknown' else 'succeeded' end,

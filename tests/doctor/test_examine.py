@@ -143,7 +143,7 @@ async def test_a_record_of_another_request_or_another_run_is_found(tmp_path: Pat
         damage(
             path,
             f"insert into idempotency select tenant, 'api', idempotency_key, {about}, 'completed', {request}, x'00',"
-            f" null, 1, 1, 2, null, 1 from run_spec where run_id = {run_id}",
+            f" null, 1, 1, 2, null, 1, null from run_spec where run_id = {run_id}",
         )
     async with opened(SqliteStore(path)) as store:
         report = await examine(store)

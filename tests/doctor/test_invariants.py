@@ -447,6 +447,16 @@ def an_event_without_a_cause(bundle: Bundle) -> None:
 
 
 @breaks("I8", healthy.retried)
+def a_claim_without_a_cause(bundle: Bundle) -> None:
+    next(event for event in bundle.events if event.kind == "claim").cause = ""
+
+
+@breaks("I8", healthy.lost)
+def an_expiry_without_a_cause(bundle: Bundle) -> None:
+    next(event for event in bundle.events if event.initiator == "timeout").cause = ""
+
+
+@breaks("I8", healthy.retried)
 def an_event_without_a_kind(bundle: Bundle) -> None:
     bundle.events[0].kind = ""
 

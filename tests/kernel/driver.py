@@ -59,6 +59,9 @@ RUN_ID = int(BEGIN.timestamp()) << 31 | 7
 Plan = list["str | c.StepSpec"] | tuple["str | c.StepSpec", ...]
 
 
+TIMER = c.Context("system:sweeper", "timeout", "timer:test")
+
+
 class _Everything(set[Key]):
     """Whatever is looked up has been looked up."""
 
@@ -201,7 +204,7 @@ class Story:
         if entity == "run" and self.run.planned and self.run.admitted_at is None:
             return self.admit()
         kind: Literal["run", "step", "wait"] = entity  # type: ignore[assignment]  # checked by the kernel
-        return self.do(c.Tick(run_id=self.run_id, entity=kind, at=at, context=c.TIMER))
+        return self.do(c.Tick(run_id=self.run_id, entity=kind, at=at, context=TIMER))
 
     # -------------------------------------------------------------------------------------- decisions
 
@@ -401,7 +404,7 @@ class Story:
 
     def admit(self) -> Any:
         """Look again whether the run may begin; `story.snap.facts` is what admission finds."""
-        return self.do(c.Admit(run_id=self.run_id, gate_tenant=self.run.tenant, context=c.TIMER))
+        return self.do(c.Admit(run_id=self.run_id, gate_tenant=self.run.tenant, context=TIMER))
 
     # ----------------------------------------------------------------------------------------- leases
 

@@ -13,8 +13,6 @@ from tenure.kernel.commands import Initiator
 from tenure.kernel.model import ROWS, Row
 
 _INITIATORS = frozenset(get_args(Initiator))
-_OWN_INITIATIVE = frozenset({"system", "timeout"})
-"""Whose events need no cause from outside: the event's kind says what moved them."""
 
 
 @checks("I3")
@@ -126,8 +124,8 @@ def events_name_their_cause(view: View) -> Iterator[Finding]:
             yield f"event {event.seq}", "has no actor"
         if event.initiator not in _INITIATORS:
             yield f"event {event.seq}", f"the initiator {event.initiator!r} is none"
-        elif not event.cause and event.initiator not in _OWN_INITIATIVE:
-            yield f"event {event.seq}", f"was initiated by a {event.initiator} and names no cause"
+        if not event.cause:
+            yield f"event {event.seq}", "names no cause"
         if not event.kind:
             yield f"event {event.seq}", "has no kind"
         if event.at < last:

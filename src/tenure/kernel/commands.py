@@ -18,14 +18,14 @@ Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"
 class Context(msgspec.Struct, frozen=True, gc=False):
     """Who caused a change, by opaque id: never a name."""
 
-    actor: str = "system"
-    initiator: Initiator = "system"
-    cause: str = ""
-    """The id of the request, message or event behind it."""
+    actor: str
+    initiator: Initiator
+    cause: str
+    """The id of the request, message, event or moment behind it; never empty (I8)."""
 
 
-SYSTEM = Context("system", "system")
-TIMER = Context("system:sweeper", "timeout")
+SYSTEM = Context("system", "system", "internal")
+"""Of a command that the system gives itself. Whoever knows the request or event behind it names that instead."""
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):

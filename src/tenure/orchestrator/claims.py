@@ -345,7 +345,7 @@ def _grant(
             snaps[step.run_id].put(("step", step.idx), step)
     steps: list[Step] = [step for c in chosen if (step := snaps[c.run_id].steps.get(c.idx)) is not None]
     works: dict[int, Work] = {}
-    context = Context(actor=f"worker:{by.worker}", initiator="system")
+    actor = f"worker:{by.worker}"
     leases: list[Lease] = []
     behind: list[tuple[int, int]] = []
     for step in steps:
@@ -376,6 +376,9 @@ def _grant(
             snaps[run_id].known.add(("checkpoints", idx))
     for step in steps:
         snap = snaps[step.run_id]
+        assert snap.run is not None
+        # What made it claimable is in the run's history up to here: the event that it is claimed after is its cause.
+        context = Context(actor, "system", f"{step.run_id}/{snap.run.version}")
         command = ClaimStep(context=context, run_id=step.run_id, idx=step.idx, by=by)
         work = works.get(step.run_id)
         if work is None:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.commands import TIMER, Admit, Command, Tick
+from tenure.kernel.commands import Admit, Command, Context, Tick
 from tenure.kernel.model import Outbox
 from tenure.limits import SET_ASIDE_MAX, SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.logs import get_logger
@@ -33,10 +33,11 @@ OUTBOX_GRACE_SECONDS = 2.0
 
 def command_of(timer: Timer) -> Command:
     """The command for a moment that has come."""
+    context = Context("system:sweeper", "timeout", f"timer:{timer.entity}:{timer.at}")
     if timer.entity == "run" and not timer.admitted:
-        return Admit(context=TIMER, run_id=timer.run_id, gate_tenant=timer.tenant)
+        return Admit(context=context, run_id=timer.run_id, gate_tenant=timer.tenant)
     assert timer.entity in ("run", "step", "wait")
-    return Tick(context=TIMER, run_id=timer.run_id, entity=timer.entity, at=timer.at)  # type: ignore[arg-type]  # asserted
+    return Tick(context=context, run_id=timer.run_id, entity=timer.entity, at=timer.at)  # type: ignore[arg-type]  # asserted
 
 
 class _Aside(Generic[T]):

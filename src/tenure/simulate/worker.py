@@ -150,7 +150,7 @@ class Job:
         self.lease = lease
         self.rng = rng
         self._seq = 0
-        self.context = Context(f"worker:{worker.name}", "system")
+        self.context = Context(f"worker:{worker.name}", "system", lease.idempotency_key)
         self.stop = False
         self._acked = False
 

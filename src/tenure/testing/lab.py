@@ -200,12 +200,21 @@ class Lab:
         return LabRun(self, run if isinstance(run, str) else run.id, known)
 
     async def approve(self, run: Run[Any], *, by: str = "ada", **answer: Any) -> str:
-        """A person says yes to the open question."""
-        return await self.engine.approve(run.id, approver=by, **answer)
+        """A person says yes to the open question, as it is shown now: also to an action that a policy asks people about. `no` names
+        the question where the run has several; `digest` and `revision` an older one that they saw."""
+        return await self.engine.approve(run.id, approver=by, **await self._shown(run, answer))
 
     async def reject(self, run: Run[Any], *, by: str = "ada", **answer: Any) -> str:
-        """A person says no."""
-        return await self.engine.reject(run.id, approver=by, **answer)
+        """A person says no; the arguments are those of `approve`."""
+        return await self.engine.reject(run.id, approver=by, **await self._shown(run, answer))
+
+    async def _shown(self, run: Run[Any], answer: dict[str, Any]) -> dict[str, Any]:
+        """An answer with the digest and the revision of the question that it is to."""
+        asked = await self.engine.approvals(run.id)
+        meant = [one for one in asked if one.no == answer.get("no", one.no) and one.status == "requested"]
+        if len(meant) != 1:
+            return answer  # the engine says what is wrong with it
+        return {"no": meant[0].no, "digest": meant[0].digest or "", "revision": meant[0].revision, **answer}
 
     async def deliver(self, run: Run[Any], event: str, data: Any = None, **how: Any) -> bool:
         """Something happened outside; whether the run waited for it."""

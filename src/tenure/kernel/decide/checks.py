@@ -137,8 +137,8 @@ def check_command(command: c.Command) -> None:
     if context is not c.SYSTEM:
         if not is_name(context.actor):
             problems.append(text_problem("actor", 1, NAME_CHARS_MAX))
-        if not is_name(context.cause, 0, KEY_CHARS_MAX):
-            problems.append(text_problem("cause", 0, KEY_CHARS_MAX))
+        if not is_name(context.cause, 1, KEY_CHARS_MAX):
+            problems.append(text_problem("cause", 1, KEY_CHARS_MAX))
     if problems:
         raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
 
