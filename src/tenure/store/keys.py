@@ -215,8 +215,12 @@ def begun(request: Request, holder: str | None = None) -> Transaction[Held | Ide
     record: Idempotency = found[0]
     past = record.expires_at <= now
     if not past and not _may_take(record, request, now):
-        alone = record.status == "processing" and record.request_hash == request.hash
-        if not alone or not (yield from _is_silent(record.holder, now)):
+        others = record.status == "processing" and record.holder != holder
+        if (
+            not others
+            or record.request_hash != request.hash
+            or not (yield from _is_silent(record.holder, now))
+        ):
             return record
     if past:
         expired([record])
