@@ -657,6 +657,14 @@ where o.run_id = any (array[n.run_id]) and o.seq = n.seq and o.part = n.part
 select ids, now_us, 1 / (case when cardinality(ids) > 0 and abs(now_us - $2::bigint) > 1000000 then 0 else 1 end)
 from (select array(select id from {written}) as ids, {now} as now_us offset 0) d
 
+-- name: load_anchor
+-- Nothing: the database has a clock of its own. SQLite: what the file's time should be.
+select ''::text, 0::bigint, 0::bigint where false
+
+-- name: save_anchor
+-- Nothing, likewise.
+select 0 where false
+
 -- name: save_cap
 insert into cap ({cap})
 select {n.cap} from unnest({rows}::cap_in[]) n

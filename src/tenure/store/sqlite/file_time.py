@@ -21,6 +21,7 @@ import apsw
 
 from tenure.clock import SECOND_US, Clock
 from tenure.logs import get_logger
+from tenure.store.sqlite.running import SQL
 
 log = get_logger(__name__)
 
@@ -31,8 +32,8 @@ CONFIRM_US = 600 * SECOND_US
 UNCONFIRMED_US = 3600 * SECOND_US
 """After so long without a word the anchor is not believed more than the wall clock."""
 
-_LOAD = "select boot, boot_offset, boot_confirmed from meta where boot is not null"
-_SAVE = "update meta set boot = ?1, boot_offset = ?2, boot_confirmed = ?3"
+
+_LOAD, _SAVE = SQL["load_anchor"], SQL["save_anchor"]
 
 
 @runtime_checkable
