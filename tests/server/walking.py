@@ -58,7 +58,8 @@ def smallest(document: dict[str, Any], schema: dict[str, Any]) -> Any:
         text = _FORMATS.get(schema.get("format", ""), "x")
         return text.ljust(schema.get("minLength", 0), "x")
     if kind in ("integer", "number"):
-        return schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+        least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+        return int(least) if kind == "integer" else least
     return kind == "boolean"
 
 
