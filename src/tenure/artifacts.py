@@ -59,6 +59,10 @@ def place_for(url: str) -> str | None:
     return f"{file}.artifacts"
 
 
+LARGE_BYTES = 1024 * 1024
+"""From here on a digest is made in a thread."""
+
+
 class Artifacts:
     """A place for artifacts: a folder, or `s3://bucket/prefix` with the usual AWS_* environment."""
 
@@ -90,7 +94,7 @@ class Artifacts:
                 "PAYLOAD_TOO_LARGE",
                 f"the payload has {len(body)} bytes; an artifact has at most {ARTIFACT_BYTES_MAX}",
             )
-        digest = sha256(body).hexdigest()
+        digest = await _digest(body)
         try:
             await self._put(_path(run, digest), body, replace=False)
         except (BaseError, OSError) as fault:
@@ -167,16 +171,23 @@ class Artifacts:
         store = await asyncio.to_thread(self._open)
         try:
             found = await obstore.get_async(store, _path(named.run, digest))
-            body = bytes(await found.bytes_async())
+            read = await found.bytes_async()
+            body = await asyncio.to_thread(bytes, read) if len(read) > LARGE_BYTES else bytes(read)
         except (NotFoundError, FileNotFoundError) as fault:
             raise TenureError("ARTIFACT_LOST", f"artifact {named.digest} is not there: {fault}") from fault
         except (BaseError, OSError) as fault:
             raise TenureError(
                 "STORE_UNAVAILABLE", f"artifact {named.digest} cannot be read: {fault}"
             ) from fault
-        if sha256(body).hexdigest() != digest:
+        if await _digest(body) != digest:
             raise TenureError("ARTIFACT_LOST", f"artifact {named.digest} is not what it was")
         return body
+
+
+async def _digest(body: bytes) -> str:
+    """Of a large payload in a thread: the event loop turns meanwhile."""
+    hashed = await asyncio.to_thread(sha256, body) if len(body) > LARGE_BYTES else sha256(body)
+    return hashed.hexdigest()
 
 
 def _path(run: str, digest: str) -> str:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.ids import RunIds
-from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat, Resolution
+from tenure.kernel.commands import AddSteps, ClaimBy, Command, CreateRun, Heartbeat, Resolution
 from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
@@ -37,6 +37,7 @@ from tenure.limits import (
     COMMAND_SECONDS_MAX,
     QUEUE_COMMANDS_MAX,
     SNAPSHOTS_CACHED_MAX,
+    STEPS_ON_LOOP_MAX,
 )
 from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
@@ -59,6 +60,8 @@ POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
+RUNS_IN_A_TURN = 128
+"""Runs of one batch that are decided before the loop turns."""
 LOOKS_MAX = 3
 """How often an action's key is looked up before what the database says against it is believed to be something else."""
 
@@ -69,6 +72,26 @@ class Resolver(Protocol):
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
         """What was made for these steps (index, number of the try). An error that is retryable: ask again later."""
         ...
+
+
+def is_long(command: Command) -> bool:
+    """Whether a command has so many steps that deciding it would hold the event loop."""
+    return isinstance(command, CreateRun | AddSteps) and len(command.plan or ()) > STEPS_ON_LOOP_MAX
+
+
+def _parts(items: list[Item]) -> list[list[Item]]:
+    """A batch in the parts that are committed together: a run with a long plan is one of its own, so that no commit is larger
+    than the loop can hand over in a turn."""
+    if not any(is_long(item.command) for item in items):
+        return [items]
+    short: list[Item] = []
+    long: list[list[Item]] = []
+    for mine in batches.group(items).values():
+        if any(is_long(item.command) for item in mine):
+            long.append(mine)
+        else:
+            short += mine
+    return [short, *long] if short else long
 
 
 class Orchestrator:
@@ -165,7 +188,7 @@ class Orchestrator:
                 command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         lane = self._lanes[item.run_id % len(self._lanes)]
-        if self.store.at_once and lane.alone and self._commit_now(lane, item, loop):
+        if self.store.at_once and lane.alone and not is_long(command) and self._commit_now(lane, item, loop):
             return future
         lane.put(item)
         self._queued += 1
@@ -282,16 +305,17 @@ class Orchestrator:
             self._answer(item, None, error)
 
     async def _commit(self, lane: int, items: list[Item]) -> None:
-        slow = await self._commit_cached(lane, items)
-        if slow:
-            await self._commit_locked(lane, slow)
+        for part in _parts(items):
+            slow = await self._commit_cached(lane, part)
+            if slow:
+                await self._commit_locked(lane, slow)
 
     async def _commit_cached(self, lane: int, items: list[Item]) -> list[Item]:
         """The quick way, for runs whose snapshots we have. Answers the items that need the lock."""
         now = self.store.estimate_us()
         if now is None:
             return items
-        works, slow = self._decide_cached(items, now)
+        works, slow = await self._decide_cached(items, now)
         if works:
             try:
                 saved = await self.store.transact(partial(batches.saving, works, now), lane=lane, single=True)
@@ -300,20 +324,35 @@ class Orchestrator:
             slow += self._conclude(works, saved)
         return slow
 
-    def _decide_cached(self, items: list[Item], now: int) -> tuple[list[Work], list[Item]]:
-        """What can be decided on the snapshots we have, and the items that need the lock."""
+    async def _decide_cached(self, items: list[Item], now: int) -> tuple[list[Work], list[Item]]:
+        """What can be decided on the snapshots we have, and the items that need the lock. A long plan is decided in a thread:
+        one at a time in each lane, and nobody else has its snapshot."""
         works: list[Work] = []
         slow: list[Item] = []
-        for mine in batches.group(items).values():
-            work = self._decide_run(mine, now)
+        for number, mine in enumerate(batches.group(items).values(), 1):
+            if number % RUNS_IN_A_TURN == 0:
+                await asyncio.sleep(0)
+            work = self._begin(mine)
             if work is None:
                 slow += mine
+                continue
+            if any(is_long(item.command) for item in mine):
+                decided = await asyncio.to_thread(batches.decide_cached, work, now, self._chance)
             else:
+                decided = batches.decide_cached(work, now, self._chance)
+            if decided:
                 works.append(work)
+            else:
+                slow += mine
         return works, slow
 
     def _decide_run(self, mine: list[Item], now: int) -> Work | None:
         """What is decided about the commands of one run on the snapshot we have; None: they need the lock."""
+        work = self._begin(mine)
+        return work if work is not None and batches.decide_cached(work, now, self._chance) else None
+
+    def _begin(self, mine: list[Item]) -> Work | None:
+        """Commands of one run with the snapshot we have; None: there is none."""
         first = mine[0]
         snap = self._cache.pop(first.run_id, None)
         if snap is None:
@@ -321,8 +360,7 @@ class Orchestrator:
                 return None
             snap = Snapshot.of_new_run(first.run_id)
             snap.caps = first.caps or NO_CAPS
-        work = Work(snap, mine)
-        return work if batches.decide_cached(work, now, self._chance) else None
+        return Work(snap, mine)
 
     def _conclude(self, works: list[Work], saved: Saved) -> list[Item]:
         """Answer what was saved; the items whose runs have moved on."""

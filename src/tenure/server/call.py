@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 from litestar import Request
+from litestar.serialization import decode_json
+from litestar.types import Empty
 
 from tenure.embedded import Engine
 from tenure.server.identity.principals import Principal
 from tenure.server.service import Service
+from tenure.server.work import LARGE_BYTES, run_aside
 
 
 class Call(Request[Principal, Any, Any]):
@@ -23,10 +26,17 @@ class Call(Request[Principal, Any, Any]):
         """The body as its route declares it: what the framework hands to the route."""
         value = await self.value()
         field = self.route_handler.parsed_data_field
-        return value if field is None else msgspec.convert(value, field.annotation)
+        if field is None:
+            return value
+        if len(await self.body()) > LARGE_BYTES:
+            return await run_aside(msgspec.convert, value, field.annotation)
+        return msgspec.convert(value, field.annotation)
 
     async def value(self) -> Any:
         """The body as the JSON value that it is."""
+        body, state = await self.body(), self._connection_state
+        if len(body) > LARGE_BYTES and state.json is Empty:
+            state.json = await run_aside(decode_json, body)
         return await super().json()
 
     @property

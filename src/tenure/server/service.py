@@ -29,6 +29,7 @@ from tenure.server.observe.observing import Observer
 from tenure.server.runner.runners import Runners
 from tenure.server.runs.looks import Looks
 from tenure.server.settings import Settings
+from tenure.server.work import POOL
 from tenure.store.feeding import Feeding
 from tenure.store.identity import Identity
 from tenure.store.keys import SWEEP_RECORDS_MAX, Keys
@@ -85,7 +86,11 @@ class Service:
             ),
             "tenure_http_body_bytes": ("Bytes of the bodies of requests under way", lambda: load.body_bytes),
         }
-        self.metrics.refused = load.refused
+        self.metrics.gauges["tenure_work_under_way"] = (
+            "Pieces of heavy work that are done or wait for a thread",
+            lambda: POOL.under_way,
+        )
+        self.metrics.refused = POOL.refused = load.refused
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         reach = Reach(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = Publisher(self.feeding, reach, self.secrets)

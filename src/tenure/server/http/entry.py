@@ -32,6 +32,7 @@ from tenure.server.http.methods import methods_at
 from tenure.server.observe.tracing import Tracing
 from tenure.server.problems import body_of, headers_of
 from tenure.server.settings import Settings
+from tenure.server.work import LARGE_BYTES, run_aside
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -187,8 +188,11 @@ class Entry:
                 pieces.append(piece)
                 if not more:
                     whole = b"".join(pieces)
-                    check_depth(whole, depth_max)
-                    check_names(whole)
+                    pieces.clear()
+                    if len(whole) > LARGE_BYTES:
+                        await run_aside(check_body, whole, depth_max)
+                    else:
+                        check_body(whole, depth_max)
             if not more:
                 left = _READ
             return message
@@ -203,6 +207,12 @@ _READ = -1
 def too_large(most: int) -> TenureError:
     """A body has more bytes than it may."""
     return TenureError("PAYLOAD_TOO_LARGE", f"a body has at most {most} bytes here", close=True)
+
+
+def check_body(body: bytes, most: int) -> None:
+    """Refuse a body whose form alone is wrong."""
+    check_depth(body, most)
+    check_names(body)
 
 
 def check_depth(body: bytes, most: int) -> None:

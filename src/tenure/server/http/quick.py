@@ -13,6 +13,7 @@ from litestar.connection import ASGIConnection
 
 from tenure.server.runs.idempotency import Answer, Request, given_key, hash_of, key_text
 from tenure.server.runs.new_runs import Asking, NewRun, create
+from tenure.server.work import LARGE_BYTES, run_aside
 
 if TYPE_CHECKING:
     from litestar.types import Receive
@@ -31,17 +32,24 @@ async def create_run(service: Service, scope: Any, receive: Receive) -> Answer:
     who = await service.gate.caller(ASGIConnection(scope))
     service.gate.permit(who, ROUTE)
     scope["user"] = who
-    asked = _decode(await _body(receive))
-    new = msgspec.convert(asked, NewRun)
+    body = await _body(receive)
+    large = len(body) > LARGE_BYTES
+    asked, new = await run_aside(_read, body) if large else _read(body)
     key = given_key(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
     wanted: Request | None = None
     if key is not None:
         name = key_text(who.id, key)
         scope["state"]["keyed"] = name  # to be counted with its answer
-        hashed = hash_of("POST", PATH, PATH, asked)
+        parts = ("POST", PATH, PATH, asked)
+        hashed = await run_aside(hash_of, *parts) if large else hash_of(*parts)
         wanted = Request(tenant=who.tenant, source="api", name=name, hash=hashed)
     asking = Asking(who=who, request_id=scope["state"]["request_id"])
     return await create(service.engine_of(who, new.workspace), new, asking, wanted)
+
+
+def _read(body: bytes) -> tuple[Any, NewRun]:
+    asked = _decode(body)
+    return asked, msgspec.convert(asked, NewRun)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -26,6 +26,7 @@ from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.routes.tenancy import Confirm, confirmations
 from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.server.work import run_aside
 from tenure.store.deliveries import DeliveryLine
 from tenure.store.identity import Change
 
@@ -151,7 +152,7 @@ def _item(row: DeliveryLine | Delivery) -> dict[str, Any]:
 async def _checked(request: Call, text: HookText) -> dict[str, Any]:
     """A hook's columns, or all that is wrong with it. (A text that is no reference may be the secret itself: it is not
     repeated.)"""
-    found = problems(text.rules)
+    found = await run_aside(problems, text.rules)
     if not 1 <= len(text.secrets) <= SECRETS_MAX:
         found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
     tenant, problem = request.who.tenant, request.service.secrets.problem

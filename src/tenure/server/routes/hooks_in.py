@@ -12,8 +12,9 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -29,9 +30,11 @@ from tenure.server.hooks.intake import HookSettings, Received
 from tenure.server.identity.principals import Principal
 from tenure.server.routes.hooks import answered
 from tenure.server.runs.deciding import Decision, decide, question
+from tenure.server.work import LARGE_BYTES, run_aside
 from tenure.store.deliveries import SOURCES, request_of
 from tenure.store.keys import Held, Request
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _ANSWERS = {
@@ -63,12 +66,19 @@ async def _verified(request: Call, kind: str, hook_id: str) -> tuple[Hook, dict[
     headers = {name.lower(): value for name, value in request.headers.items()}
     secrets = _secrets(request, hook)
     if kind == "github":
-        signatures.github(headers, body, secrets)
+        await _aside(body, signatures.github, headers, body, secrets)
     else:
         now: int = (await request.service.engine.store.read("now"))[0].now_us
         check = signatures.slack if kind == "slack" else signatures.standard
-        check(headers, body, secrets, now)
+        await _aside(body, check, headers, body, secrets, now)
     return hook, headers, body
+
+
+async def _aside(body: bytes, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """What a function answers; of a large body in a thread."""
+    if len(body) > LARGE_BYTES:
+        return await run_aside(function, *args, **kwargs)
+    return function(*args, **kwargs)
 
 
 def _secrets(request: Call, hook: Hook) -> list[bytes]:
@@ -93,7 +103,7 @@ async def from_github(request: Call, hook_id: FromPath[str]) -> Response[Receive
     """201 with the run; 202 while it is being made; 200 for a ping, a repeat, and what no rule fits."""
     hook, headers, body = await _verified(request, "github", hook_id)
     settings = msgspec.json.decode(hook.settings, type=HookSettings)
-    read = told.github(headers, body, by_letter=settings.same_pr_within_5s)
+    read = await _aside(body, told.github, headers, body, by_letter=settings.same_pr_within_5s)
     if read.event == "ping":
         return answered(Received(delivery=read.id, status="ignored", note="pong")).response()
     return answered(await request.service.intake.receive(hook, read)).response()
@@ -108,7 +118,7 @@ async def from_github(request: Call, hook_id: FromPath[str]) -> Response[Receive
 async def from_anyone(request: Call, hook_id: FromPath[str]) -> Response[Received]:
     """Signed as Standard Webhooks are; a CloudEvent may come as JSON or in `ce-` headers. Answers as for GitHub."""
     hook, headers, body = await _verified(request, "generic", hook_id)
-    read = told.generic(hook.id, headers, body)
+    read = await _aside(body, told.generic, hook.id, headers, body)
     if read.signed is not None:
         await _one_event(request, hook, read, read.signed)
     return answered(await request.service.intake.receive(hook, read)).response()
@@ -133,10 +143,10 @@ async def _one_event(request: Call, hook: Hook, read: told.Told, signed: str) ->
 async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
     """`/command link` hands out a code by which a person links this account; anything else goes by the hook's rules."""
     hook, headers, body = await _verified(request, "slack", hook_id)
-    fields = told.form(body)
+    fields = await _aside(body, told.form, body)
     if "ssl_check" in fields:
         return Message(text="fine")
-    read = told.slack_command(headers, body)
+    read = await _aside(body, told.slack_command, headers, body)
     team, user = fields.get("team_id", ""), fields.get("user_id", "")
     if fields.get("text", "").strip().lower() == "link":
         if not await _first_time(request, hook, read):
@@ -192,7 +202,7 @@ def _told_of(command: str, received: Received) -> str:
 async def slack_action(request: Call, hook_id: FromPath[str]) -> Message:
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verified(request, "slack", hook_id)
-    read, said = told.slack_action(headers, body)
+    read, said = await _aside(body, told.slack_action, headers, body)
     if not await _first_time(request, hook, read):
         return Message(text="That click was answered already.")
     actions = said.get("actions")

@@ -28,6 +28,7 @@ from tenure.server.identity.owners import person_asking
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.server.runs.pieces import piece
+from tenure.server.work import run_aside
 from tenure.store.policies import Governing
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_BYTES_MAX)]
@@ -92,7 +93,10 @@ async def publish_policy(request: Call, data: JSONBody[NewPolicy]) -> Response[V
 
     async def operation(_held: Held | None) -> Answer:
         connectors = request.service.engine.connectors
-        check(data.text, "policy", connectors) if connectors else load(data.text, "policy")
+        if connectors:
+            await run_aside(check, data.text, "policy", connectors)
+        else:
+            await run_aside(load, data.text, "policy")
         office = _office(request)
         row, is_new = await office.publish(data.text, request.who.actor)
         made = version_view(row, await office.governance())
@@ -105,7 +109,7 @@ async def publish_policy(request: Call, data: JSONBody[NewPolicy]) -> Response[V
 async def shadow_policy(request: Call, data: JSONBody[Shadowed]) -> Shadow:
     """It is asked about the tenant's newest decisions, and changes nothing; it need not be published."""
     engine = request.service.engine
-    asked = Compiled(load(data.text, "policy"))
+    asked = await run_aside(lambda: Compiled(load(data.text, "policy")))
     now = await request.service.identity.now_us()
     shadowing = Shadowing(engine.store, engine.artifacts.get)
     return await shadowing.judged(request.who.tenant, asked, now - us(data.since_seconds), SHADOWED_MAX)

@@ -14,7 +14,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import FromPath, JSONBody
 
-from tenure.declared import load
+from tenure.declared import Declared, load
 from tenure.embedded.describing import described
 from tenure.embedded.looking import EVERYBODY, WorkflowView, workflow_view
 from tenure.errors import Detail, TenureError
@@ -24,6 +24,7 @@ from tenure.server.call import Call
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.routes.tenancy import confirmations
 from tenure.server.runs.starting import catalog_of
+from tenure.server.work import run_aside
 
 _YAML = "application/yaml"
 _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "application/json"})
@@ -90,7 +91,7 @@ async def put_workflow(request: Call, name: FromPath[str]) -> Response[WorkflowV
         text = (await request.body()).decode()
     except UnicodeDecodeError as fault:
         raise TenureError("WORKFLOW_INVALID", "the document is not UTF-8 text") from fault
-    found = load(text, name)
+    found = await run_aside(load, text, name)
     if found.name != name:
         raise TenureError(
             "WORKFLOW_INVALID",
@@ -99,7 +100,7 @@ async def put_workflow(request: Call, name: FromPath[str]) -> Response[WorkflowV
         )
     store, tenant = request.engine.store, request.who.tenant
     before: list[RegisteredWorkflow] = await store.read("workflow_named", tenant, name)
-    definition = msgspec.json.encode(described(found), order="sorted").decode()
+    definition = await run_aside(_definition, found)
     row = await store.put_workflow(
         tenant, name, found.version, "declared", definition, found.digest,
         registered_by=request.who.actor, unconfirmed=request.who.people,
@@ -128,6 +129,10 @@ async def confirm_workflow(
     row = await confirmations(request).workflow(name, data.version, data.digest)
     catalog_of(request.engine.store).forget()
     return workflow_view(row)
+
+
+def _definition(found: Declared) -> str:
+    return msgspec.json.encode(described(found), order="sorted").decode()
 
 
 HANDLERS = [confirm_workflow, get_workflow, list_workflows, put_workflow]

@@ -47,6 +47,7 @@ from tenure.server.runner.doubts import Doubts, is_doubtful
 from tenure.server.runner.lease_tokens import Tickets
 from tenure.server.runner.lease_views import acted_of, granted_of, info_of, lease_of, recorded_of, waited_of
 from tenure.server.runs.catalog import check
+from tenure.server.work import run_aside
 from tenure.store.beside import lines_kept, settled
 from tenure.store.port import Transaction
 from tenure.store.remote import HeldLease, Ticket, put_artifact
@@ -411,15 +412,13 @@ class Runners:
         """Register workflows under the runner's tenant; what was refused, in words."""
         refused: list[str] = []
         for entry in entries:
-            text = msgspec.json.encode(entry.definition, order="sorted")
-            digest = entry.digest or sha256(canonical(entry.definition)).hexdigest()
             about = (who.tenant, entry.name, entry.version, entry.kind)
-            if len(digest) > NAME_CHARS_MAX or not digest.isprintable():
+            if len(entry.digest or "") > NAME_CHARS_MAX or not (entry.digest or "").isprintable():
                 raise TenureError("INVALID_INPUT", "a digest is printable and not long")
             try:
-                check(RegisteredWorkflow(*about, text.decode(), digest, 0))
+                text, digest = await run_aside(_checked, about, entry)
                 await self._engine.store.put_workflow(
-                    *about, text.decode(), digest, registered_by=who.actor, unconfirmed=_editors(who)
+                    *about, text, digest, registered_by=who.actor, unconfirmed=_editors(who)
                 )
             except TenureError as error:
                 if error.code not in ("WORKFLOW_CHANGED", "WORKFLOW_INVALID"):
@@ -434,7 +433,7 @@ class Runners:
         problem = name_problem(name)
         if problem is not None:
             raise TenureError("INVALID_INPUT", f"{problem}; {name[:80]!r} was given")
-        digest = _DIGEST + sha256(body).hexdigest()
+        digest = _DIGEST + (await run_aside(sha256, body)).hexdigest()
         if name.startswith(_DIGEST) and name != digest:
             raise TenureError("INVALID_INPUT", f"the body's digest is {digest}")
         held = await self.look(ticket)
@@ -532,3 +531,11 @@ def _lines(ticket: Ticket, message: p.Log, now: int, *, late: bool = False) -> l
         )
         for entry in message.lines
     ]
+
+
+def _checked(about: tuple[str, str, str, Any], entry: p.WorkflowEntry) -> tuple[str, str]:
+    """The text and the digest of a workflow that could be started; WORKFLOW_INVALID where it could not."""
+    text = msgspec.json.encode(entry.definition, order="sorted").decode()
+    digest = entry.digest or sha256(canonical(entry.definition)).hexdigest()
+    check(RegisteredWorkflow(*about, text, digest, 0))
+    return text, digest

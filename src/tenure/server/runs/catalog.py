@@ -27,6 +27,8 @@ from tenure.kernel.beside import RegisteredWorkflow
 from tenure.kernel.commands import StepSpec
 from tenure.kernel.terms import NONE as NO_TERMS
 from tenure.kernel.terms import Terms
+from tenure.limits import PROBLEMS_MAX
+from tenure.server.work import LARGE_STEPS, run_aside
 from tenure.store.port import Store
 
 BELIEVED_SECONDS = 1.0
@@ -61,12 +63,17 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
             self._refuse(given)
         return self.plan, msgspec.json.encode(given)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether planning a run of it would hold the event loop."""
+        return self.declared is not None and len(self.declared.steps) > LARGE_STEPS
+
     def _refuse(self, given: Mapping[str, Any]) -> None:
         assert self.names is not None
         has = ", ".join(sorted(self.names)) or "none"
         details = [
             Detail(f"input.{name}", f"{self.name} has no such input; its inputs: {has}")
-            for name in sorted(given.keys() - self.names)
+            for name in sorted(given.keys() - self.names)[:PROBLEMS_MAX]
         ]
         details += [
             Detail(f"input.{name}", "it is required") for name in sorted(self.required - given.keys())
@@ -110,7 +117,7 @@ class Catalog:
 
     async def _look(self, key: tuple[str, str, str | None], now: float) -> Known:
         row = await self._row(*key)
-        known = msgspec.structs.replace(self._known(row), unconfirmed=row.unconfirmed)
+        known = msgspec.structs.replace(await self._known(row), unconfirmed=row.unconfirmed)
         if len(self._believed) >= KEPT_MAX:
             self._believed.clear()
         self._believed[key] = (now + BELIEVED_SECONDS, known)
@@ -136,11 +143,11 @@ class Catalog:
         )
         raise TenureError("WORKFLOW_NOT_FOUND", f"no workflow {name[:200]!r}{which} is registered{has}")
 
-    def _known(self, row: RegisteredWorkflow) -> Known:
+    async def _known(self, row: RegisteredWorkflow) -> Known:
         key = (row.tenant, row.name, row.version, row.digest)
         known = self._made.get(key)
         if known is None:
-            known = _declared(row) if row.kind == "declared" else _code(row)
+            known = await run_aside(_declared if row.kind == "declared" else _code, row)
             if len(self._made) >= KEPT_MAX:
                 self._made.clear()
             self._made[key] = known

@@ -38,6 +38,7 @@ from tenure.kernel.model import Idempotency
 from tenure.limits import KEY_CHARS_MAX
 from tenure.server.call import Call
 from tenure.server.problems import body_of, named
+from tenure.server.work import LARGE_BYTES, run_aside
 from tenure.store.keys import Held, Keys, Request
 
 log = structlog.get_logger(__name__)
@@ -155,9 +156,8 @@ async def keyed(request: Call, *, run_id: int | None = None) -> Request | None:
         return None
     who, scope = request.who, request.scope
     body = await request.body()
-    hashed = hash_of(
-        scope["method"], scope["path_template"], scope["path"], await request.value() if body else b""
-    )
+    asked = (scope["method"], scope["path_template"], scope["path"], await request.value() if body else b"")
+    hashed = await run_aside(hash_of, *asked) if len(body) > LARGE_BYTES else hash_of(*asked)
     name = key_text(who.id, key)
     scope["state"]["keyed"] = name  # to be counted with its answer
     return Request(tenant=who.tenant, source="api", name=name, hash=hashed, run_id=run_id)

@@ -23,6 +23,7 @@ from tenure.kernel.behind import joined
 from tenure.kernel.decide.plans import Created
 from tenure.orchestrator.batch import Recorder
 from tenure.server.runs.catalog import Catalog
+from tenure.server.work import run_aside
 from tenure.store.port import Store
 
 
@@ -63,7 +64,7 @@ class Prepared(msgspec.Struct, frozen=True):
 async def prepare(engine: Engine, asked: Start) -> Prepared:
     """Look up and check what is asked for (law 1)."""
     known = await catalog_of(engine.store).find(engine.tenant, asked.workflow, asked.version)
-    plan, body = known.begin(asked.input)
+    plan, body = await run_aside(known.begin, asked.input) if known.is_large else known.begin(asked.input)
     fields = asked.fields()
     fields = {"timeout_seconds": known.timeout_seconds, **known.terms.fields(), **fields}
     command = c.CreateRun(
