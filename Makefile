@@ -9,7 +9,7 @@ CODE   := $(wildcard src tests tools bench examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench clauses docs clean
+.PHONY: help setup demo test check format hunt bench clauses docs clean
 
 help: ## Explain the targets (this text)
 	@echo "Tenure: a durable run orchestrator. Targets:"
@@ -37,6 +37,9 @@ check: $(STAMP) ## Check format, lint, strict types, layers and the tidy rules
 format: $(STAMP) ## Rewrite the code in the project's format and fix what lint can fix
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
+
+hunt: $(STAMP) ## Hunt for lost and doubled work with real kills, cuts and crashes, and fuzz (an hour; HUNT="chaos --share 0.1" for a part)
+	$(BIN)/python -m tests.chaos.hunt $(HUNT)
 
 bench: $(STAMP) ## Measure the figures against this machine's own floor
 	$(BIN)/python -m bench

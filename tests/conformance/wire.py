@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 
+SAVE_BYTES_MIN = 600
+"""A message this long carries rows to be written."""
+
+
 class Wire:
     """Carries bytes both ways on 127.0.0.1 until told otherwise."""
 
@@ -18,7 +22,9 @@ class Wire:
         self._answers = asyncio.Event()
         self._answers.set()
         self._cut_answers = False
+        self._cut_saves = 0
         self.connections = 0
+        self.cuts = 0
 
     @property
     def dsn(self) -> str:
@@ -42,6 +48,10 @@ class Wire:
         """What is sent arrives; instead of the answer the connection is closed."""
         self._cut_answers = True
 
+    def cut_before_the_answer_to_a_save(self) -> None:
+        """Likewise, but only behind something long enough to be a save: what became of its commit is not known."""
+        self._cut_saves += 1
+
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         query = parse_qs(self._parts.query)
         port = int(query["port"][0]) if "port" in query else self._parts.port or 5432
@@ -51,17 +61,28 @@ class Wire:
 
     async def _carry(self, near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
         self.connections += 1
-        far, far_end = await self._open()
+        try:
+            far, far_end = await self._open()
+        except OSError:  # the server is away
+            near_end.close()
+            return
+
+        sent = b""
 
         async def there() -> None:
+            nonlocal sent
             while data := await near.read(1 << 16):
+                sent = data
                 far_end.write(data)
 
         async def back() -> None:
             while data := await far.read(1 << 16):
                 await self._answers.wait()
-                if self._cut_answers:
+                is_save = self._cut_saves > 0 and (len(sent) >= SAVE_BYTES_MIN or b"COMMIT" in sent)
+                if self._cut_answers or is_save:
                     self._cut_answers = False
+                    self._cut_saves -= is_save
+                    self.cuts += 1
                     return
                 near_end.write(data)
 

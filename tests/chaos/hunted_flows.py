@@ -1,0 +1,105 @@
+"""Workflows that are hunted: each step writes to a ledger outside Tenure when it begins and when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+
+import tenure
+
+LEDGER = "HUNT_LEDGER"
+
+
+def note(what: str, number: int, step: str) -> None:
+    """Append a line to the ledger, at once: a line is there if and only if its moment has come."""
+    line = f"{time.time_ns() // 1000} {os.getpid()} {what} {number} {step}\n".encode()
+    ledger = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(ledger, line)
+    finally:
+        os.close(ledger)
+
+
+class Line:
+    """One line of the ledger."""
+
+    def __init__(self, text: str) -> None:
+        at, pid, self.what, number, self.step = text.split()
+        self.at_us, self.pid, self.number = int(at), int(pid), int(number)
+
+
+def ledger_lines(path: Path) -> list[Line]:
+    """All lines that are whole."""
+    text = path.read_text() if path.exists() else ""
+    return [Line(line) for line in text.splitlines(keepends=False) if line.count(" ") == 4]
+
+
+async def _work(number: int, name: str) -> str:
+    note("begin", number, name)
+    await asyncio.sleep(random.uniform(0.0, 0.08))
+    note("end", number, name)
+    return f"{name} of {number}"
+
+
+@tenure.step(retries=5)
+async def repeatable(number: int, name: str) -> str:
+    """It may be repeated until it is recorded, and never after that."""
+    return await _work(number, name)
+
+
+@tenure.step(retries=0, idempotent=False)
+async def unrepeatable(number: int, name: str) -> str:
+    """It may begin once."""
+    return await _work(number, name)
+
+
+STEPS = {
+    "chain": ("a", "b", "c", "d"),
+    "careful": ("a", "once", "z"),
+    "family": ("a", "child0", "child1", "z"),
+    "told": ("a", "z"),
+}
+"""The steps of each workflow's run; those of its children have its number too."""
+UNREPEATABLE = frozenset({"once"})
+
+
+async def _chain(number: int) -> None:
+    for name in STEPS["chain"]:
+        await repeatable(number, name)
+
+
+async def _careful(number: int) -> None:
+    await repeatable(number, "a")
+    await unrepeatable(number, "once")
+    await repeatable(number, "z")
+
+
+async def _told(number: int) -> None:
+    await repeatable(number, "a")
+    await tenure.wait("go")
+    await repeatable(number, "z")
+
+
+@tenure.workflow
+async def hunted_child(number: int, name: str) -> None:
+    """Started by `family`."""
+    await repeatable(number, name)
+
+
+async def _family(number: int) -> None:
+    await repeatable(number, "a")
+    children = [await tenure.start(hunted_child, number, f"child{n}") for n in range(2)]
+    for child in children:
+        await child.result()
+    await repeatable(number, "z")
+
+
+BODIES = {"chain": _chain, "careful": _careful, "told": _told, "family": _family}
+ORDINARY = {name: tenure.workflow(name=f"hunted_{name}")(body) for name, body in BODIES.items()}
+"""With the leases that everybody gets."""
+SHORT = {name: tenure.workflow(name=f"short_{name}", lease="2s")(body) for name, body in BODIES.items()}
+"""With leases that a stopped worker outlives."""
+globals().update({flow.name: flow for flow in (*ORDINARY.values(), *SHORT.values())})
