@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-
 SAVE_BYTES_MIN = 600
 """A message this long carries rows to be written."""
 
