@@ -5,6 +5,7 @@ import re
 import subprocess
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,14 @@ def code_files() -> list[Path]:
     return [path for name in ("src", "tests", "tools", "bench", "examples") for path in modules(ROOT / name)]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def parsed(folder: Path) -> Iterator[tuple[str, ast.Module]]:
     for path in modules(folder):
-        yield relative(path), ast.parse(path.read_text())
+        yield relative(path), tree_of(path)
 
 
 def project_files() -> list[Path]:
@@ -224,7 +230,7 @@ def test_there_is_one_sqlite_in_a_process() -> None:
         f"{relative(path)}:{node.lineno}"
         for path in code_files()
         if relative(path) not in OTHER_SQLITE
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if (isinstance(node, ast.Import) and any(alias.name == "sqlite3" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3")
     ]
