@@ -9,7 +9,7 @@ CODE   := $(wildcard src tests tools bench examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format hunt bench clauses docs clean
+.PHONY: help setup demo test check format hunt bench failover postgres clauses docs clean
 
 help: ## Explain the targets (this text)
 	@echo "Tenure: a durable run orchestrator. Targets:"
@@ -43,6 +43,14 @@ hunt: $(STAMP) ## Hunt for lost and doubled work with real kills, cuts and crash
 
 bench: $(STAMP) ## Measure the figures against this machine's own floor
 	$(BIN)/python -m bench
+
+# Both install Debian packages into a folder beneath /var/tmp, once; that needs root and apt (tests/chaos/debian.py).
+failover: $(STAMP) ## Kill the primary of a Patroni cluster under load, and count what was lost (as root)
+	$(BIN)/python -m tests.chaos.failover
+
+VERSION ?= 15 17 18
+postgres: $(STAMP) ## Run the store's tests on PostgreSQL 15, 17 and 18, or on VERSION=15 (as root)
+	$(BIN)/python -m tests.chaos.postgres_versions $(VERSION)
 
 clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
 	$(BIN)/python tools/clauses.py

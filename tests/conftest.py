@@ -4,6 +4,7 @@
   `@pytest.mark.guard_seconds(n)` gives another. Set up what it needs with async context managers.
 - Every test is stopped after `timeout` of pyproject.toml, also a plain one that hangs in a system call (pytest-timeout).
 - Processes that tests start get the default signal dispositions, however the suite itself was started.
+- A task or future of the test that fails, and that nobody asks how it ended, fails the test.
 - `@pytest.mark.clause("GWI-12")` names a clause the test proves; an unknown id stops the run.
 - Every move, path and approval edge the kernel takes is noted; when the whole suite runs, also divided over several
   processes, it fails in the end for those nobody walked (`test_edges.py`).
@@ -16,6 +17,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -110,9 +112,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = pyfuncitem.get_closest_marker("guard_seconds")
     seconds = float(marker.args[0]) if marker else GUARD_SECONDS
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    unasked: list[str] = []
     with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(partial(_note_unasked, unasked))
         runner.run(_guarded(pyfuncitem.obj(**arguments), seconds))
+    if unasked:
+        pytest.fail("\n".join(unasked))
     return True
+
+
+def _note_unasked(unasked: list[str], loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A future or task has failed and nobody has asked it: see `tenure.futures`."""
+    if "never retrieved" in context["message"]:
+        unasked.append(f"{context['message']}: {context.get('exception')!r} of {context.get('future')!r}")
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _guarded(test: Coroutine[Any, Any, None], seconds: float) -> None:

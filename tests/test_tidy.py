@@ -224,6 +224,19 @@ def test_files_are_made_by_one_helper_that_keeps_them_private() -> None:
     assert set(OTHER_FILES) <= set(found.values()), "an exception that nothing needs any more"
 
 
+def test_only_one_place_fails_futures() -> None:
+    """`tenure.futures.fail`: whoever asked may be gone, and asyncio must not complain of that."""
+    homes = ("src/tenure/futures.py", "src/tenure/worker/threads.py")  # the latter's are of threads
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in parsed(SRC)
+        if name not in homes
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "set_exception"
+    ]
+    assert not found, "use tenure.futures.fail"
+
+
 def test_there_is_one_sqlite_in_a_process() -> None:
     """Two of them on one file undo each other's locks when they close it, and the file, or the process, breaks."""
     found = [

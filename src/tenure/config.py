@@ -1,6 +1,7 @@
 """Which database to use: what was given, else TENURE_DB, else `tenure.db` in the current folder.
 
-And where a user's own profiles are: the folder that TENURE_PROFILES names, else nowhere.
+Of PostgreSQL also: where wake-ups are listened for (TENURE_LISTEN_DB), and how long commands wait for a server that fails
+over or restarts (TENURE_DB_PATIENCE). And where a user's own profiles are: the folder that TENURE_PROFILES names, else nowhere.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from typing import Literal
 
 import msgspec
 
+from tenure.durations import seconds
 from tenure.errors import TenureError
+from tenure.limits import COMMAND_SECONDS_MAX
 
 DATABASE_VARIABLE = "TENURE_DB"
 DATABASE_DEFAULT = "tenure.db"
+LISTEN_VARIABLE = "TENURE_LISTEN_DB"
+PATIENCE_VARIABLE = "TENURE_DB_PATIENCE"
+PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 1.0, 3600.0
 PROFILES_VARIABLE = "TENURE_PROFILES"
 
 _POSTGRES = ("postgresql://", "postgres://")
@@ -65,6 +71,32 @@ def choose_database(given: str | None = None, environment: Mapping[str, str] | N
     """The database to use: the one given, else the environment's, else the default."""
     found = os.environ if environment is None else environment
     return Database.parse(given or found.get(DATABASE_VARIABLE) or DATABASE_DEFAULT)
+
+
+def choose_listen(given: str | None = None, environment: Mapping[str, str] | None = None) -> str | None:
+    """The DSN to listen for wake-ups at, where the database itself is behind a pooler; None: the database's own."""
+    found = os.environ if environment is None else environment
+    chosen = given or found.get(LISTEN_VARIABLE) or None
+    if chosen is not None and not chosen.startswith(_POSTGRES):
+        raise TenureError(
+            "STORE_NOT_A_DATABASE", f"--listen-db and {LISTEN_VARIABLE} take a postgresql:// DSN"
+        )
+    return chosen
+
+
+def choose_patience(environment: Mapping[str, str] | None = None) -> float:
+    """How many seconds a command waits for a database that is away, fails over or is locked."""
+    found = os.environ if environment is None else environment
+    text = found.get(PATIENCE_VARIABLE)
+    if not text:
+        return COMMAND_SECONDS_MAX
+    length = seconds(text)
+    if not PATIENCE_SECONDS_MIN <= length <= PATIENCE_SECONDS_MAX:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"{PATIENCE_VARIABLE}={text}: it is {PATIENCE_SECONDS_MIN:g} s to {PATIENCE_SECONDS_MAX:g} s",
+        )
+    return length
 
 
 def choose_profiles(environment: Mapping[str, str] | None = None) -> str | None:

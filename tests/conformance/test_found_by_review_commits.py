@@ -114,3 +114,20 @@ async def test_a_heartbeat_under_way_is_answered_when_its_orchestrator_stops(pla
             await beat
         assert stopped.value.code == "STORE_UNAVAILABLE"
         store.door.set()
+
+
+async def test_a_run_that_was_made_anew_under_its_id_is_not_the_one_that_is_known(place: Place) -> None:
+    """Another process deletes a run and makes one with the same id, which comes to the same version."""
+    async with World(place, orchestrators=2) as here:
+        there = here.through(1)
+        run = await here.create(workflow="first", plan=["work"])
+        old = await here.run(run)
+        await there.cancel(run)
+        await there.tell(c.Seal, run)
+        await there.later(10).tell(c.DeleteRun, run)
+        await there.create(run_id=run, workflow="second", plan=["work"])
+        new = await there.run(run)
+        assert (new.version, new.head == old.head) == (old.version, False)
+        await here.cancel(run)
+        now = await here.run(run)
+        assert (now.workflow, now.status) == ("second", "canceled")

@@ -67,7 +67,7 @@ async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:
         for table, row in families.ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
         changing = Run.__struct_fields__[Run.__struct_fields__.index("status") :]
-        assert await columns("run_change_in") == ["id", "expected", "valid_until", *changing]
+        assert await columns("run_change_in") == ["id", "expected", "expected_head", "valid_until", *changing]
         assert all(f"{column} = n.{column}" in SQL["save_run"] for column in changing)
 
 

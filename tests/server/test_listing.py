@@ -6,6 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tenure.client import Client
+from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.orchestrator import listing
 from tenure.server.paging import cursor_of
@@ -89,6 +91,30 @@ async def test_a_cursor_is_of_one_tenant_one_list_and_its_filters(url: str) -> N
             await viewer.get("/runs", params={"cursor": ""}),
         ):
             assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
+
+
+async def test_python_and_http_go_on_by_the_same_cursors(url: str) -> None:
+    """An engine, a client and the route: each goes on where another has stopped, and nothing is lost or repeated."""
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        made = [await engine.create("w", [{"name": "a"}], labels={"n": "1"}) for _ in range(7)]
+        first = await engine.list_runs(labels={"n": "1"}, limit=2)
+        params = {"label": "n=1", "limit": "2", "cursor": first.next_cursor or ""}
+        second = (await viewer.get("/runs", params=params)).json()
+        async with Client(s.address, await s.key("viewer")) as client:
+            third = await client.list_runs(labels={"n": "1"}, limit=2, cursor=second["next_cursor"])
+            with pytest.raises(TenureError, match="CURSOR_INVALID"):
+                await client.list_runs(cursor=third.next_cursor)
+        last = await engine.list_runs(labels={"n": "1"}, limit=2, cursor=third.next_cursor)
+        assert last.next_cursor is None
+        found = [
+            *(line.id for line in first), *(run["id"] for run in second["items"]), *(line.id for line in [*third, *last]),
+        ]  # fmt: skip
+        assert sorted(found) == sorted(made)
+        for cursor in (third.next_cursor, "", "%%%", "AAAA"):
+            with pytest.raises(TenureError, match="CURSOR_INVALID"):
+                await engine.list_runs(cursor=cursor)
+        assert (await engine.list_runs(limit=7)).next_cursor is None
 
 
 async def test_a_list_refuses_what_it_does_not_understand(url: str) -> None:

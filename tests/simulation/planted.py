@@ -170,8 +170,8 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 running.Running._as_expected,
-                "ids = {run_id for run_id, version in expect if seen.get(run_id) == version}",
-                "return {run_id for run_id, _ in expect}",
+                "ids = {run_id for run_id, version, _ in expect if seen.get(run_id) == version}",
+                "return {run_id for run_id, _, _ in expect}",
             ),
             Change(
                 running.Running._write,

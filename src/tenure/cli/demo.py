@@ -34,6 +34,7 @@ from tenure.embedded.demo_play import DIRECTOR, FIRST, STEPS, Answer, Now, Play,
 from tenure.embedded.demo_story import Line
 from tenure.embedded.running import in_loop
 from tenure.errors import TenureError
+from tenure.futures import fail
 from tenure.private_files import make_folder
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ async def _line() -> str:
             if text:
                 got.set_result(text)
             else:
-                got.set_exception(EOFError("the terminal was closed"))
+                fail(got, EOFError("the terminal was closed"))
 
     sys.stdout.flush()
     loop.add_reader(descriptor, ready)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+    from tenure.embedded import ApprovalView, EventView, RunPage, RunView, StepView, Why
     from tenure.embedded.confirmations import Confirmable, Confirmed
     from tenure.embedded.evidence import EvidenceView
     from tenure.embedded.looking import Delivered, LogView, WorkflowView
@@ -49,8 +49,9 @@ class Desk(Protocol):
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
         limit: int = 50,
-    ) -> list[RunLine]:
-        """The newest runs that fulfil all conditions."""
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it."""
         ...
 
     async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:

@@ -24,6 +24,26 @@ Db = Annotated[
         callback=not_empty,
     ),
 ]
+ListenDb = Annotated[
+    str | None,
+    typer.Option(
+        "--listen-db",
+        envvar="TENURE_LISTEN_DB",
+        metavar="DSN",
+        help="Where to listen for wake-ups, if the database is behind a pooler: PostgreSQL itself.",
+        show_default=False,
+        callback=not_empty,
+    ),
+]
+WaitForDatabase = Annotated[
+    str,
+    typer.Option(
+        "--wait-for-database",
+        envvar="TENURE_WAIT_FOR_DATABASE",
+        metavar="DURATION",
+        help="How long PostgreSQL may be away at the start; 0: not at all.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 ConnectorsFile = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tenure.cli import artifacts, steering
-from tenure.cli.console import out, print_json, shown
+from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.options import (
     AsJson,
     ConcurrencyKey,
@@ -158,11 +158,17 @@ def list_runs(
         bool, typer.Option("--parked", help="Only runs that no worker's code fits; `runs why` says more.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    cursor: Annotated[
+        str | None,
+        typer.Option(
+            "--cursor", metavar="TEXT", help="Go on behind a list; it says how.", show_default=False
+        ),
+    ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs; conditions add up."""
+    """List the newest runs; conditions add up. Where there are more, stderr says how to go on."""
     from tenure.kernel.machines import RUN
 
     if status is not None and status not in RUN.states:
@@ -173,13 +179,23 @@ def list_runs(
         db,
         tenant,
         lambda desk: desk.list_runs(
-            status=status, repo=repo, workflow=workflow, labels=labels, parked=parked, limit=limit
+            status=status,
+            repo=repo,
+            workflow=workflow,
+            labels=labels,
+            parked=parked,
+            limit=limit,
+            cursor=cursor,
         ),
     )
     if as_json:
         print_json(lines)
     else:
         show_list(lines)
+    if lines.next_cursor is not None:
+        err().print(
+            f"more: the same command with --cursor {lines.next_cursor}", soft_wrap=True, highlight=False
+        )
 
 
 DOCUMENTED = "git-with-intent"

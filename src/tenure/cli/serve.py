@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from tenure.cli.options import ConnectorsFile, Db, SigningKey, WithEvidence
+from tenure.cli.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
 from tenure.cli.session import seconds
+from tenure.cli.session import wait_for_database as database_wait
 from tenure.errors import TenureError
 
 _EPILOG = """
@@ -171,6 +172,8 @@ def serve(
     migrate: Annotated[
         bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
     ] = True,
+    wait_for_database: WaitForDatabase = "60s",
+    listen_db: ListenDb = None,
     db: Db = None,
 ) -> None:
     """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
@@ -220,9 +223,11 @@ def serve(
     )
     configure(level=log_level, form=log_format)
     database = choose_database(db)
+    database_wait(database, wait_for_database)
     address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
     engine = Engine(
         address,
+        listen_url=listen_db,
         actor="server",
         migrate=migrate,
         connectors=known,

@@ -23,10 +23,11 @@ import msgspec
 import typer
 
 from tenure.canonical import decode_json
+from tenure.cli.console import err, shown
 from tenure.cli.options import not_empty
 from tenure.cli.servers import chosen_server, refuse_server
 from tenure.clock import HostClock
-from tenure.config import choose_database
+from tenure.config import Database, choose_database
 from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX
 
@@ -142,6 +143,18 @@ async def on_engine(
         found = await call(engine)
         await engine.settle()
         return found
+
+
+def wait_for_database(database: Database, patience: str) -> None:
+    """Wait until PostgreSQL can be reached, and say so; a file is not waited for."""
+    from tenure.store.connect import open_store, seldom
+
+    length = seconds(patience)
+    if database.kind == "postgres" and length > 0:
+        tell = seldom(
+            lambda why: err().print(shown(f"waiting for the database ({patience} at most): {why}", "yellow"))
+        )
+        asyncio.run(open_store(database).wait_until_there(length, tell))
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

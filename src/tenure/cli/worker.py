@@ -13,8 +13,18 @@ from typing import Annotated, Any
 import typer
 
 from tenure.cli.console import counted, err, print_json, shown
-from tenure.cli.options import AsJson, ConnectorsFile, Db, PolicyFile, SigningKey, WithEvidence
+from tenure.cli.options import (
+    AsJson,
+    ConnectorsFile,
+    Db,
+    ListenDb,
+    PolicyFile,
+    SigningKey,
+    WaitForDatabase,
+    WithEvidence,
+)
 from tenure.cli.session import seconds, wait_for
+from tenure.cli.session import wait_for_database as database_wait
 from tenure.errors import TenureError
 
 _EPILOG = """
@@ -83,6 +93,8 @@ def worker(
     policy: PolicyFile = None,
     evidence: WithEvidence = False,
     signing_key: SigningKey = None,
+    wait_for_database: WaitForDatabase = "60s",
+    listen_db: ListenDb = None,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,6 +127,7 @@ def worker(
         _end(_remotely(server, definitions, slots, commands, as_json, how))
         return
     database = choose_database(db)
+    database_wait(database, wait_for_database)
     sqlite = database.kind == "sqlite"
     address = f"sqlite:{database.address}" if sqlite else database.address
     lines = wait_for(_registered(address, definitions, sqlite))
@@ -128,6 +141,7 @@ def worker(
                 policy=policy,
                 evidence=evidence,
                 signing_key=signing_key,
+                listen_url=listen_db,
                 **how,
             )
         )

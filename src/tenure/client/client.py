@@ -22,7 +22,7 @@ from tenure.client.receipts import RemoteReceipts
 from tenure.client.schedules import RemoteSchedules
 from tenure.client.transport import PATIENCE_SECONDS, Transport
 from tenure.client.undoing import RemoteUndoing
-from tenure.embedded import ApprovalView, EventView, RunLine, RunView, StepView, Why
+from tenure.embedded import ApprovalView, EventView, RunLine, RunPage, RunView, StepView, Why
 from tenure.embedded.looking import Delivered, LogView, WorkflowView
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import name_problem
@@ -105,18 +105,23 @@ class Client(RemoteConfirmations, RemoteCosts, RemoteEvidence, RemoteReceipts, R
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
         limit: int = 50,
-    ) -> list[RunLine]:
-        """The newest runs that fulfil all conditions."""
-        return await self._to.pages(
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it."""
+        lines, next_cursor = await self._to.part(
             "/runs",
             RunLine,
             limit=limit,
+            cursor=cursor,
             status=status,
             repo=repo,
             workflow=workflow,
             label=[f"{name}={value}" for name, value in (labels or {}).items()],
             parked="true" if parked else None,
         )
+        listed = RunPage(lines)
+        listed.next_cursor = next_cursor
+        return listed
 
     async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """Its steps and checkpoints."""

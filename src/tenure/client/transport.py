@@ -126,8 +126,13 @@ class Transport:
 
     async def pages(self, path: str, item: type[T], *, limit: int | None = None, **params: Any) -> list[T]:
         """A list, page by page; at most `limit` of it."""
+        return (await self.part(path, item, limit=limit, **params))[0]
+
+    async def part(
+        self, path: str, item: type[T], *, limit: int | None = None, cursor: str | None = None, **params: Any
+    ) -> tuple[list[T], str | None]:
+        """A part of a list, page by page, and the cursor of what follows it."""
         found: list[T] = []
-        cursor: str | None = None
         while limit is None or len(found) < limit:
             size = 200 if limit is None else min(limit - len(found), 200)
             page = await self.get(path, dict[str, Any], **params, limit=size, cursor=cursor)
@@ -135,7 +140,7 @@ class Transport:
             cursor = page.get("next_cursor")
             if cursor is None:
                 break
-        return found
+        return found, cursor
 
     async def lines(self, path: str, headers: Mapping[str, str], **params: Any) -> AsyncIterator[str]:
         """The lines of an answer that does not end by itself."""

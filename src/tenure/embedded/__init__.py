@@ -22,7 +22,7 @@ from tenure.embedded.engine import Engine
 from tenure.embedded.plan import read_plan
 from tenure.embedded.schedules import Schedules, ScheduleView
 from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
-from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunView, StepView
+from tenure.orchestrator.views import ApprovalView, EventView, RunLine, RunPage, RunView, StepView
 from tenure.orchestrator.why import Why
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Engine",
     "EventView",
     "RunLine",
+    "RunPage",
     "RunView",
     "ScheduleView",
     "Schedules",

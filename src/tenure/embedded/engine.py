@@ -13,7 +13,7 @@ import copy
 import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -22,8 +22,9 @@ import msgspec
 from tenure import ids, own_profiles
 from tenure.artifacts import NOWHERE, Artifacts, is_reference, place_for
 from tenure.clock import us
-from tenure.config import choose_database
+from tenure.config import choose_database, choose_patience
 from tenure.declared.resolution import StepResolver
+from tenure.durations import seconds
 from tenure.embedded.by_hand import ByHand
 from tenure.embedded.confirmations import LocalConfirmations
 from tenure.embedded.costs import Costs
@@ -50,6 +51,7 @@ from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.model import CLOSED_RUN, Cap, Run
 from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.orchestrator.schedules import Scheduler
@@ -59,7 +61,7 @@ from tenure.orchestrator.views import (
     FOREVER_US,
     ApprovalView,
     EventView,
-    RunLine,
+    RunPage,
     RunView,
     StepView,
     Views,
@@ -67,11 +69,13 @@ from tenure.orchestrator.views import (
 )
 from tenure.orchestrator.why import Why, why
 from tenure.sdk import codec
-from tenure.store.connect import open_store
+from tenure.store.connect import open_store, seldom
 from tenure.worker import LocalStation, Worker
 
 if TYPE_CHECKING:
     from tenure.store.port import Store
+
+log = get_logger(__name__)
 
 RETENTION_PAGE = 200
 SETTLE_ROUNDS_MAX = 100
@@ -96,6 +100,8 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         signing_key: str | None = None,
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
+        listen_url: str | None = None,
+        wait_for_database: str | float | timedelta = 0,
     ) -> None:
         own_profiles.load()
         self.url = _address(url)
@@ -105,6 +111,10 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         self._migrate = migrate
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
+        self._listen_url = listen_url
+        """Where wake-ups are listened for, if `url` is behind a pooler; else TENURE_LISTEN_DB says so."""
+        self._wait_seconds = seconds(wait_for_database)
+        """How long PostgreSQL may be away when the engine starts."""
         self._only_reads = only_reads
         """No command is sent, nothing is swept: the database may be one that cannot be written."""
         self.seals = evidence or signing_key is not None
@@ -127,8 +137,11 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         self._station: LocalStation | None = None
 
     async def __aenter__(self) -> Self:
-        store = open_store(self.url, only_reads=self._only_reads)
+        store = open_store(self.url, only_reads=self._only_reads, listen_dsn=self._listen_url)
         async with AsyncExitStack() as stack:
+            if self._wait_seconds:
+                tell = seldom(lambda why: log.info("waiting_for_database", why=why))
+                await store.wait_until_there(self._wait_seconds, tell)
             if self._migrate and not self._only_reads:
                 await store.migrate()
             await store.open()
@@ -140,7 +153,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
                 await Keys(store).ready(signer)  # a key that nobody has endorsed seals nothing
             self.sealing = Sealing(store, self.artifacts, signer)
             if not self._only_reads:
-                orchestrator = Orchestrator(store)
+                orchestrator = Orchestrator(store, command_seconds=choose_patience())
                 orchestrator.resolver = StepResolver(store, self.artifacts)
                 self._orchestrator = await stack.enter_async_context(orchestrator)
                 self.sweeper = Sweeper(self._orchestrator, seconds=self._sweep_seconds)
@@ -171,6 +184,12 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         other.tenant, other.workspace = tenant, workspace
         other.actor = actor or self.actor
         return other
+
+    def tell_risks(self) -> None:
+        """Log what is set in the database so that it may lose commits; for processes that stay."""
+        undurable: str | None = getattr(self.store, "undurable", None)
+        if undurable:
+            log.warning("database_not_durable", settings=undurable)
 
     @property
     def store(self) -> Store:
@@ -270,10 +289,15 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         return await self.views.run(ids.run_int(run_id), profile)
 
     async def runs(
-        self, *, status: str | None = None, repo: str | None = None, limit: int = 50
-    ) -> list[RunLine]:
-        """The newest runs."""
-        return await self.list_runs(status=status, repo=repo, limit=limit)
+        self,
+        *,
+        status: str | None = None,
+        repo: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The newest runs; see `list_runs`."""
+        return await self.list_runs(status=status, repo=repo, limit=limit, cursor=cursor)
 
     async def steps(self, run_id: str, profile: str | None = None) -> list[StepView]:
         """The run's steps and checkpoints."""

@@ -26,7 +26,7 @@ from tenure.orchestrator.artifact_views import (
 )
 from tenure.orchestrator.documents import document
 from tenure.orchestrator.tries import TryView
-from tenure.orchestrator.views import RunLine, decoded, moment
+from tenure.orchestrator.views import RunPage, decoded, moment
 
 if TYPE_CHECKING:
     from tenure.embedded.engine import Engine
@@ -117,8 +117,9 @@ class Looking:
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
         limit: int = 50,
-    ) -> list[RunLine]:
-        """The newest runs that fulfil all conditions."""
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it."""
         engine = self._engine
         return await engine.views.list_runs(
             engine.tenant,
@@ -128,6 +129,7 @@ class Looking:
             labels=labels,
             parked=parked,
             limit=limit,
+            cursor=cursor,
         )
 
     async def tries(self, run_id: str) -> list[TryView]:

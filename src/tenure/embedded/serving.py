@@ -98,6 +98,7 @@ async def serve(
     policy: str | None = None,
     evidence: bool = False,
     signing_key: str | None = None,
+    listen_url: str | None = None,
 ) -> int:
     """Be a worker, with a sweeper and a scheduler beside it, until the process is told to end; see the laws above.
 
@@ -106,8 +107,14 @@ async def serve(
     known = _known(target, commands)
     with told_to_end() as told:
         async with Engine(
-            url, connectors=connectors, policy=policy, evidence=evidence, signing_key=signing_key
+            url,
+            connectors=connectors,
+            policy=policy,
+            evidence=evidence,
+            signing_key=signing_key,
+            listen_url=listen_url,
         ) as engine:
+            engine.tell_risks()
             only = None if queues is None else tuple(queues)
             worker = engine.worker(
                 *known,

@@ -268,6 +268,17 @@ CODES: dict[str, ErrorSpec] = {
         "The database cannot be written.",
         "Check that its folder exists, the permissions of both, and the disk.",
     ),
+    "STORE_PERMISSION_DENIED": spec(
+        503,
+        "The database's role lacks a right.",
+        "Connect as the role that ran `tenure migrate`, or grant the right that the message names.",
+    ),
+    "STORE_POOLER_REFUSED": spec(
+        503,
+        "The pooler before PostgreSQL does not keep prepared statements.",
+        "Use pgbouncer 1.21 or newer with `max_prepared_statements` above 0 (docs/operating.md), or connect to"
+        " PostgreSQL without it.",
+    ),
     "STORE_FULL": spec(503, "The disk is full.", "Free space; nothing was half-done.", retryable=True),
     "STORE_TOO_NEW": spec(500, "The database was made by a newer Tenure.", "Upgrade this installation."),
     "STORE_NOT_MIGRATED": spec(

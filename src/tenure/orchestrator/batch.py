@@ -3,8 +3,9 @@
 Laws:
 1. Commands on one run are decided in the order they came; runs do not look at each other.
 2. The quick way (`decide_cached`) uses snapshots kept from earlier commits and a time that is an estimate.
-   It is believed only where it accepts: the save checks version, lease and time, and everything that was
-   refused, already done or not saved is decided again under the lock.
+   It is believed only where it accepts: the save checks version, head, lease and time, and everything that was
+   refused, already done or not saved is decided again under the lock. (The head: a run may be deleted and made anew
+   under its id, and come to the same version.)
 3. A snapshot is taken out of the cache before it is used and put back only when its commit is known to
    have happened.
 4. An exception in a decision concerns its own command only.
@@ -125,6 +126,7 @@ class Work:
         "base",
         "decided",
         "deleted",
+        "head",
         "items",
         "light",
         "new",
@@ -139,6 +141,7 @@ class Work:
         self.snap = snap
         self.items = items
         self.base = snap.run.version if snap.run is not None else 0
+        self.head = snap.run.head if snap.run is not None else b""
         self.new = snap.run is None
         self.light = not self.new
         self.decided: list[tuple[Item, Decision, Run | None]] = []
@@ -253,6 +256,7 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
             save.expect.append((work.snap.run_id, work.base, None))
+            save.heads[work.snap.run_id] = work.head
             continue
         run = work.snap.run
         if not work.touched or run is None:
@@ -261,6 +265,7 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
             save.new_runs.append(run)
         else:
             save.expect.append((run.id, work.base, work.valid_until))
+            save.heads[run.id] = work.head
             save.runs.append(run)
             if work.light:
                 save.light.add(run.id)
@@ -401,7 +406,7 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
     snap = cached.get(run_id)
     if run is None:
         snap = Snapshot.of_new_run(run_id)
-    elif snap is None or snap.run is None or snap.run.version != run.version:
+    elif snap is None or snap.run is None or snap.run.head != run.head:
         snap = Snapshot(run_id, run)
     else:
         snap.run = run

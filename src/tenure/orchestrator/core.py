@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
+from tenure.futures import fail
 from tenure.ids import RunIds
 from tenure.kernel.commands import AddSteps, ClaimBy, Command, CreateRun, Heartbeat, Resolution
 from tenure.kernel.decide.checks import check_cap
@@ -477,7 +478,7 @@ class Orchestrator:
         if error is None:
             future.set_result(result)
         else:
-            future.set_exception(error)
+            fail(future, error)
 
     @property
     def waiting(self) -> int:
@@ -494,7 +495,14 @@ class Orchestrator:
         assert self._loop is not None
         task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned_ended)
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            # What the store refused now, the sweeper finds again; anything else is a defect.
+            tell = log.warning if isinstance(fault, TenureError) else log.error
+            tell("task_failed", error=repr(fault))
 
     # ----------------------------------------------------------------------------------------- claims
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tenure.errors import TenureError
+from tenure.futures import fail
 from tenure.kernel.commands import Heartbeat
 from tenure.kernel.decide.leases import Reply, extended
 from tenure.kernel.model import Attempt, Step
@@ -63,8 +64,7 @@ class Pulse:
     def close(self) -> None:
         """Nobody answers any more: say so to those who wait."""
         for future in tuple(self._open):
-            if not future.done():
-                future.set_exception(TenureError("STORE_UNAVAILABLE", "the orchestrator was stopped"))
+            fail(future, TenureError("STORE_UNAVAILABLE", "the orchestrator was stopped"))
 
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
         """Extend a lease; the future is the answer."""
@@ -107,8 +107,7 @@ class Pulse:
         try:
             reply = await self._orchestrator.send(message)
         except Exception as fault:
-            if not future.done():
-                future.set_exception(fault)
+            fail(future, fault)
         else:
             if not future.done():
                 future.set_result(reply)

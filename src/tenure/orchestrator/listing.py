@@ -18,6 +18,7 @@ import msgspec
 from tenure.errors import Detail, TenureError
 from tenure.kernel.machines import RUN
 from tenure.kernel.model import CLOSED_RUN, Run, RunSpec
+from tenure.orchestrator.cursors import cursor_of, place_of
 from tenure.store.listing import Glance
 from tenure.store.port import Store
 
@@ -55,6 +56,13 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that are done: how many were skipped, because their condition was false."""
 
 
+class RunPage(list[RunLine]):
+    """Runs of a list, newest first, and where the next of them are."""
+
+    next_cursor: str | None = None
+    """Give it as `cursor` with the same conditions; None: there are no more."""
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a list; a run fulfils all of them."""
 
@@ -73,6 +81,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the index that is read decides everything."""
         both = self.repo is not None and self.status is not None
         return not (both or self.workflow is not None or self.labels or self.parked)
+
+
+def runs_cursor(tenant: str, wanted: Wanted, place: Place | None) -> str | None:
+    """The cursor of a place in a list of runs."""
+    return None if place is None else cursor_of(tenant, "runs", msgspec.to_builtins(wanted), list(place))
+
+
+def runs_place(cursor: str | None, tenant: str, wanted: Wanted) -> Place:
+    """Where a page of runs begins; without a cursor at the newest."""
+    if cursor is None:
+        return NEWEST
+    found = place_of(cursor, tenant, "runs", msgspec.to_builtins(wanted))
+    if len(found) != 2 or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found):
+        raise TenureError("CURSOR_INVALID")
+    return found[0], found[1]
 
 
 def steps_known(run: Run | Glance) -> int:

@@ -32,12 +32,14 @@ from tenure.kernel.profile import Profile
 from tenure.orchestrator.event_views import EdgeView, EventView, event_view
 from tenure.orchestrator.listing import (
     FOREVER_US,
-    NEWEST,
     Place,
     RunLine,
+    RunPage,
     Wanted,
     check_status,
     page,
+    runs_cursor,
+    runs_place,
     specs_of,
     steps_known,
 )
@@ -64,6 +66,7 @@ __all__ = [
     "EdgeView",
     "EventView",
     "RunLine",
+    "RunPage",
     "RunView",
     "StepView",
     "TryView",
@@ -325,18 +328,21 @@ class Views:
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
         limit: int = 50,
-    ) -> list[RunLine]:
-        """The newest runs; with any of the conditions, those that fulfil them all."""
+        cursor: str | None = None,
+    ) -> RunPage:
+        """The newest runs, or those behind a cursor; with any of the conditions, those that fulfil them all."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
         check_status(status)
         wanted = Wanted(status=status, repo=repo, workflow=workflow, labels=labels or {}, parked=parked)
         found: list[Run] = []
-        place: Place | None = NEWEST
+        place: Place | None = runs_place(cursor, tenant, wanted)
         while place is not None and len(found) < limit:
             runs, place = await page(self._store, tenant, wanted, place, limit - len(found))
             found += runs
-        return await self.lines(found)
+        listed = RunPage(await self.lines(found))
+        listed.next_cursor = runs_cursor(tenant, wanted, place)
+        return listed
 
     async def lines(self, runs: list[Run], profile: str | None = None) -> list[RunLine]:
         """Runs as lines of a list; `shown` as in `run`."""

@@ -82,8 +82,6 @@ class Recording:
 
     def last(self) -> RecordCheckpoint | None:
         """At the end of the body: what was recorded last and has not gone out, to go with the end itself."""
-        for recorded in self._pending:
-            recorded.add_done_callback(_looked_at)  # what went wrong there, the end is told too
         unsent, self._unsent = self._unsent, None
         return unsent
 
@@ -189,8 +187,3 @@ class Recording:
         misfit = Misfit(why)
         self.end(misfit)
         raise misfit
-
-
-def _looked_at(recorded: asyncio.Future[Reply]) -> None:
-    if not recorded.cancelled():
-        recorded.exception()

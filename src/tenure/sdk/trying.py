@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tenure.futures import fail
 from tenure.orchestrator import spans
 from tenure.sdk import here
 from tenure.sdk.faults import Failure
@@ -204,7 +205,7 @@ def in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
         if fault is None:
             future.set_result(value)
         else:
-            future.set_exception(fault)
+            fail(future, fault)
 
     def run() -> None:
         value, fault = None, None

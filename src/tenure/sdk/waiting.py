@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from tenure.errors import TenureError
+from tenure.futures import take_outcome
 from tenure.kernel.decide.leases import Reply
 from tenure.sdk import here
 from tenure.sdk.faults import HandedOver, Interrupted, LeaseLost, Signal, Suspended
@@ -206,6 +207,7 @@ class Waiting(Recording):
             # Recorded before it in the same conversation, so committed before it or together with it.
             self.flush()
             opening = asyncio.ensure_future(self.line.open_wait(label, **what))
+            opening.add_done_callback(take_outcome)  # a barrier that fails may fail together with it
             try:
                 await super().barrier()
             except BaseException:

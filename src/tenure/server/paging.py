@@ -8,14 +8,14 @@ Laws:
 
 from __future__ import annotations
 
-import base64
-from hashlib import sha256
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 from litestar.params import QueryParameter
 
-from tenure.errors import TenureError
+from tenure.orchestrator.cursors import cursor_of, place_of
+
+__all__ = ["LIMIT_DEFAULT", "Cursor", "Limit", "Page", "cursor_of", "place_of"]
 
 T = TypeVar("T")
 
@@ -31,25 +31,3 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     items: list[T]
     next_cursor: str | None = None
-
-
-def _bound(tenant: str, listed: str, filters: Any) -> str:
-    return sha256(msgspec.json.encode([tenant, listed, filters], order="sorted")).hexdigest()[:16]
-
-
-def cursor_of(tenant: str, listed: str, filters: Any, place: list[Any]) -> str:
-    """Where the next page begins."""
-    body = msgspec.json.encode([_bound(tenant, listed, filters), *place])
-    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
-
-
-def place_of(cursor: str, tenant: str, listed: str, filters: Any) -> list[Any]:
-    """Where a page begins, by its cursor."""
-    try:
-        body = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        found = msgspec.json.decode(body, type=list[Any])
-    except (ValueError, msgspec.DecodeError, RecursionError):
-        found = []
-    if not found or found[0] != _bound(tenant, listed, filters):
-        raise TenureError("CURSOR_INVALID")
-    return found[1:]

@@ -135,6 +135,7 @@ async def serve(engine: Engine, settings: Settings) -> None:
     with told_to_end() as told:
         async with engine, serving(engine, settings) as (_service, address):
             log.info("server_started", address=address)
+            engine.tell_risks()
             await told.wait()
             log.info("server_stopping", grace_seconds=settings.grace_seconds)
     log.info("server_stopped")

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import TenureError
+from tenure.futures import fail
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
@@ -82,4 +83,4 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: TenureError | None)
     if error is None:
         answer.set_result(result)
     else:
-        answer.set_exception(error)
+        fail(answer, error)

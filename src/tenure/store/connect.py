@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from tenure.config import Database
+from tenure.config import Database, choose_listen, choose_patience
 from tenure.private_files import hide, hide_database
 from tenure.store.port import Store
 
@@ -15,27 +17,41 @@ from tenure.store.port import Store
 class MigratableStore(Store, Protocol):
     """A store that can bring its schema up to date."""
 
+    async def wait_until_there(self, seconds: float, tell: Callable[[str], None]) -> None:
+        """Wait until the database can be reached, for so long at most (STORE_UNAVAILABLE); `tell` hears why it waits."""
+        ...
+
     async def migrate(self) -> list[str]:
         """Apply the migrations that are missing; their names."""
         ...
 
 
-def open_store(database: Database | str, *, only_reads: bool = False) -> MigratableStore:
+def open_store(
+    database: Database | str, *, only_reads: bool = False, listen_dsn: str | None = None
+) -> MigratableStore:
     """The store at an address (see `tenure.config`), not yet opened.
 
-    `only_reads`: a file that cannot be written is good enough.
+    `only_reads`: a file that cannot be written, or a standby, is good enough.
     """
     if isinstance(database, str):
         database = Database.parse(database)
     if database.kind == "postgres":
         from tenure.store.postgres import PostgresStore
 
-        _hide_connection(database.address)
-        return PostgresStore(database.address)
+        listen = choose_listen(listen_dsn)
+        for dsn in (database.address, listen):
+            if dsn is not None:
+                _hide_connection(dsn)
+        return PostgresStore(
+            database.address,
+            listen_dsn=listen,
+            patience_seconds=choose_patience(),
+            only_reads=only_reads,
+        )
     hide_database(database.address)
     from tenure.store.sqlite import SqliteStore
 
-    return SqliteStore(database.address, only_reads=only_reads)
+    return SqliteStore(database.address, only_reads=only_reads, busy_seconds=choose_patience())
 
 
 def _hide_connection(dsn: str) -> None:
@@ -45,3 +61,21 @@ def _hide_connection(dsn: str) -> None:
     hide(*(each for value in named for each in value.split(",") if each.startswith("/")))
     hide(*(os.environ[name] for name in ("PGPASSFILE", "PGSSLKEY") if os.environ.get(name)))
     hide(Path.home() / ".pgpass")
+
+
+TELL_SECONDS = 10.0
+"""How often somebody who waits for a database hears that it still does."""
+
+
+def seldom(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Tell what is said at once the first time, and then only now and then."""
+    told_at = -TELL_SECONDS
+
+    def hear(text: str) -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if now - told_at >= TELL_SECONDS:
+            told_at = now
+            tell(text)
+
+    return hear

@@ -306,6 +306,9 @@ class Save(msgspec.Struct, gc=False):
     """
 
     expect: list[tuple[int, int, int | None]] = []
+    heads: dict[int, bytes] = {}
+    """The head that a run must have besides its version: a run that was deleted and made anew under its id may have come
+    to the same version."""
     runs: list[Run] = []
     new_runs: list[Run] = []
     new_specs: list[RunSpec] = []

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from tenure.futures import take_outcome
 from tenure.govern.connector import Call, Connector
 from tenure.govern.governor import Governor
 from tenure.kernel.actions import ActMessage, ActReply
@@ -186,7 +187,7 @@ class LabWorker(Worker):
         self.station.dead.add(self.name)
         for held in self._held.values():
             if held.work is not None:
-                held.work.add_done_callback(_looked_at)
+                held.work.add_done_callback(take_outcome)
         super().kill()
 
     def _begin(self, lease: Lease) -> None:
@@ -232,12 +233,6 @@ class LabWorker(Worker):
             return "resting" if held.lease.kind != "body" and held.lease.name in leave else "working"
         left = sum(name in leave for name in _steps_of(held))
         return held.body.rest(left)
-
-
-def _looked_at(work: asyncio.Task[Any]) -> None:
-    """Nobody wants its outcome."""
-    if not work.cancelled():
-        work.exception()
 
 
 def _steps_of(held: Held) -> list[str]:

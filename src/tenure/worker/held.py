@@ -19,6 +19,7 @@ import msgspec
 
 from tenure import clock, ids
 from tenure.errors import TenureError
+from tenure.futures import take_outcome
 from tenure.kernel import commands as c
 from tenure.kernel.beside import LogLine
 from tenure.kernel.costs import Cost, added_up
@@ -200,7 +201,7 @@ class Held:
                 doing.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait((doing,))
-            _looked_at(doing)
+            take_outcome(doing)
             raise
 
     # --------------------------------------------------------------------------------------- outside
@@ -270,7 +271,7 @@ class Held:
 
     def abandon(self, work: asyncio.Future[Any]) -> None:
         """Work that does not let itself be stopped; see law 2."""
-        work.add_done_callback(_looked_at)
+        work.add_done_callback(take_outcome)
         if not work.done():
             self._abandoned(work)
 
@@ -299,9 +300,3 @@ class Held:
     async def fetch(self, body: bytes | None) -> bytes | None:
         """A stored payload as it was."""
         return None if body is None else await self._station.fetch(self.lease, body)
-
-
-def _looked_at(work: asyncio.Future[Any]) -> None:
-    """Nobody wants its outcome; asyncio need not complain."""
-    if not work.cancelled():
-        work.exception()

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from tenure.errors import CODES, TenureError
+from tenure.futures import fail
 from tenure.kernel.decide.leases import Reply
 from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.worker import protocol as p
@@ -114,8 +115,7 @@ class Pipe:
 
 def _fail(batch: list[tuple[Spoken, asyncio.Future[Reply]]], fault: Exception) -> None:
     for _, future in batch:
-        if not future.done():
-            future.set_exception(fault)
+        fail(future, fault)
 
 
 def _settle(future: asyncio.Future[Reply], answer: p.Answer) -> None:
@@ -124,7 +124,7 @@ def _settle(future: asyncio.Future[Reply], answer: p.Answer) -> None:
     if answer.error is None:
         future.set_result(heard(answer))
     else:
-        future.set_exception(error_of(answer.error))
+        fail(future, error_of(answer.error))
 
 
 def error_of(fault: p.Fault) -> TenureError:

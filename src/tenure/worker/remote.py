@@ -26,6 +26,7 @@ from tenure import clock, ids
 from tenure.artifacts import Reference
 from tenure.clock import HostClock, us
 from tenure.errors import TenureError
+from tenure.futures import fail, take_outcome
 from tenure.kernel.beside import LogLine
 from tenure.kernel.commands import Heartbeat, LeaseMessage, RecordCheckpoint
 from tenure.kernel.decide.leases import Lease, Reply
@@ -117,6 +118,7 @@ class RemoteStation:
         except asyncio.CancelledError:
             end = msgspec.structs.replace(wanted, max=0, wait_s=0.0)
             ending = asyncio.ensure_future(self._claim(end, asked_at))
+            ending.add_done_callback(take_outcome)
             try:
                 return await asking or await ending
             finally:
@@ -183,7 +185,7 @@ class RemoteStation:
             spoken = self._spoken(message)
         except TenureError as refused:
             failed: asyncio.Future[Reply] = self._loop.create_future()
-            failed.set_exception(refused)
+            fail(failed, refused)
             return failed
         if spoken.alone and spoken.key in self._lines:
             self._flush(spoken.key)  # before a word that may be the last one: they are not late then

@@ -17,6 +17,7 @@ from tenure import clock
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
+from tenure.futures import take_outcome
 from tenure.govern.governor import Fence, Governor
 from tenure.govern.undo import undo_workflow
 from tenure.ids import run_text
@@ -205,7 +206,9 @@ class LocalStation:
         except TenureError as refused:
             if refused.code != "QUEUE_FULL":
                 raise
-            return asyncio.ensure_future(self.orchestrator.send(message))
+            sending = asyncio.ensure_future(self.orchestrator.send(message))
+            sending.add_done_callback(take_outcome)
+            return sending
 
     def let_go(self, lease: Lease) -> None:
         """There is nothing to let go of."""

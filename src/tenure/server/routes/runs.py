@@ -16,10 +16,10 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
 from tenure.kernel.model import Run
 from tenure.orchestrator import documents
-from tenure.orchestrator.listing import FOREVER_US, NEWEST, Wanted, check_status, page
+from tenure.orchestrator.listing import FOREVER_US, Wanted, check_status, page, runs_cursor, runs_place
 from tenure.orchestrator.status_json import StatusDocument
 from tenure.server.call import Call
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
 from tenure.server.problems import ErrorBody, failure_body
 from tenure.server.runs.results import WAIT_SECONDS_MAX, Failure, Output, Unfinished, outcome
 from tenure.server.runs.statuses import StatusView, look
@@ -69,13 +69,11 @@ async def list_runs(
         since_us=0 if created_after is None else _us(created_after),
         before_us=FOREVER_US if created_before is None else _us(created_before),
     )
-    tenant, filters = request.who.tenant, msgspec.to_builtins(wanted)
-    place = NEWEST if cursor is None else _place(place_of(cursor, tenant, "runs", filters))
-    engine = request.engine
-    runs, more = await page(engine.store, tenant, wanted, place, limit)
+    tenant, engine = request.who.tenant, request.engine
+    runs, more = await page(engine.store, tenant, wanted, runs_place(cursor, tenant, wanted), limit)
     return Page(
         items=await _shown(request, runs, profile),
-        next_cursor=None if more is None else cursor_of(tenant, "runs", filters, list(more)),
+        next_cursor=runs_cursor(tenant, wanted, more),
     )
 
 
@@ -105,12 +103,6 @@ def _us(moment: datetime) -> int:
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     whole = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
-
-
-def _place(found: list[Any]) -> tuple[int, int]:
-    if len(found) != 2 or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found):
-        raise TenureError("CURSOR_INVALID")
-    return found[0], found[1]
 
 
 @get("/runs/{run_id:str}", summary="A run")

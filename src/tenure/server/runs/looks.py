@@ -14,6 +14,7 @@ import asyncio
 
 from tenure import ids
 from tenure.errors import TenureError
+from tenure.futures import fail
 from tenure.store.listing import Glance
 from tenure.store.port import Store
 
@@ -56,8 +57,7 @@ class Looks:
             rows: list[Glance] = await self._store.read("glances", rows=wanted)
         except Exception as fault:  # whoever asked is told; each gets its own, for its own traceback
             for _, future in asked:
-                if not future.done():
-                    future.set_exception(_own(fault))
+                fail(future, _own(fault))
             return
         found = {row.id: row for row in rows}
         for run_id, future in asked:

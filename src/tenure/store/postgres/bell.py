@@ -6,6 +6,7 @@ Laws:
    Many hints within a few milliseconds are one.
 3. The connection is looked after by one task: when nothing was heard for a while it is asked to answer, and
    one that does not is replaced. After a gap everybody is woken once, because a hint may have been missed.
+4. It needs a session of its own. Through a pooler it only tells others, and hears nothing: the poll does the rest.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Bell:
         self._task: asyncio.Task[None] | None = None
         self.pid: int | None = None
         """The server process that serves the listening connection, while there is one."""
+        self.listens: bool | None = None
+        """Whether it hears others; None while that is not known."""
 
     def start(self) -> None:
         """Begin to listen."""
@@ -82,13 +85,16 @@ class Bell:
 
     async def _listen(self) -> None:
         """Listen until the connection fails."""
-        connection = await self._target.reach(
+        session = await self._target.reach(
             COMMON_SETTINGS, time.monotonic(), command_seconds=self._ping_seconds
         )
+        connection = session.connection
         try:
             connection.add_termination_listener(lambda _: self._stirred.set())
-            await connection.add_listener(self._channel, self._heard)
-            self.pid = connection.get_server_pid()
+            if not session.pooled:
+                await connection.add_listener(self._channel, self._heard)
+                self.pid = connection.get_server_pid()
+            self.listens = not session.pooled
             self._rung.set()
             while True:
                 await self._ring_others(connection)

@@ -18,16 +18,23 @@ class Lost(Exception):
     """The connection went away before the commit was sent: nothing was written."""
 
 
+class WriteRefused(Lost):
+    """The server cannot be written: a standby since a failover, and then another server can be. Nothing was written."""
+
+
+class StandbyFound(ConnectionError):
+    """The server that answers is not the one that is wanted; after a failover another one is."""
+
+
 _CONNECTION = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)
 """OSError: reset by peer, no such socket. TimeoutError: half-open, nobody answers."""
 _SHUTDOWN = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 """The server ends the session: terminated, crashed, starting up, idle too long (also within a transaction)."""
 _CODES = {
-    "25006": "STORE_READ_ONLY",  # a standby, or default_transaction_read_only
-    "42501": "STORE_READ_ONLY",  # insufficient privilege
+    "42501": "STORE_PERMISSION_DENIED",
     "53100": "STORE_FULL",
     "53200": "STORE_UNAVAILABLE",  # out of memory
-    "53300": "STORE_UNAVAILABLE",  # too many connections
+    "53300": "STORE_UNAVAILABLE",  # too many connections: asked for again where a connection is made
     "55P03": "STORE_BUSY",  # lock_timeout
     "57014": "STORE_BUSY",  # statement_timeout, or canceled by an administrator
     "3D000": "STORE_UNAVAILABLE",  # no such database
@@ -35,6 +42,17 @@ _CODES = {
     "42P01": "STORE_NOT_MIGRATED",  # no such table
     "42704": "STORE_NOT_MIGRATED",  # no such type
 }
+
+
+_HEALING = frozenset({"53300", *_SHUTDOWN})
+
+
+def heals(fault: BaseException) -> bool:
+    """Whether a server answered that is not ready to serve us: a standby, one that starts or ends, one that is full, or
+    a pooler without its server (class 08)."""
+    if isinstance(fault, asyncpg.PostgresError):
+        return fault.sqlstate in _HEALING or (fault.sqlstate or "").startswith("08")
+    return isinstance(fault, StandbyFound)
 
 
 def is_connection_fault(fault: BaseException) -> bool:
@@ -54,6 +72,8 @@ def translated(fault: Exception, *, in_commit: bool = False) -> Exception:
         return Lost(str(fault))  # a migration went by: the server refused, and a new connection will do
     if isinstance(fault, asyncpg.PostgresError) and fault.sqlstate not in _SHUTDOWN:
         state = fault.sqlstate or ""
+        if state == "25006":
+            return WriteRefused(str(fault))
         if state in _CODES:
             return TenureError(_CODES[state], f"PostgreSQL: {fault}")
         if state.startswith("40"):
@@ -68,5 +88,7 @@ def translated(fault: Exception, *, in_commit: bool = False) -> Exception:
 
 
 def unavailable(fault: BaseException) -> TenureError:
-    """The database cannot be reached."""
+    """The database cannot be reached, or nothing but standbys of it."""
+    if isinstance(fault, StandbyFound | WriteRefused | asyncpg.ReadOnlySQLTransactionError):
+        return TenureError("STORE_READ_ONLY", f"PostgreSQL: {fault}")
     return TenureError("STORE_UNAVAILABLE", f"PostgreSQL cannot be reached: {type(fault).__name__}: {fault}")

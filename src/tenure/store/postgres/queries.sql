@@ -499,7 +499,7 @@ select $2::bigint is null or abs({now} - $2::bigint) <= 1000000 as yes
 select r.id from unnest({rows}::expect_in[]) e
 cross join lateral (
     select t.id from run t
-    where t.id = e.id and t.version = e.version and (e.valid_until is null or e.valid_until > {now})
+    where t.id = e.id and t.version = e.version and t.head = coalesce(e.head, t.head) and (e.valid_until is null or e.valid_until > {now})
     offset 0 for update) r
 where (select yes from fine)
 
@@ -519,8 +519,8 @@ update run r set
     next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
     receipts = n.receipts, steps_skipped = n.steps_skipped
 from unnest({rows}::run_change_in[]) n
-where r.id = any (array[n.id]) and r.version = n.expected and (n.valid_until is null or n.valid_until > {now})
-    and (select yes from fine) and {gate}
+where r.id = any (array[n.id]) and r.version = n.expected and r.head = coalesce(n.expected_head, r.head)
+    and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine) and {gate}
 returning r.id
 
 -- name: save_new_spec

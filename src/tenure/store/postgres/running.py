@@ -148,7 +148,7 @@ def _types(row: type[msgspec.Struct]) -> dict[str, str]:
 
 _SENT: dict[str, type[Row]] = {**ROWS, RemoteLease.table: RemoteLease}
 _WIRE = {table: _types(row) for table, row in _SENT.items()}
-_EXPECTED = {"id": "bigint", "expected": "bigint", "valid_until": "bigint"}
+_EXPECTED = {"id": "bigint", "expected": "bigint", "expected_head": "bytea", "valid_until": "bigint"}
 _WIRE["run_change"] = _EXPECTED | dict(list(_WIRE["run"].items())[_FIRST_CHANGING:])
 _WIRE[FEED] = {"run_id": "bigint", "body": "bytea"}
 _WIRE["run_light"] = _EXPECTED | {name: _WIRE["run"][name] for name in LIGHT}
@@ -231,7 +231,10 @@ def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
 
     part, changes = _changes(save)
     if len(changes) < len(save.expect):
-        add("expected", sorted(save.expect))
+        add(
+            "expected",
+            [(one, version, save.heads.get(one), until) for one, version, until in sorted(save.expect)],
+        )
     if changes:
         add(part, changes)
     if save.new_specs:
@@ -267,7 +270,8 @@ def _changes(save: port.Save) -> tuple[str, list[tuple[Any, ...]]]:
     """The runs that change, with what is expected of them, in the order they are locked; and how they are written."""
     if not save.runs:
         return "run", []
-    expected = {run_id: (run_id, version, until) for run_id, version, until in save.expect}
+    heads = save.heads
+    expected = {one: (one, version, heads.get(one), until) for one, version, until in save.expect}
     for run_id in save.delete_runs:
         expected.pop(run_id, None)  # it goes; one statement cannot change and delete a row
     runs = sorted((run for run in save.runs if run.id in expected), key=_run_id)

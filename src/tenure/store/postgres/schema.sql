@@ -1019,6 +1019,7 @@ create type event_in as (
 create type expect_in as (
     id bigint,
     version integer,
+    head bytea,
     valid_until bigint
 );
 
@@ -1133,6 +1134,7 @@ create type remote_lease_in as (
 create type run_change_in as (
     id bigint,
     expected integer,
+    expected_head bytea,
     valid_until bigint,
     status text,
     version integer,
@@ -1233,6 +1235,7 @@ create type run_in as (
 create type run_light_in as (
     id bigint,
     expected integer,
+    expected_head bytea,
     valid_until bigint,
     version integer,
     head bytea,

@@ -28,7 +28,7 @@ from tenure.store.families import WRITES
 from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import migrate
 from tenure.store.postgres.bell import PING_SECONDS, Bell
-from tenure.store.postgres.faults import Lost, is_connection_fault, translated, unavailable
+from tenure.store.postgres.faults import Lost, WriteRefused, is_connection_fault, translated, unavailable
 from tenure.store.postgres.link import (
     COMMON_SETTINGS,
     LANE_SETTINGS,
@@ -68,34 +68,45 @@ class PostgresStore(Beside):
         patience_seconds: float = limits.COMMAND_SECONDS_MAX,
         silence_seconds: float = SILENCE_SECONDS,
         ping_seconds: float = PING_SECONDS,
+        listen_dsn: str | None = None,
+        only_reads: bool = False,
     ) -> None:
         self.lanes_max = lanes
-        self._target = Target(dsn, schema)
+        self._target = Target(dsn, schema, only_reads=only_reads)
+        self._only_reads = only_reads
         self._shift_us = 0
         self._heard: tuple[int, int] | None = None  # the server's clock, and ours when it said so
         self._patience_seconds = patience_seconds
         self.read_seconds = patience_seconds
         """How long a look may wait for the database to come back; a server that is asked has less patience."""
-        self._lane_settings = {**LANE_SETTINGS, "lock_timeout": f"{round(patience_seconds * 1000)}ms"}
+        self._lane_settings = {**LANE_SETTINGS, "lock_timeout": str(round(patience_seconds * 1000))}
         # Half-open: beyond its patience a server that does not answer is taken for dead.
         self._silence_seconds = patience_seconds + silence_seconds
         self._lanes: dict[int, Link] = {}
         self._readers = [Link(self._target, READER_SETTINGS, self._silence_seconds) for _ in range(readers)]
         self._free_readers: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
-        self._bell = Bell(self._target, ping_seconds)
+        listening = Target(listen_dsn, schema, only_reads=only_reads) if listen_dsn else self._target
+        self._bell = Bell(listening, ping_seconds)
         self._open = False
+        self.undurable: str | None = None
+        """Settings of the server by which a commit that was answered may be lost in a crash."""
 
     # ------------------------------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
+        """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW) and our rights to it
+        (STORE_PERMISSION_DENIED). A server that is not there is tried once; one that answers and is not ready yet, for
+        our patience."""
         reader = self._readers[0]
-        connection = await reader.ready(time.monotonic())
+        now = time.monotonic()
+        connection = await reader.ready(now, heal_deadline=now + self._patience_seconds)
         try:
+            await migrate.check_rights(connection, self._target.schema, only_reads=self._only_reads)
             if await migrate.missing(connection, self._target.schema):
                 raise TenureError(
                     "STORE_NOT_MIGRATED", f"the schema {self._target.schema} needs `tenure migrate`"
                 )
+            self.undurable = await connection.fetchval(migrate.UNDURABLE)
         except Exception as fault:
             await reader.close()
             raise _named(fault) from fault
@@ -103,6 +114,16 @@ class PostgresStore(Beside):
             self._free_readers.put_nowait(link)
         self._bell.start()
         self._open = True
+
+    async def wait_until_there(self, seconds: float, tell: Callable[[str], None]) -> None:
+        """Wait until the server can be reached, for so long at most (STORE_UNAVAILABLE); `tell` hears why it waits."""
+        session = await self._target.reach(
+            COMMON_SETTINGS,
+            time.monotonic() + seconds,
+            command_seconds=self._silence_seconds,
+            tell=tell,
+        )
+        await session.connection.close()
 
     async def close(self) -> None:
         """Let go of everything; under way transactions are finished first."""
@@ -116,31 +137,38 @@ class PostgresStore(Beside):
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, making it if there is none; the names of what was applied."""
-        connection = await self._target.reach(
-            COMMON_SETTINGS, time.monotonic(), command_seconds=MIGRATE_SECONDS_MAX
+        now = time.monotonic()
+        session = await self._target.reach(
+            COMMON_SETTINGS,
+            now,
+            command_seconds=MIGRATE_SECONDS_MAX,
+            heal_deadline=now + self._patience_seconds,
         )
         try:
-            return await migrate.bring_up(connection, self._target.schema)
+            return await migrate.bring_up(session.connection, self._target.schema)
         except Exception as fault:
             raise _named(fault) from fault
         finally:
-            await connection.close()
+            await session.connection.close()
 
     # ---------------------------------------------------------------------------------- transactions
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         """Run one transaction and commit it."""
         link = self._lane(lane)
-        run = self._run_single if single else self._run
         async with self._turn(link) as deadline:
             pause = PAUSE_SECONDS_MIN
+            refused = False
             while True:
                 await link.ready(deadline)
+                run = self._run_single if single and link.settled else self._run
                 try:
                     return await run(link, make())
                 except Lost as fault:
                     link.drop()
-                    if time.monotonic() + pause >= deadline:
+                    again, refused = refused, isinstance(fault, WriteRefused)
+                    # After one refusal the next connection is a primary's; refused there, it is not meant to be written.
+                    if (again and refused) or time.monotonic() + pause >= deadline:
                         raise unavailable(fault) from fault
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
@@ -152,6 +180,7 @@ class PostgresStore(Beside):
         link = await self._free_readers.get()
         try:
             async with self._turn(link, self.read_seconds) as deadline:
+                refused = False
                 while True:
                     await link.ready(deadline)
                     try:
@@ -162,7 +191,8 @@ class PostgresStore(Beside):
                             known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
                         if not isinstance(known, Lost):
                             raise known from fault
-                        if time.monotonic() + PAUSE_SECONDS_MIN >= deadline:
+                        again, refused = refused, isinstance(known, WriteRefused)
+                        if (again and refused) or time.monotonic() + PAUSE_SECONDS_MIN >= deadline:
                             raise unavailable(fault) from fault
                     link.drop()
                     await asyncio.sleep(PAUSE_SECONDS_MIN)
@@ -243,7 +273,7 @@ class PostgresStore(Beside):
                     result: T = stop.value
                     return result
                 if not begun and (isinstance(request, Save) or request.name in LOCKING):
-                    await self._command(link, "begin")
+                    await self._command(link, link.begin)
                     begun = True
                 answer = await self._answer(link, request)
         except BaseException as fault:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from tenure.futures import fail
+
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
@@ -74,4 +76,4 @@ class Courier:
             if error is None:
                 future.set_result(answer)
             else:
-                future.set_exception(error)
+                fail(future, error)

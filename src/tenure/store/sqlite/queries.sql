@@ -285,7 +285,7 @@ select ?1 is null or abs(?2 - ?1) <= 1000000
 
 -- name: save_expected
 -- Whether a run is still where it is expected to be.
-select id from run where id = ?1 and version = ?2
+select id from run where id = ?1 and version = ?2 and head = coalesce(?3, head)
 
 -- name: save_new_spec
 -- Of a new run; nothing where its id or its idempotency key exists (I31). Whether it did anything is told by

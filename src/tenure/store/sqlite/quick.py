@@ -35,12 +35,13 @@ _NEW_VALUE = re.compile(r"\bexcluded\.(\w+)")
 
 
 def quickly(table: str, statement: str) -> str:
-    """The short form of a table's write statement. A run's last argument is the version it must have."""
+    """The short form of a table's write statement. A run's last arguments are the version and the head it must have."""
     return _update(table, statement, INDEXED[table])
 
 
 def updating(table: str, statement: str) -> str:
-    """A table's write statement for a row that is there already. A run's last argument is the version it must have."""
+    """A table's write statement for a row that is there already. A run's last arguments are
+    the version and the head it must have."""
     return _update(table, statement, ())
 
 
@@ -54,16 +55,21 @@ def _update(table: str, statement: str, indexed: tuple[str, ...]) -> str:
     ]
     where = [f"{name} = {place[name]}" for name in row.key] + [f"{name} is {place[name]}" for name in indexed]
     if table == "run":
-        where.append(f"version = ?{len(place) + 1}")
+        where.append(_expected(len(place)))
     return f"update {table} set {', '.join(assigned)} where {' and '.join(where)}"
 
 
 def lightly(statement: str) -> str:
-    """`save_run` for the light columns alone. Its arguments: the id, those columns, the version it must have."""
+    """`save_run` for the light columns alone. Its arguments: the id, those columns, the version and the head it must have."""
     place = {name: f"?{n}" for n, name in enumerate(("id", *LIGHT), start=1)}
     changed = [name for name, _ in _assignments("run", statement) if name in place]
     assigned = ", ".join(f"{name} = {place[name]}" for name in changed)
-    return f"update {Run.table} set {assigned} where id = ?1 and version = ?{len(place) + 1}"
+    return f"update {Run.table} set {assigned} where id = ?1 and {_expected(len(place))}"
+
+
+def _expected(last: int) -> str:
+    """What a run must be to be written, behind so many arguments."""
+    return f"version = ?{last + 1} and head = coalesce(?{last + 2}, head)"
 
 
 def _assignments(table: str, statement: str) -> list[tuple[str, str]]:

@@ -196,8 +196,9 @@ class Running:
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
         """Update the runs that are as expected; the ids of all that are, changed or not."""
+        heads = save.heads
         expect = {
-            run_id: version
+            run_id: (version, heads.get(run_id))
             for run_id, version, valid_until in save.expect
             if valid_until is None or now < valid_until
         }
@@ -207,27 +208,27 @@ class Running:
         quick, whole = _QUICK["run"], _UPDATE["run"]
         execute, changes = self._cursor.execute, self._cursor.connection.changes
         for run in save.runs:
-            if (version := expect.get(run.id)) is not None:
+            if (expected := expect.get(run.id)) is not None:
                 if run.id in save.light:
-                    execute(_LIGHT_RUN, (*_light(run), version))
+                    execute(_LIGHT_RUN, (*_light(run), *expected))
                 else:  # one that has ended has most likely just done so: it is in other places of the indexes now
-                    execute(quick if run.finished_at is None else whole, (*_tuple(run), version))
+                    execute(quick if run.finished_at is None else whole, (*_tuple(run), *expected))
                 if changes():
                     ids.add(run.id)
                     seen[run.id] = run.version
                 else:
                     slow.append(run)
         if len(ids) < len(expect):
-            ids |= self._as_expected([(id_, version) for id_, version in expect.items() if id_ not in ids])
+            ids |= self._as_expected([(id_, *expected) for id_, expected in expect.items() if id_ not in ids])
         if slow:
             slow = [run for run in slow if run.id in ids]
             self._update_runs(slow)
             seen.update([(run.id, run.version) for run in slow])
         return ids
 
-    def _as_expected(self, expect: list[tuple[int, int]]) -> set[int]:
+    def _as_expected(self, expect: list[tuple[int, int, bytes | None]]) -> set[int]:
         seen = self._seen
-        ids = {run_id for run_id, version in expect if seen.get(run_id) == version}
+        ids = {run_id for run_id, version, _ in expect if seen.get(run_id) == version}
         unseen = [one for one in expect if one[0] not in seen]
         if unseen:
             ids.update([row[0] for row in self._cursor.executemany(_EXPECTED, unseen)])

@@ -146,6 +146,9 @@ class SqliteStore(Beside):
             _roll_back(connection)
             raise
 
+    async def wait_until_there(self, seconds: float, tell: Callable[[str], None]) -> None:
+        """A file is there or is not."""
+
     async def close(self) -> None:
         """Let go of everything; under way transactions are finished first."""
         async with self._turn:

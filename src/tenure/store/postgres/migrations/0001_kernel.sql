@@ -483,15 +483,15 @@ begin
         execute format('create type %I as (%s)', t.name || '_in', t.columns);
         if t.name = 'run' then
             -- What is expected of a run that changes, and the columns that can change: from its status on.
-            execute format('create type run_change_in as (id bigint, expected integer, valid_until bigint, %s)',
+            execute format('create type run_change_in as (id bigint, expected integer, expected_head bytea, valid_until bigint, %s)',
                            substring(t.columns from 'status text.*'));
         end if;
     end loop;
 end
 $$;
 
-create type expect_in as (id bigint, version integer, valid_until bigint);
+create type expect_in as (id bigint, version integer, head bytea, valid_until bigint);
 create type run_light_in as (
-    id bigint, expected integer, valid_until bigint, version integer, head bytea, event_at bigint, steps_done integer,
-    checkpoints integer, next_ref integer);
+    id bigint, expected integer, expected_head bytea, valid_until bigint, version integer, head bytea, event_at bigint,
+    steps_done integer, checkpoints integer, next_ref integer);
 create type outbox_key_in as (run_id bigint, seq integer, part integer);

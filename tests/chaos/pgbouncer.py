@@ -1,0 +1,158 @@
+"""The store behind pgbouncer in transaction mode: `python -m tests.chaos.pgbouncer`.
+
+Runs the conformance suite of the store through Debian trixie's pgbouncer, with pgbouncer's own settings (start-up
+parameters are refused) and then with the settings of the store on the role; and looks whether a pgbouncer older than
+1.21 (Debian bookworm's) is refused with a sentence. Prints one line; its exit code is 0 where all is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+
+from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres, _unprivileged_account
+from tenure.errors import TenureError
+from tenure.store.postgres import PostgresStore
+from tenure.store.postgres.link import LANE_SETTINGS
+from tests.chaos.debian import install
+
+SUITE = "tests/conformance"
+NOT_POOLED = (
+    "test_postgres.py",  # looks at the server's own sessions
+    "test_migrate_postgres.py",
+    "test_query_plans_postgres.py",
+)
+"""Files of the suite that speak to sessions of the server by themselves."""
+START_SECONDS_MAX = 30.0
+
+
+@contextmanager
+def pgbouncer(
+    program: Path, server: PrivatePostgres, settings: Mapping[str, str] | None = None
+) -> Iterator[int]:
+    """pgbouncer before a private PostgreSQL; its port on 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    folder = server.directory
+    given = {
+        "listen_addr": "127.0.0.1",
+        "listen_port": str(port),
+        "unix_socket_dir": "",
+        "auth_type": "any",
+        "pool_mode": "transaction",
+        "max_client_conn": "1000",
+        "default_pool_size": "40",
+        **(settings or {}),
+    }
+    lines = [
+        "[databases]",
+        f"* = host={folder} port=5432 user=postgres",
+        "[pgbouncer]",
+        *(f"{name} = {value}" for name, value in given.items()),
+    ]
+    config = folder / f"pgbouncer-{port}.ini"
+    config.write_text("\n".join(lines) + "\n")
+    config.chmod(0o644)
+    account = _unprivileged_account() if os.geteuid() == 0 else None
+    with (folder / f"pgbouncer-{port}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [str(program), str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+        )
+    try:
+        _wait_for_port(port, process)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    give_up_at = time.monotonic() + START_SECONDS_MAX
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        if process.poll() is not None or time.monotonic() > give_up_at:
+            raise RuntimeError("pgbouncer did not start")
+        time.sleep(0.02)
+
+
+def dsn_of(port: int, database: str = "postgres") -> str:
+    """The address of a database behind a pgbouncer."""
+    return f"postgresql://postgres@127.0.0.1:{port}/{database}?sslmode=disable"
+
+
+def run_suite(port: int, more: list[str]) -> str:
+    """The conformance suite behind it: the last line that pytest prints."""
+    ignored = [f"--ignore={SUITE}/{name}" for name in NOT_POOLED]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        SUITE,
+        *ignored,
+        "-k",
+        "postgres",
+    ]
+    environment = {**os.environ, "TENURE_TEST_DSN": dsn_of(port)}
+    done = subprocess.run([*command, *more], env=environment, check=False, capture_output=True, text=True)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
+    if done.returncode != 0:
+        print(done.stdout[-6000:], file=sys.stderr)
+        raise RuntimeError(f"the suite failed behind pgbouncer: {last}")
+    return re.sub(r", \d+ deselected| in .*|=", "", last).strip()
+
+
+async def set_role(server: PrivatePostgres) -> None:
+    """Put the settings of the store on the role, as docs/operating.md says."""
+    connection = await asyncpg.connect(server.dsn())
+    for name, value in {**LANE_SETTINGS, "lock_timeout": "30000"}.items():
+        await connection.execute(f"alter role postgres set {name} = '{value}'")
+    await connection.close()
+
+
+def main(arguments: list[str]) -> int:
+    """See above; arguments go to pytest."""
+    new = install("trixie", ["pgbouncer"]) / "usr/sbin/pgbouncer"
+    old = install("bookworm", ["pgbouncer"]) / "usr/sbin/pgbouncer"
+    with PrivatePostgres(QUICK_SETTINGS) as server:
+        with pgbouncer(new, server) as port:
+            plain = run_suite(port, arguments)
+        with pgbouncer(old, server, {"ignore_startup_parameters": "default_transaction_isolation"}) as port:
+            refusal = ""
+            try:
+                asyncio.run(PostgresStore(dsn_of(port)).migrate())
+            except TenureError as refused:
+                refusal = refused.code
+        if refusal != "STORE_POOLER_REFUSED":
+            print(f"pgbouncer: an older one is not refused: {refusal!r}")
+            return 1
+        asyncio.run(set_role(server))
+        with pgbouncer(new, server) as port:
+            on_role = run_suite(port, arguments)
+    print(f"pgbouncer: plain {plain}; settings on the role {on_role}; pgbouncer 1.18 refused ({refusal})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

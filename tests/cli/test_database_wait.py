@@ -1,0 +1,67 @@
+"""Workers and servers that start while PostgreSQL is away: they say so, wait, and begin; or give up when the time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
+from tenure.store.postgres import PostgresStore
+
+APP = """
+import tenure
+
+@tenure.workflow
+async def hello() -> str:
+    return "hello"
+"""
+MAIN = "from tenure.cli.main import main; main()"
+COMMANDS = {"worker": ("worker", "app", "--json"), "serve": ("serve", "--port", "0")}
+BEGUN = {"worker": b"hello", "serve": b"server_started"}
+
+
+@asynccontextmanager
+async def started(folder: Path, dsn: str, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MAIN, *command, "--db", dsn, cwd=folder, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line_with(stream: asyncio.StreamReader | None, text: bytes) -> bytes:
+    """The next line with this text."""
+    assert stream is not None
+    while line := await stream.readline():
+        if text in line:
+            return line
+    raise AssertionError(f"no line with {text!r}")
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.guard_seconds(90)
+async def test_whoever_starts_before_postgresql_waits_for_it(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with PrivatePostgres(QUICK_SETTINGS) as server:
+        await PostgresStore(server.dsn()).migrate()
+        server.stop()
+        async with started(tmp_path, server.dsn(), *COMMANDS[kind], "--wait-for-database", "0") as process:
+            _, told = await process.communicate()
+            assert process.returncode != 0
+            assert b"STORE_UNAVAILABLE" in told
+            assert b"waiting" not in told
+        async with started(tmp_path, server.dsn(), *COMMANDS[kind]) as process:
+            assert b"60s at most" in await line_with(process.stderr, b"waiting for the database")
+            await asyncio.to_thread(server.start)
+            await line_with(process.stdout, BEGUN[kind])
