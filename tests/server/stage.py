@@ -118,7 +118,8 @@ def problem(answer: httpx.Response) -> str:
     """The code of a refusal; it has the one shape there is."""
     body = answer.json()
     assert set(body) == {"error"}, body
-    assert set(body["error"]) == {"code", "message", "details", "docs", "request_id", "retryable"}, body
+    assert set(body["error"]) == {"type", "code", "message", "details", "request_id", "retryable"}, body
     assert answer.headers["x-request-id"] == body["error"]["request_id"]
     code: str = body["error"]["code"]
+    assert body["error"]["type"] == f"/errors/{code}"
     return code

@@ -166,7 +166,7 @@ async def test_what_is_no_http_is_answered_in_the_one_shape(url: str) -> None:
         for request in NO_HTTP:
             status, body = await raw(s, request)
             assert (status, body["error"]["code"]) == (400, "REQUEST_MALFORMED"), request[:100]
-            assert set(body["error"]) == {"code", "message", "details", "docs", "request_id", "retryable"}
+            assert set(body["error"]) == {"type", "code", "message", "details", "request_id", "retryable"}
         assert (await (await s.caller()).get("/healthz")).status_code == 200
 
 

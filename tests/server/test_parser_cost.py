@@ -25,9 +25,9 @@ from tenure.server.identity import gate
 from tenure.server.identity.checks import is_id
 from tenure.server.observe.tracing import Tracing
 from tenure.server.paging import place_of
-from tenure.server.routes import stream
 from tenure.server.runs import idempotency
 from tenure.server.settings import Settings
+from tenure.store.feed_places import FeedPlaces
 from tenure.worker.values import lease_ints
 from tests.server.costs import grows_too_fast
 
@@ -79,7 +79,7 @@ HEADERS: dict[str, Callable[[str], Any]] = {
     "Host": lambda text: gate._asked_here({"host": text}),
     "Origin": lambda text: gate.check_origin({"origin": text, "host": text}, Settings(behind_proxy=True)),
     "If-None-Match": lambda text: etags.seen(text, '"1"'),
-    "Last-Event-ID": stream._place,
+    "Last-Event-ID": lambda text: FeedPlaces(b"k" * 32).reveal("acme", text),
     "traceparent": _tracing(b"traceparent"),
     "tracestate": _tracing(b"tracestate"),
     "Idempotency-Key": idempotency.check_key,

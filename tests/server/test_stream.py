@@ -212,7 +212,10 @@ async def test_a_burst_is_no_reason_to_let_a_quick_reader_go(
         runs = [await acme(s).create("w", [{"name": "a"}]) for _ in range(100)]
         assert [(await ear.frame())["runId"] for _ in runs] == runs
         # 1 is where the feed was opened
-        async with listening(await s.as_("viewer"), after="2-0" if "sqlite" in url else ear.last_id) as late:
+        async with listening(
+            await s.as_("viewer"),
+            after=(await s.service.feeding.places()).hide("acme", 2, 0) if "sqlite" in url else ear.last_id,
+        ) as late:
             new = await acme(s).create("w", [{"name": "a"}])
             wanted = [*runs, new] if "sqlite" in url else [new]
             assert [(await late.frame())["runId"] for _ in wanted] == wanted
@@ -227,10 +230,37 @@ async def test_nobody_hears_of_another_tenant(url: str) -> None:
             assert (await ear.frame())["runId"] == run
 
 
+async def test_an_id_tells_nothing_of_what_others_do(url: str) -> None:
+    async with site(url) as s:
+        viewer, theirs = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
+        places = await s.service.feeding.places()
+        async with listening(viewer) as ear:
+            await acme(s).create("w", [{"name": "a"}])
+            await ear.frame()
+            first = ear.last_id
+            for _ in range(20):
+                await acme(s, "globex").create("w", [{"name": "a"}])
+            await acme(s).create("w", [{"name": "a"}])
+            await ear.frame()
+        assert first is not None
+        assert ear.last_id is not None
+        for text in (first, ear.last_id):
+            pos, part = places.reveal("acme", text) or (0, 0)
+            assert pos > 0
+            assert str(pos) not in text
+            assert places.hide("acme", pos, part, 1) != places.hide("acme", pos, part, 2), (
+                "equal places look different"
+            )
+            assert places.reveal("globex", text) != (pos, part)
+        answer = await theirs.get("/events/stream", headers={"Last-Event-ID": first})
+        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), "another tenant's is none"
+        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
+
+
 async def test_an_id_that_is_none_or_not_kept_any_more(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
-        for bad in ("x", "1", "1-", "-1-1", "1-1-1", "9" * 40 + "-1"):
+        for bad in ("x", "1", "1-1", "x" * 21, "x" * 23, "x" * 21 + "!"):
             answer = await viewer.get("/events/stream", headers={"Last-Event-ID": bad})
             assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED"), bad
         async with listening(viewer) as ear:
@@ -238,7 +268,9 @@ async def test_an_id_that_is_none_or_not_kept_any_more(url: str) -> None:
             await ear.frame()
             place = ear.last_id
             assert place is not None
-            ahead = str(int(place.partition("-")[0]) + 10**9) + "-1"
+            places = await s.service.feeding.places()
+            pos, _ = places.reveal("acme", place) or (0, 0)
+            ahead = places.hide("acme", pos + 10**9, 1)
             answer = await viewer.get("/events/stream", headers={"Last-Event-ID": ahead})
             assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET")
             s.engine.store.shift(us(FEED_SECONDS + 60))

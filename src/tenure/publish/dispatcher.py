@@ -214,7 +214,7 @@ class Publisher:
 
     @staticmethod
     def _notice(row: Subscription, feed: Feed, news: News) -> Notice:
-        body = body_of(news, feed.pos, feed.at)
+        body = body_of(news, feed.at)
         return Notice(
             row.tenant, row.id, feed.pos, news.part, news.told.run_id, news.type, body, feed.at, feed.at
         )

@@ -12,6 +12,7 @@ import base64
 import binascii
 import hmac
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -62,8 +63,8 @@ def source_of(tenant: str) -> str:
     return f"{SOURCE}/{tenant}"
 
 
-def body_of(news: News, pos: int, at_us: int) -> bytes:
-    """A piece of news as it is sent."""
+def body_of(news: News, at_us: int) -> bytes:
+    """A piece of news as it is sent. Its id says what it is within its run: a position in the feed would tell how much others do."""
     told = news.told
     more: dict[str, Any] = {}
     if news.type == STATUS:
@@ -77,7 +78,7 @@ def body_of(news: News, pos: int, at_us: int) -> bytes:
     elif news.type in (APPROVAL, REMINDER):
         more = {"approval_id": news.question}
     event = CloudEvent(
-        id=f"{pos}-{news.part}",
+        id=f"{news.run}-{told.seq}-{news.type}" + (f"-{news.no}" if news.no else ""),
         source=source_of(told.tenant),
         type=news.type,
         subject=news.run,
@@ -89,7 +90,7 @@ def body_of(news: News, pos: int, at_us: int) -> bytes:
 
 def message_id(notice: Notice) -> str:
     """The `webhook-id`: the same in every try, another one for every subscription."""
-    return f"{notice.subscription}_{notice.pos}-{notice.part}"
+    return f"{notice.subscription}_{sha256(notice.body).hexdigest()[:32]}"
 
 
 def key_of(secret: bytes) -> bytes:

@@ -27,6 +27,7 @@ MODULES = (
     "approvals",
     "costs",
     "creating",
+    "errors",
     "evidence",
     "freezes",
     "health",

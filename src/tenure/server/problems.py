@@ -1,7 +1,7 @@
 """Errors at the API: one shape, codes from the one registry.
 
 Laws:
-1. Every answer from 400 on is `{"error": {code, message, details, docs, request_id, retryable}}`; there is no other.
+1. Every answer from 400 on is `{"error": {type, code, message, details, request_id, retryable}}`; there is no other.
 2. A defect of ours says INTERNAL_ERROR and the request's id; what it was stands in the log under that id, nowhere else.
 """
 
@@ -44,10 +44,11 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong."""
 
+    type: str
+    """Where this server says what the code means and what to do: a URI reference, as in RFC 9457."""
     code: str
     message: str
     details: tuple[Detail, ...] = ()
-    docs: str
     request_id: str
     retryable: bool
 
@@ -58,12 +59,17 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: Problem
 
 
+def type_of(code: str) -> str:
+    """The `type` of an error: an address of this server that anybody may read (`routes.errors`)."""
+    return f"/errors/{code}"
+
+
 def problem_of(error: TenureError, request_id: str) -> Problem:
     return Problem(
+        type=type_of(error.code),
         code=error.code,
         message=error.message,
         details=error.details,
-        docs=error.docs,
         request_id=request_id,
         retryable=error.retryable,
     )

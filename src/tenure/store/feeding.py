@@ -13,11 +13,14 @@ Laws:
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 import msgspec
 
 from tenure.kernel.model import Run
 from tenure.kernel.service import Feed, Notice, Subscription
 from tenure.store.beside import settled
+from tenure.store.feed_places import KEY_BYTES, FeedPlaces
 from tenure.store.identity import Change, told
 from tenure.store.port import Answer, Query, Store, Transaction
 
@@ -37,7 +40,14 @@ class Place(msgspec.Struct, gc=False):
     at: int | None
 
 
+class FeedKey(msgspec.Struct, gc=False):
+    """What places in the feed are enciphered with."""
+
+    key: bytes
+
+
 READS: dict[str, Answer] = {
+    "feed_key": FeedKey,  # () -> at most one
     "feed_bounds": Bounds,  # () -> exactly one
     "feed_after": Feed,  # () ; after_pos, limit -> in order, as far as law 2 allows
     "feed_rows_after": Feed,  # () ; after_pos, limit -> in order, all that is there: for the doctor
@@ -54,6 +64,7 @@ READS: dict[str, Answer] = {
 WRITES: dict[str, Answer] = {
     "hold_saves": Feed,  # () -> none: from here to the commit nobody saves
     "open_feed": Feed,  # () ; at
+    "make_feed_key": FeedKey,  # () ; key
     "drop_foreign_feed": Feed,
     "empty_feed": Feed,
     "trim_feed": Feed,
@@ -79,6 +90,21 @@ class Feeding:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._places: FeedPlaces | None = None
+
+    async def places(self) -> FeedPlaces:
+        """How tenants see places in this database's feed; the key is made by whoever first needs it."""
+        if self._places is None:
+            if not (rows := await self._store.read("feed_key")):
+                made = token_bytes(KEY_BYTES)
+
+                def work() -> Transaction[None]:
+                    yield Query("make_feed_key", scalars=(made,))
+
+                await settled(self._store, work)
+                rows = await self._store.read("feed_key")
+            self._places = FeedPlaces(rows[0].key)
+        return self._places
 
     async def now_us(self) -> int:
         """The store's time."""

@@ -26,6 +26,8 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /metrics": HERE,
         "GET /openapi.json": HERE,
         "GET /docs": HERE,
+        "GET /errors": ANYONE,
+        "GET /errors/{code}": ANYONE,
     },
     "Sessions and oneself": {
         "POST /session": ANYONE,

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from random import getrandbits
 
 import msgspec
 import structlog
@@ -26,6 +27,7 @@ from tenure.kernel.feed import decoded
 from tenure.kernel.model import CONDITION_FALSE
 from tenure.kernel.news import PROPOSAL, REMINDER, STATUS, STEP, News, news_of
 from tenure.kernel.service import Feed
+from tenure.store.feed_places import FeedPlaces
 from tenure.store.feeding import Feeding
 
 log = structlog.get_logger(__name__)
@@ -97,7 +99,7 @@ Frame = StatusFrame | StepFrame | ProposalFrame | ApprovalFrame | ReminderFrame
 _encode = msgspec.json.Encoder().encode
 
 
-def frame_of(pos: int, news: News) -> bytes:
+def frame_of(id_: str, news: News) -> bytes:
     """A piece of news as it is sent."""
     body: Frame
     if news.type == STATUS:
@@ -111,7 +113,7 @@ def frame_of(pos: int, news: News) -> bytes:
         body = ReminderFrame(news.question)
     else:
         body = ApprovalFrame(news.question)
-    return b"id: %d-%d\ndata: %b\n\n" % (pos, news.part, _encode(body))
+    return b"id: %b\ndata: %b\n\n" % (id_.encode(), _encode(body))
 
 
 class Listener:
@@ -204,6 +206,7 @@ class Tail:
         self._ring_from: int | None = None
         """Everything behind this position, up to `_pos`, is in the ring; None: nobody has listened yet, or of late."""
         self._pos = 0
+        self._places: FeedPlaces | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
@@ -248,11 +251,15 @@ class Tail:
 
     # --------------------------------------------------------------------------------------------- listeners
 
-    async def place(self, wanted: Place | None) -> Place:
-        """Where a listener begins: now, or behind what it has heard. STREAM_RESET: that is not kept any more."""
+    async def place(self, tenant: str, after: str | None) -> Place:
+        """Where a tenant's listener begins: now, or behind what it has heard. STREAM_RESET: that is not kept any more."""
+        self._places = await self._feeding.places()
         bounds = await self._feeding.bounds()
-        if wanted is None:
+        if after is None:
             return bounds.head + 1, 0
+        wanted = self._places.reveal(tenant, after)
+        if wanted is None:
+            raise TenureError("REQUEST_MALFORMED", f"{after[:60]!r} is no id of an event of a stream")
         if wanted[0] <= bounds.trimmed or wanted[0] > bounds.head + 1:
             raise TenureError("STREAM_RESET")
         return wanted
@@ -290,18 +297,22 @@ class Tail:
             if not group:
                 del self._listeners[listener.tenant]
 
-    @staticmethod
-    def _frames(rows: Iterable[Feed], listener: Listener, after: Place) -> Iterable[bytes]:
+    def _id(self, tenant: str, pos: int, part: int) -> str:
+        """A place as the tenant sees it."""
+        assert self._places is not None, "whoever listens has a place"
+        return self._places.hide(tenant, pos, part, getrandbits(32))
+
+    def _frames(self, rows: Iterable[Feed], listener: Listener, after: Place) -> Iterable[bytes]:
         for row in rows:
             for news in news_of(decoded(row.body), {listener.tenant}):
                 if (row.pos, news.part) > after and listener.wants(news):
-                    yield frame_of(row.pos, news)
+                    yield frame_of(self._id(listener.tenant, row.pos, news.part), news)
 
     def beginning(self, listener: Listener) -> bytes:
         """What a stream begins with: nothing to hear, but an id, so that whoever is cut off before the first event
         comes back to this place."""
         pos, part = listener.place
-        return b": listening\nid: %d-%d\n\n" % (pos, part)
+        return b": listening\nid: %b\n\n" % self._id(listener.tenant, pos, part).encode()
 
     # ------------------------------------------------------------------------------------------ the reader
 
@@ -355,7 +366,9 @@ class Tail:
     def _hand_out(self, row: Feed) -> None:
         by_tenant: dict[str, list[tuple[News, bytes]]] = {}
         for news in news_of(decoded(row.body), self._listeners.keys()):
-            by_tenant.setdefault(news.told.tenant, []).append((news, frame_of(row.pos, news)))
+            tenant = news.told.tenant
+            frame = frame_of(self._id(tenant, row.pos, news.part), news)
+            by_tenant.setdefault(tenant, []).append((news, frame))
         for tenant, made in by_tenant.items():
             together = b"".join([frame for _, frame in made])
             for listener in list(self._listeners.get(tenant, ())):
@@ -377,7 +390,8 @@ class Tail:
             now = time.monotonic()
             for listener in self.everybody:
                 if now - listener.sent_at >= KEEP_ALIVE_SECONDS and not listener.frames:
-                    listener.put(b": keep-alive\nid: %d-0\n\n" % (max(self._pos, listener.place[0]) + 1))
+                    id_ = self._id(listener.tenant, max(self._pos, listener.place[0]) + 1, 0)
+                    listener.put(b": keep-alive\nid: %b\n\n" % id_.encode())
             if now - looked >= CREDENTIAL_SECONDS:
                 looked = now
                 await self._check_credentials()

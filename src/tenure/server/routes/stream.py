@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
@@ -16,9 +15,8 @@ from tenure.kernel.news import TYPES
 from tenure.server.call import Call
 from tenure.server.identity.roles import ALLOWED
 from tenure.server.live.streams import EventStream, Slot
-from tenure.server.live.tail import Listener, Place
+from tenure.server.live.tail import Listener
 
-_ID = re.compile(r"(\d{1,18})-(\d{1,9})")
 ROUTE = "GET /events/stream"
 RUNS_MAX = 200
 
@@ -67,19 +65,8 @@ async def stream(
         frozenset(type_ or ()),
         *_credential(request),
     )
-    listener.place = await tail.place(_place(last_event_id or after))
+    listener.place = await tail.place(request.who.tenant, last_event_id or after)
     return EventStream(tail, listener, Slot(request.service.load, request.who.key_id, request.who.tenant))
-
-
-def _place(given: str | None) -> Place | None:
-    if given is None:
-        return None
-    found = _ID.fullmatch(given)
-    if found is None:
-        raise TenureError(
-            "REQUEST_MALFORMED", f"{given[:60]!r} is no id of an event; one is `<number>-<number>`"
-        )
-    return int(found[1]), int(found[2])
 
 
 def _run(text: str) -> int:

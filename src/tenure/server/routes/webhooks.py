@@ -21,6 +21,7 @@ from tenure.server.call import Call
 from tenure.server.identity.gate import new_id
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.runs.idempotency import Answer, Held, idempotent
+from tenure.store.feed_places import PATTERN, FeedPlaces
 from tenure.store.identity import Change
 
 SUBSCRIPTIONS_MAX = 100
@@ -93,7 +94,7 @@ class DeadNotice(msgspec.Struct, frozen=True, kw_only=True):
 class Retry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which of the dead are tried again."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}-\d{1,9}$")] | None = None
+    id: Annotated[str, msgspec.Meta(pattern=f"^{PATTERN}$")] | None = None
     """One of them; null: all."""
 
 
@@ -118,9 +119,9 @@ def _view(row: Subscription) -> WebhookView:
     )
 
 
-def _dead(row: Notice) -> DeadNotice:
+def _dead(row: Notice, places: FeedPlaces) -> DeadNotice:
     return DeadNotice(
-        id=f"{row.pos}-{row.part}",
+        id=places.hide(row.tenant, row.pos, row.part),
         webhook_id=message_id(row),
         run_id=run_text(row.run_id),
         type=row.type,
@@ -265,18 +266,20 @@ async def list_dead(
 ) -> Page[DeadNotice]:
     """Newest first; kept for 30 days."""
     row, listed, before = await _webhook(request, webhook_id), f"dead/{webhook_id}", (POS_MAX, 0)
+    places = await request.service.feeding.places()
     if cursor is not None:
         try:
-            before = msgspec.convert(place_of(cursor, row.tenant, listed, None), tuple[int, int])
+            [text] = msgspec.convert(place_of(cursor, row.tenant, listed, None), tuple[str])
         except msgspec.ValidationError:
             raise TenureError("CURSOR_INVALID") from None
+        before = places.reveal(row.tenant, text) or (-1, -1)
         if not (0 <= before[0] <= POS_MAX and 0 <= before[1] <= INTEGER_MAX):
             raise TenureError("CURSOR_INVALID")
     rows = await request.service.feeding.dead(row.tenant, row.id, before, limit + 1)
     shown = rows[:limit]
-    more = None if len(rows) <= limit else [shown[-1].pos, shown[-1].part]
+    more = None if len(rows) <= limit else [places.hide(row.tenant, shown[-1].pos, shown[-1].part)]
     return Page(
-        items=[_dead(one) for one in shown],
+        items=[_dead(one, places) for one in shown],
         next_cursor=None if more is None else cursor_of(row.tenant, listed, None, more),
     )
 
@@ -289,7 +292,13 @@ async def retry_dead(
 
     async def operation(_held: Held | None) -> Answer:
         row = await _webhook(request, webhook_id)
-        count = await request.service.feeding.revive(row.tenant, row.id, None if data is None else data.id)
+        feeding = request.service.feeding
+        one = (
+            None if data is None or data.id is None else (await feeding.places()).reveal(row.tenant, data.id)
+        )
+        if one is not None and (one[0] > POS_MAX or one[1] > INTEGER_MAX):
+            one = (0, 0)  # none of this tenant's
+        count = await feeding.revive(row.tenant, row.id, None if one is None else f"{one[0]}-{one[1]}")
         request.service.publisher.refresh()
         return Answer.of(Retried(retried=count), 200)
 

@@ -10,6 +10,14 @@ from unnest({rows}::feed_in[]) n where (n.run_id in (select id from ok)) is true
 having count(*) > 0
 on conflict (pos) do update set at = excluded.at, body = excluded.body
 
+-- name: feed_key
+-- The key under which tenants see places in the feed.
+select key from feed_key
+
+-- name: make_feed_key
+-- The first one that is made is it. $1 the key.
+insert into feed_key (id, key) values (1, $1::bytea) on conflict do nothing returning key
+
 -- name: hold_saves
 -- Until the commit nobody saves. Every save changes or makes a run, and a statement takes its locks before its snapshot, so
 -- one that had to wait for this sees what is committed here: either it is over before, or it tells.

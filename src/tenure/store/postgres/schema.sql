@@ -281,6 +281,14 @@ create table feed (
     constraint feed_pkey PRIMARY KEY (pos)
 );
 
+create table feed_key (
+    id integer not null,
+    key bytea not null,
+    constraint feed_key_id_check CHECK (id = 1),
+    constraint feed_key_key_check CHECK (length(key) = 32),
+    constraint feed_key_pkey PRIMARY KEY (id)
+);
+
 create table governance (
     tenant text collate "C" not null,
     version integer not null,

@@ -5,6 +5,14 @@
 -- Nothing where the feed was never opened.
 insert into feed (at, body) select ?1, ?2 where exists (select 1 from feed)
 
+-- name: feed_key
+-- The key under which tenants see places in the feed.
+select key from feed_key
+
+-- name: make_feed_key
+-- The first one that is made is it. ?1 the key.
+insert into feed_key (id, key) values (1, ?1) on conflict do nothing returning key
+
 -- name: hold_saves
 -- Nothing to do: the transaction is alone. PostgreSQL: a lock on the table of runs.
 select 0, 0, x'' where false

@@ -297,6 +297,11 @@ CREATE TABLE feed (
     body blob not null
 ) strict;
 
+CREATE TABLE feed_key (
+    id integer primary key check (id = 1),
+    key blob not null check (length(key) = 32)
+) strict;
+
 CREATE TABLE governance (
     tenant text not null,
     version integer not null,

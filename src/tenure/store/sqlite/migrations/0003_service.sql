@@ -165,6 +165,11 @@ create index delivery_open on delivery (received_at) where status = 'received';
 
 -- --------------------------------------------------------------------------------------- what goes out
 
+create table feed_key (
+    id integer primary key check (id = 1),
+    key blob not null check (length(key) = 32)
+) strict;
+
 create table feed (
     pos integer primary key,
     at integer not null,

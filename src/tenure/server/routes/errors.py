@@ -1,0 +1,111 @@
+"""What the codes of errors mean: the `type` of every error leads here.
+
+Law: it needs no credential, and tells nothing but what the registry says.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.params import FromPath
+
+from tenure.errors import CODES, TenureError
+from tenure.server.call import Call
+from tenure.server.problems import type_of
+
+_HTML, _MARKDOWN, _JSON = "text/html", "text/markdown", "application/json"
+_KINDS = {
+    "text/html": _HTML,
+    "application/xhtml+xml": _HTML,
+    "text/markdown": _MARKDOWN,
+    "text/plain": _MARKDOWN,
+}
+_KEPT = {"cache-control": "public, max-age=3600"}
+
+
+class ErrorMeaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What is true of every error with a code."""
+
+    type: str
+    code: str
+    status: int
+    retryable: bool
+    """Whether the same request may succeed later without being changed."""
+    meaning: str
+    remedy: str
+
+
+class ErrorList(msgspec.Struct, frozen=True, kw_only=True):
+    """All codes there are."""
+
+    items: list[ErrorMeaning]
+
+
+def meaning_of(code: str) -> ErrorMeaning:
+    """What a code means; NOT_FOUND where there is no such code."""
+    spec = CODES.get(code)
+    if spec is None:
+        raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}; GET /errors lists all")
+    return ErrorMeaning(
+        type=type_of(code),
+        code=code,
+        status=spec.status,
+        retryable=spec.retryable,
+        meaning=spec.meaning,
+        remedy=spec.remedy,
+    )
+
+
+@get("/errors", summary="The codes of errors")
+async def list_errors() -> ErrorList:
+    """Every code that an answer may have."""
+    return ErrorList(items=[meaning_of(code) for code in sorted(CODES)])
+
+
+@get("/errors/{code:str}", summary="What the code of an error means")
+async def show_error(request: Call, code: FromPath[str]) -> Response[ErrorMeaning]:
+    """As JSON; as HTML or Markdown where `Accept` asks for that. The `type` of every error is this address."""
+    found = meaning_of(code)
+    kind = _asked_for(request.headers.get("accept", ""))
+    if kind == _JSON:
+        return Response(found, headers=_KEPT)
+    text = _page(found) if kind == _HTML else _markdown(found)
+    body: Any = text.encode()  # the document says what there is as JSON
+    return Response(body, media_type=f"{kind}; charset=utf-8", headers=_KEPT)
+
+
+def _asked_for(accept: str) -> str:
+    """The first of the kinds in `Accept` that there is; JSON unless said."""
+    for part in accept.split(","):
+        kind = part.partition(";")[0].strip().lower()
+        if kind == _JSON:
+            return _JSON
+        if kind in _KINDS:
+            return _KINDS[kind]
+    return _JSON
+
+
+def _again(found: ErrorMeaning) -> str:
+    return "may succeed later" if found.retryable else "fails again"
+
+
+def _markdown(found: ErrorMeaning) -> str:
+    return (
+        f"# {found.code}\n\n{found.meaning}\n\n**What to do.** {found.remedy}\n\n"
+        f"HTTP status {found.status}. The same request {_again(found)}.\n"
+    )
+
+
+def _page(found: ErrorMeaning) -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(found.code)}</title></head><body><h1>{escape(found.code)}</h1>"
+        f"<p>{escape(found.meaning)}</p><p><strong>What to do.</strong> {escape(found.remedy)}</p>"
+        f"<p>HTTP status {found.status}. The same request {_again(found)}.</p></body></html>\n"
+    )
+
+
+HANDLERS = [list_errors, show_error]
