@@ -7,6 +7,7 @@ import hmac
 import http.client
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,7 +157,10 @@ async def test_a_workflow_with_unknown_needs_does_not_hold_the_event_loop(url: s
             assert not await held(turns, s, "PUT", "/workflows/wide", good, headers)
 
 
-async def test_an_artifact_does_not_hold_the_event_loop(url: str) -> None:
+async def test_an_artifact_does_not_hold_the_event_loop(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
     body = b"x" * (ARTIFACT_BYTES_MAX - 1)
     async with site(url) as s:
         with watched_turns() as turns:
