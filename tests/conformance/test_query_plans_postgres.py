@@ -31,7 +31,7 @@ FILL = """
         case when i % 20 <> 1 then i end, null, case when i % 20 > 1 then i + 1 end, case when i % 20 > 1 then 1 end,
         case when i % 20 > 1 then 'done' end, false, null, null, null, null, null, null,
         case when i % 40 > 1 and i % 20 > 1 then 1 end, case when i % 20 < 2 then i end,
-        3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, null, null, 0
+        3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, null, null, 0, 0
         from generate_series(1, 4000) i;
     insert into run_spec select i, 't' || i % 5, 'api', case when i % 2 = 0 then 'key' || i end, '', 'api', null, 'u', 0,
         'queue', null, false, null, null, null, null, 0, null, 1, '', '', '', null, null, '', false, ''
@@ -40,7 +40,8 @@ FILL = """
         true, '', 3, null, 1, '', null, null, 1,
         case when r % 20 > 1 then 'succeeded' when x > 0 then 'pending' when r % 20 = 1 then 'ready' else 'running' end,
         0, 1, 1, r % 20 = 1 and x = 0, 5, null, null, '', false, 0, case when r % 20 > 1 then 5 end,
-        case when r % 20 > 1 then 'done' end, null, null, null, null, case when r % 20 = 0 and x = 0 then r end
+        case when r % 20 > 1 then 'done' end, null, null, null, null, case when r % 20 = 0 and x = 0 then r end, null,
+        null, ''
         from generate_series(1, 4000) r, generate_series(0, 2) x;
     insert into attempt select r, 0, 1, 't' || r % 5, 'wf' || r % 7, 'o', 1, null, null::bigint,
         case when r % 20 = 0 then 'running' else 'succeeded' end, case when r % 20 = 0 then 'active' else 'completed' end,
@@ -267,7 +268,8 @@ async def test_lanes_cost_the_same_in_a_long_queue(postgres_dsn: str) -> None:
         before = pages(await plan(lane, SQL["lanes"], arguments("lanes")))
         await owner.execute("""
             insert into step select r, 9, 's9', 'work', '', 'q1', 't3', 'w0', 'wf', r % 4, true, '', 3, null, 1, '', null,
-                null, 1, 'ready', 0, 0, 0, true, 5, null, null, '', false, 0, null, null, null, null, null, null, null
+                null, 1, 'ready', 0, 0, 0, true, 5, null, null, '', false, 0, null, null, null, null, null, null, null,
+                null, null, ''
                 from generate_series(5000, 45000) r
         """)
         after = pages(await plan(lane, SQL["lanes"], arguments("lanes")))
@@ -283,7 +285,8 @@ async def test_closing_a_run_does_not_look_at_its_closed_steps(postgres_dsn: str
     async with filled(postgres_dsn, analyze=analyze) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         await owner.execute("""
             insert into step select 100, x, 's' || x, 'work', '', 'q1', 't3', 'w0', 'wf', 0, true, '', 3, null, 1, '', null,
-                null, 1, 'succeeded', 0, 1, 1, false, 5, null, null, '', false, 0, 5, 'done', null, null, null, null, null
+                null, 1, 'succeeded', 0, 1, 1, false, 5, null, null, '', false, 0, 5, 'done', null, null, null, null, null,
+                null, null, ''
                 from generate_series(3, 6000) x
         """)
         if analyze:
