@@ -89,6 +89,7 @@ ARGUMENTS: dict[str, str] = {
     "load_step_checkpoints": "'{100,200}', '{0,0}'",
     "load_waits": "'{100,200}', '{1,1}'",
     "load_event_waits": "'{100,200}', '{e,e}'",
+    "load_unconfirmed": "'{t1,t2}'",
     "load_labeled_waits": "'{100,200}', '{0,0}', '{l,l}'",
     "load_approvals": "'{100,200}', '{1,1}'",
     "load_buffered": "'{100,200}', '{n,n}'",
