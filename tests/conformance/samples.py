@@ -170,7 +170,7 @@ def an_idempotency_record(name: str, **given: Any) -> Idempotency:
 _KNOWN: dict[type[Row], dict[str, Any]] = {
     Run: {"status": "running", "finished_at": None, "duration_us": None, "reason": None, "sealed_at": None},
     RunSpec: {"concurrency_mode": "supersede"},
-    Step: {"kind": "work", "state": "ready", "finished_at": None, "reason": None},
+    Step: {"kind": "work", "state": "ready", "finished_at": None, "reason": None, "resolution": "each"},
     Attempt: {"state": "failed", "lease": "completed"},
     Checkpoint: {"state": "failed"},
     Wait: {"state": "settled", "wake_at": None},

@@ -104,8 +104,14 @@ def columns(row: type[Row], first: str) -> tuple[str, ...]:
 
 
 CHANGING: dict[type[Row], tuple[str, ...]] = {
-    Step: ("dependents", *columns(Step, "state")),  # AddSteps: new steps may need one that is there
-    Attempt: columns(Attempt, "timeout_at"),
+    # AddSteps: new steps may need one that is there. A step of a workflow file gets its input when it is resolved.
+    Step: (
+        "dependents",
+        "input_ref",
+        "idempotency_key",
+        *(name for name in columns(Step, "state") if name not in ("template_ref", "condition")),
+    ),
+    Attempt: tuple(name for name in columns(Attempt, "timeout_at") if name != "session"),
     Checkpoint: columns(Checkpoint, "no"),
     Wait: ("name", *columns(Wait, "expires_at")),
     Approval: columns(Approval, "tier"),

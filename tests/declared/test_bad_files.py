@@ -244,7 +244,9 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "no CEL": (
         ONE + "    if: inputs.a ==\ninputs: {a: {type: string}}\n",
-        ["5:9: steps[0].if: this is no CEL: 1:12: Syntax error: mismatched input '<EOF>'"],
+        [
+            "5:9: steps[0].if: this is no CEL that can be followed: the expression ends where a value is expected"
+        ],
     ),
     "too many comprehensions": (
         ONE + "    if: 'inputs.a.all(x, x.all(y, y.all(z, z)))'\ninputs: {a: {type: array}}\n",

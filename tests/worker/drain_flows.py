@@ -43,7 +43,7 @@ def wait_once_apart_at(folder: str, gate: str) -> str:
     return gate
 
 
-@tenure.workflow(lease=LEASE)
+@tenure.workflow(name="drained_patient", lease=LEASE)
 async def patient(folder: str) -> str:
     """Steps that may be repeated, under a lease that no test waits for."""
     await mark(folder, "first")

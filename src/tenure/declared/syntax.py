@@ -282,7 +282,9 @@ class _Parser:
             return Listed(self._items("]"))
         if text == "{":
             return Mapped(self._entries())
-        raise Unfollowed(f"{text or 'the end'!r} cannot be followed")
+        raise Unfollowed(
+            f"{text!r} cannot be followed" if text else "the expression ends where a value is expected"
+        )
 
     def _items(self, end: str) -> tuple[Expr, ...]:
         items: list[Expr] = []

@@ -243,7 +243,7 @@ create table step (
     constraint step_claimable check (
         claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
     ),
-    constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
+    constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
     -- I61: what is to be resolved first, or skipped, is never handed out.
     constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
