@@ -12,6 +12,7 @@ import pytest
 
 from tenure.errors import CODES
 from tenure.store import families, port
+from tenure.store.postgres.link import qualify
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "tenure"
@@ -367,6 +368,14 @@ def test_no_statement_that_changes_rows_hides_in_python() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and hidden.search(node.value)
     ] == [], "statements live in .sql files, where the one-writer rule can see them"
+
+
+def test_statements_name_the_schema_of_every_table() -> None:
+    """A table that `link.qualify` does not know is not found: no search path leads to it."""
+    text = (SRC / "store" / "postgres" / "schema.sql").read_text(encoding="utf-8")
+    tables = re.findall(r"create (?:unlogged )?table (?:\w+\.)?(\w+)", text, flags=re.IGNORECASE)
+    assert len(tables) > 30
+    assert [table for table in tables if qualify(f"from {table}", "s") != f"from s.{table}"] == []
 
 
 def test_both_dialects_define_the_same_queries() -> None:

@@ -35,6 +35,7 @@ NOTHING = {
     "name": "nothing",
     "version": "999",
     "part": "0",
+    "code": "FROZEN",
 }
 
 BODIES: dict[str, Any] = {

@@ -68,7 +68,7 @@ _SESSION = {"application_name": "tenure", "timezone": "UTC"}
 _BESIDE = {**_SESSION, "search_path": "pg_catalog"}
 """What a session of our own is set to besides. The empty path finds every table without its schema; see law 5."""
 
-_TABLES = "|".join(sorted({*ROWS, *families.ROWS, "schema_version"}))
+_TABLES = "|".join(sorted({*ROWS, *families.ROWS, "feed_key", "schema_version"}))
 _TABLE = re.compile(rf"\b(from|join|into|update|using|table)(\s+)({_TABLES})\b(?!\.)")
 _TYPE = re.compile(r"::(\w+_in)\[\]")
 
