@@ -403,9 +403,9 @@ async def test_what_fails_is_recorded_and_may_be_tried_three_times(
             return await post(operator, "k", body, path)
 
         first = await attempt()
-        assert first.status_code == 500
+        assert first.status_code == 502
         record = await the_record(s, "k")
-        assert (record.status, record.error, record.attempts) == ("failed", "INTERNAL_ERROR", 1)
+        assert (record.status, record.error, record.attempts) == ("failed", "UPSTREAM_UNAVAILABLE", 1)
         assert record.expires_at == record.updated_at + HOUR
         await attempt()
         third = await attempt()
@@ -413,7 +413,7 @@ async def test_what_fails_is_recorded_and_may_be_tried_three_times(
         assert "idempotency-replayed" not in third.headers
         place.unlink()
         fourth = await attempt()
-        assert (fourth.status_code, fourth.content) == (500, third.content), "no fourth attempt"
+        assert (fourth.status_code, fourth.content) == (502, third.content), "no fourth attempt"
         assert fourth.headers["idempotency-replayed"] == "true"
         assert (await the_record(s, "k")).attempts == 3
         other = await post(operator, "k", {"data": 1}, path)
@@ -433,7 +433,7 @@ async def test_a_failure_that_passes_is_done_at_the_next_attempt(
         run = await waiting(s, operator)
         place.write_text("in the way")
         path, body = f"/runs/{run}/signals/news", {"data": "x" * 300_000}
-        assert (await post(operator, "k", body, path)).status_code == 500
+        assert (await post(operator, "k", body, path)).status_code == 502
         place.unlink()
         answer = await post(operator, "k", body, path)
         assert (answer.status_code, answer.json()["taken"]) == (200, True)
