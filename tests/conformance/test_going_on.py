@@ -141,7 +141,7 @@ async def test_a_proposal_blocks_nobody_and_is_decided_after_the_run_has_ended(
         assert (row.status, row.reason, row.waits_open) == ("succeeded", "done", 0)
         (wait,) = await w.waits(run)
         assert (wait.kind, wait.state, wait.outcome) == ("proposal", "settled", status)
-        async with w.refuses("RUN_TERMINAL_STATE"):
+        async with w.refuses("APPROVAL_DECIDED"):
             await w.reject(run, no, "u_carol")
 
 
@@ -171,7 +171,7 @@ async def test_a_proposal_nobody_decides_expires_after_its_run(place: Place) -> 
         (row,) = await w.approvals(lease.run_id)
         assert row.status == "expired"
         assert await w.status(lease.run_id) == "succeeded"
-        async with w.refuses("RUN_TERMINAL_STATE"):
+        async with w.refuses("APPROVAL_EXPIRED"):
             await w.approve(lease.run_id, no)
 
 

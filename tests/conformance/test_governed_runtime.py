@@ -415,5 +415,5 @@ async def test_a_rejected_or_expired_approval_ends_step_and_run_for_good(
         assert row.reason == ("APPROVAL_REJECTED" if end == "rejected" else "APPROVAL_EXPIRED")
         assert (await w.run(run)).reason == row.reason
         assert await w.states(run) == {"assign": "failed", "notify": "skipped"}
-        async with w.refuses("RUN_TERMINAL_STATE"):
+        async with w.refuses("APPROVAL_DECIDED" if end == "rejected" else "APPROVAL_EXPIRED"):
             await w.approve(run, 1, by="u_dora")
