@@ -44,11 +44,11 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong."""
 
-    type: str
-    """Where this server says what the code means and what to do: a URI reference, as in RFC 9457."""
     code: str
     message: str
     details: tuple[Detail, ...] = ()
+    type: str
+    """Where this server says what the code means and what to do: a URI reference, as in RFC 9457."""
     request_id: str
     retryable: bool
 
