@@ -23,9 +23,9 @@ setup: $(STAMP) ## Make .venv with the pinned packages and tenure itself
 demo: $(STAMP) ## Watch a release survive the death of its worker (15 seconds)
 	$(BIN)/tenure demo
 
-# Three processes for two cores: much of a test is waiting for processes it has started.
+# Two processes for each core: much of a test is waiting for processes it has started.
 test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to install)
-	$(BIN)/python -m pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(8, 3 * os.cpu_count() // 2))') --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(8, 2 * os.cpu_count()))') --dist loadfile
 
 check: $(STAMP) ## Check format, lint, strict types, layers and the tidy rules
 	$(BIN)/ruff format --check $(CODE)
