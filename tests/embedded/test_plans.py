@@ -103,17 +103,16 @@ async def test_what_looks_like_a_template_or_a_command_is_data(url: str, tmp_pat
         given.append((open, run, text))
 
     template = {"open": [["text"]], "run": commands, "text": "${{ inputs.secret }}"}
-    async with watching(url) as engine, engine.worker(Tool(take, "run"), Tool(take, "take"), commands=True):
+    async with watching(url) as engine, engine.worker(Tool(take, "run"), Tool(take, "take")):
         for name in ("take", "run"):
             await engine.see_end(await engine.create("w", [{"name": name, "input": template}]))
             await engine.see_end(await engine.create("w", [{"name": name}], input=template))
         assert given == [([["text"]], commands, "${{ inputs.secret }}")] * 4
-        # Somebody sends it straight to workers that run commands: it is still no command.
-        straight = await engine.create(
-            "w", [{"name": "x", "tool": "run", "queue": "default|run", "input": template}]
-        )
-        await engine.see_end(straight)
-        assert len(given) == 5
+        # Somebody sends it straight to workers that run commands: only workflow files have commands.
+        with pytest.raises(TenureError, match="come from workflow files"):
+            await engine.create(
+                "w", [{"name": "x", "tool": "run", "queue": "default|run", "input": template}]
+            )
     assert not touched.exists()
 
 

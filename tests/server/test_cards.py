@@ -134,16 +134,21 @@ async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_tha
 
 
 async def test_a_card_whose_tries_end_without_a_word_is_set_aside(
-    url: str, slack: SlackDouble, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    url: str, slack: SlackDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cards, "SILENT_TRIES_MAX", 0)
+    said: list[str] = []
+
+    class Log:
+        def __getattr__(self, level: str) -> Any:
+            return lambda event, **_: said.append(event)
+
+    monkeypatch.setattr(cards, "log", Log())
     async with stage(url, slack) as s:
         await make_hook(s, "slack", settings=CARDS)
         await ask(s)
-        said = ""
         while "card_set_aside" not in said:
             await s.service.cards.look()
-            said += capfd.readouterr().out
         assert slack.messages == []
         assert await s.service.cards.look() == 0, "it is not taken any more"
 
