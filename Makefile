@@ -65,6 +65,7 @@ docs: $(STAMP) ## Regenerate the generated documentation, and schema.sql of both
 	$(BIN)/python tools/connectors_page.py
 	$(BIN)/python tools/sqlite_schema.py
 	$(BIN)/python tools/postgres_schema.py
+	$(BIN)/python -m tests.chaos.bug_table
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

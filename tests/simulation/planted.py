@@ -93,7 +93,7 @@ BUGS: dict[str, Bug] = {
                 "if attempt is None:",
             ),
         ),
-        2,
+        23,
     ),
     "expired-lease": Bug(
         "a message is accepted after its lease has expired",
@@ -101,7 +101,7 @@ BUGS: dict[str, Bug] = {
             Change(leases.hold, " or attempt.expires_at <= d.now:", ":"),
             Change(checkpoints.record, " or attempt.expires_at <= d.now:", ":"),
         ),
-        2,
+        23,
     ),
     "checkpoint-after-lease": Bug(
         "a checkpoint is accepted after its lease has ended",
@@ -113,7 +113,7 @@ BUGS: dict[str, Bug] = {
             ),
             Change(checkpoints.record, 'if attempt.lease != "active":', "if False:"),
         ),
-        2,
+        1,
     ),
     "uncharged-claim": Bug("a claim is not charged", (Change(leases.grant, "step.charged += 1", "pass"),), 0),
     "proof-without-fence": Bug(
@@ -125,12 +125,12 @@ BUGS: dict[str, Bug] = {
                 leases.holder_died, "if attempt.beat_at + us(HOLDER_SILENT_SECONDS) > d.now:", "if False:"
             ),
         ),
-        327,
+        87,
     ),
     "release-charged": Bug(
         "a release does not give the charge back",
         (Change(leases._give_back, "step.charged = max(0, step.charged - 1)", "pass"),),
-        2,
+        0,
     ),
     "unwritten-heartbeat": Bug(
         "a heartbeat is answered with a new expiry that is not written",
@@ -183,7 +183,7 @@ BUGS: dict[str, Bug] = {
                 "    if table in THERE:",
             ),
         ),
-        1,
+        3,
     ),
     "ambiguous-is-success": Bug(
         "a commit of unknown fate is answered as if it had happened",
@@ -229,7 +229,7 @@ BUGS: dict[str, Bug] = {
     "rate-not-counted": Bug(
         "max_runs_per_min is not looked at",
         (Change(plans.admit_if_possible, "if full_until is not None:", "if False:"),),
-        2,
+        5,
     ),
     # ----------------------------------------------------------------------------- waits and approvals
     "lost-wake-up": Bug(
@@ -269,7 +269,7 @@ BUGS: dict[str, Bug] = {
     "child-not-settled": Bug(
         "a child's end does not settle the wait for it",
         (Change(waits.child_finished, 'if wait is not None and wait.state == "open":', "if False:"),),
-        1,
+        4,
     ),
     "human-time": Bug(
         "the run's deadline goes on while a person is waited for",
@@ -406,7 +406,7 @@ BUGS: dict[str, Bug] = {
     "act-repeated": Bug(
         "a call that is not safe to repeat is repeated",
         (Change(acts.repeat, "receipt.repeats not in SAFE_TO_REPEAT and not told_to", "False"),),
-        178,
+        106,
     ),
     "act-failed-unseen": Bug(
         "an action of an earlier attempt is said to have failed although it was done",
@@ -459,6 +459,6 @@ BUGS: dict[str, Bug] = {
                 "process.clock.now_us()",
             ),
         ),
-        60,
+        61,
     ),
 }

@@ -1,0 +1,33 @@
+"""The table of planted bugs is complete, and its page fresh. That each bug is caught is shown where the bugs are."""
+
+from tests.chaos.bug_table import FAILURES, FENCES, PAGE, TABLE, TWO_PEOPLE, page
+from tests.chaos.planted_bugs import PLANTED_BUGS
+from tests.simulation.planted import BUGS
+
+BUGS_MIN = 61
+PROMISES = {TWO_PEOPLE: 6, FENCES: 4, FAILURES: 10}
+"""How many promises the sections have that a review of security and chaos tests led to."""
+WITHOUT_BUG = {
+    "Starting and collecting children costs the same for each, however many there are",
+    "A run that reaches its limit of checkpoints can go on",
+}
+
+
+def test_every_bug_breaks_one_promise_of_the_table() -> None:
+    listed = [name for promises in TABLE.values() for names in promises.values() for name in names]
+    assert len(listed) == len(set(listed)), "a bug is listed twice"
+    assert not BUGS.keys() & PLANTED_BUGS.keys(), "two bugs have one name"
+    assert set(listed) == BUGS.keys() | PLANTED_BUGS.keys(), (
+        "give each bug its place in tests/chaos/bug_table.py"
+    )
+    assert len(listed) >= BUGS_MIN
+
+
+def test_every_promise_has_a_bug_that_breaks_it() -> None:
+    assert {title: len(TABLE[title]) for title in PROMISES} == PROMISES
+    without = {promise for promises in TABLE.values() for promise, names in promises.items() if not names}
+    assert without == WITHOUT_BUG
+
+
+def test_the_page_is_fresh() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
