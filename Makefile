@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 CODE   := $(wildcard src tests tools bench examples)
 
+# The suite starts thousands of processes: each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check format hunt bench failover postgres clauses docs clean

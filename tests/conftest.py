@@ -26,6 +26,7 @@ import pytest
 
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
 from tenure.devtools.s3 import PrivateS3
+from tenure.store.postgres import PostgresStore
 from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
@@ -173,5 +174,30 @@ def postgres_dsn(
     """The address of an empty database that only this test uses."""
     name = f"tenure_test_{os.getpid()}_{next(_database_numbers)}"
     _postgres_execute(f"create database {name}")
+    yield postgres_server.dsn(name)
+    _postgres_execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture(scope="session")
+def _postgres_template(
+    postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]
+) -> Iterator[str]:
+    """The name of a migrated database without a row: a copy of it is made sooner than one is migrated."""
+    name = f"tenure_template_{os.getpid()}"
+    _postgres_execute(f"create database {name}")
+    asyncio.run(PostgresStore(postgres_server.dsn(name)).migrate())
+    yield name
+    _postgres_execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def migrated_dsn(
+    postgres_server: ExternalPostgres | PrivatePostgres,
+    _postgres_execute: Callable[[str], None],
+    _postgres_template: str,
+) -> Iterator[str]:
+    """The address of a migrated database without a row, that only this test uses."""
+    name = f"tenure_test_{os.getpid()}_{next(_database_numbers)}"
+    _postgres_execute(f"create database {name} template {_postgres_template}")
     yield postgres_server.dsn(name)
     _postgres_execute(f"drop database {name} with (force)")

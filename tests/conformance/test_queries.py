@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from tenure.kernel.governance import Governance
 from tenure.kernel.governed import CostLine, Purse
 from tenure.kernel.model import Cap, Checkpoint, Row, Wait
-from tenure.kernel.service import Person
+from tenure.kernel.service import Person, UnconfirmedPerson
 from tenure.store import port
 from tenure.store.port import Save, Store
 from tests.conformance.samples import (
@@ -121,6 +121,8 @@ SPENT = CostLine(101, 1, "acme", "build", 20_000, "openai", "large", "USD", 3, 4
 SPENT_MORE = CostLine(101, 2, "acme", "build", 20_001, "openai", "large", "USD", 1, 10, 20, 50)
 HOLDS = Governance("acme", 3, None, None, '["*"]', "{}", 1, 1000)
 ADA = Person("acme", "ada", "Ada", '["approver"]', "[]", None, None, None, 1000)
+NEW = Person("acme", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:ada"]')
+THEIRS = Person("beta", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:bea"]')
 
 SOON = an_idempotency_record("soon", expires_at=2000, run_id=101)
 LATE = an_idempotency_record("late", expires_at=3000, run_id=101)
@@ -143,7 +145,8 @@ async def fill(store: Store) -> None:
     assert saved.ids == {run.id for run in RUNS}
     await store.put_caps(CAPS)
     await ask(store, "save_governance", (), *astuple(HOLDS))
-    await ask(store, "save_person", (), *astuple(ADA))
+    for person in (ADA, NEW, THEIRS):
+        await ask(store, "save_person", (), *astuple(person))
 
 
 # ------------------------------------------------------------------------------------------ the answers
@@ -229,6 +232,7 @@ CASES = [
     rows("load_key_holders", [("acme", "shared"), ("beta", "shared"), ("acme", "other")], [DONE_ACT, TRIED_AGAIN]),
     rows("load_governance", [("acme",), ("beta",)], [HOLDS]),
     rows("load_people", [("acme", "ada"), ("beta", "ada"), ("acme", "bob")], [ADA]),
+    rows("load_unconfirmed", [("acme",), ("gamma",)], [UnconfirmedPerson(NEW.id, NEW.unconfirmed)]),
     rows("load_payloads", [(101, 2), (101, 9)], [PAYLOADS[1]]),
     rows("load_event_hashes", [(101, 2), (101, 9)], [port.EventHash(101, 2, b"hash-2")]),
     rows("find_keys", [("acme", "api", "once"), ("acme", "slack", "once")], [SPECS[101]]),

@@ -809,6 +809,6 @@ async def test_work_in_another_process_is_noticed(opened: OpenStore) -> None:
 
 async def test_nobody_waits_for_work_longer_than_they_said(opened: OpenStore) -> None:
     async with opened() as store, asyncio.timeout(10):
-        while await store.wait_for_work(0.05):
-            pass  # a wake-up too many is allowed, and there may be one at the beginning
-        assert await store.wait_for_work(0.0) is False
+        for seconds in (0.05, 0.0):
+            while await store.wait_for_work(seconds):
+                pass  # a wake-up too many is allowed, and there may be one when the connection is made

@@ -10,5 +10,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'runs.db'}"
-    dsn: str = request.getfixturevalue("postgres_dsn")
+    dsn: str = request.getfixturevalue("migrated_dsn")
     return dsn

@@ -5,11 +5,11 @@ Law: whatever answers, answers through here: what no route catches becomes an er
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar
-from litestar.datastructures import State
 
 from tenure.server.call import Call
 from tenure.server.http.entry import Entry
@@ -19,6 +19,8 @@ from tenure.server.problems import answer
 from tenure.server.service import Service
 
 if TYPE_CHECKING:
+    from litestar.connection import ASGIConnection
+    from litestar.handlers import BaseRouteHandler
     from litestar.types import ASGIApp
 
 MODULES = (
@@ -62,14 +64,23 @@ def handlers() -> list[Any]:
 
 def make_app(service: Service) -> ASGIApp:
     """The application over a service, which whoever serves it starts and stops."""
-    app = Litestar(
+    return Entry(Front(_router(), service), service.settings, service.observer)
+
+
+@cache
+def _router() -> Litestar:
+    """All routes. It takes half a second to make, so a process makes one; the service comes with each request (`Front`)."""
+    return Litestar(
         route_handlers=handlers(),
         request_class=Call,
-        guards=[service.gate.admit, only_known],
+        guards=[_admit, only_known],
         exception_handlers={Exception: answer},
-        state=State({"service": service}),
         openapi_config=None,  # the document is made, completed and served by ourselves
         debug=False,
         logging_config=None,
     )
-    return Entry(Front(app, service), service.settings, service.observer)
+
+
+async def _admit(connection: ASGIConnection, handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
+    service: Service = connection.scope["state"]["service"]
+    await service.gate.admit(connection, handler)

@@ -42,7 +42,7 @@ class Call(Request[Principal, Any, Any]):
     @property
     def service(self) -> Service:
         """What all routes share."""
-        service: Service = self.app.state["service"]
+        service: Service = self.scope["state"]["service"]
         return service
 
     @property

@@ -52,6 +52,7 @@ class Front:
                 await self._create(scope, receive, send)
                 return
             keep_slashes(scope)
+        scope["state"]["service"] = self._service
         await self._app(scope, receive, send)
 
     async def _status(
