@@ -47,6 +47,7 @@ COMMANDS: dict[str, Line] = {
     "undo": Line("undo", "Runs", "Take back what a finished run did to the world."),
     "signal": Line("signal", "Runs", "Deliver an event to a run."),
     "schedule": Line("schedule", "Runs", "Start runs by the clock."),
+    "hooks": Line("hooks", "Runs", "What hooks were told; what was set aside, and do it again."),
     "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
     # Govern what runs do to the world.
     "policy": Line("policy", "Governing", "Check, test, publish and activate what actions are allowed."),

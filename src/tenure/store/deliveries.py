@@ -50,6 +50,7 @@ READS: dict[str, Answer] = {
     "hooks_of": Hook,  # () ; tenant, before_created_at, before_id, limit -> newest first
     "delivery_named": Delivery,  # () ; hook_id, id
     "deliveries_of": DeliveryLine,  # () ; hook_id, before_received_at, before_id, limit -> newest first
+    "deliveries_set_aside": DeliveryLine,  # likewise, of those that were tried too often
     "deliveries_left": Delivery,  # () ; now, silent_since, limit -> received, and nobody's, oldest first
 }
 """Queries used on their own; `deliveries.sql` has their texts."""

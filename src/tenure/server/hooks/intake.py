@@ -91,7 +91,8 @@ class Done(msgspec.Struct, frozen=True):
 class Intake:
     """See the laws above."""
 
-    def __init__(self, engine: Engine, settings: Settings, identity: Identity, holder: str) -> None:
+    def __init__(self, engine: Engine, settings: Settings, identity: Identity, holder: str | None) -> None:
+        """`holder`: the server that takes deliveries here; None: a program that comes and goes."""
         self._engine = engine
         self._settings = settings
         self._identity = identity

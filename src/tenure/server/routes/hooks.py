@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 import secrets as chance
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, delete, get, post, put
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from tenure.errors import Detail, TenureError
-from tenure.ids import run_text
 from tenure.kernel.behind import joined
-from tenure.kernel.service import Delivery, Hook
+from tenure.kernel.service import Hook
 from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
-from tenure.orchestrator.views import moment
 from tenure.server.call import Call
 from tenure.server.hooks.intake import HookSettings, Received
 from tenure.server.hooks.mapping import Rule, problems
-from tenure.server.hooks.told import scope_of
+from tenure.server.hooks.views import (
+    DeliveryItem,
+    DeliveryView,
+    HookView,
+    delivery_item,
+    delivery_view,
+    hook_view,
+)
 from tenure.server.identity.owners import owner_of
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
 from tenure.server.routes.tenancy import Confirm, confirmations
@@ -34,11 +38,6 @@ SECRETS_MAX = 2
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,30}")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-_ADDRESS = {
-    "github": "/hooks/github/{}",
-    "slack": "/hooks/slack/{}/commands",
-    "generic": "/hooks/generic/{}",
-}
 
 
 class HookText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,86 +66,6 @@ class ChangedHook(HookText, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     revision: Revision
     """Of the one that was looked at."""
-
-
-class HookView(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook as it is shown."""
-
-    id: str
-    kind: str
-    name: str
-    address: str
-    """Where its deliveries are sent; Slack's clicks go to `.../actions` instead of `.../commands`."""
-    workspace: str
-    secrets: list[str]
-    """References."""
-    rules: list[Rule]
-    owner: str
-    settings: HookSettings
-    disabled: bool
-    revision: int
-    unconfirmed: list[str]
-    """Who has made or changed it since a second person confirmed it: they stand behind its runs and signals."""
-    created_at: datetime
-    updated_at: datetime
-
-
-class DeliveryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery in a list."""
-
-    id: str
-    key: str
-    """The idempotency key of its run."""
-    event: str
-    received_at: datetime
-    status: str
-    """received, done, ignored, duplicate, failed or set_aside (tried too often: replay it)."""
-    run_id: str | None
-    note: str
-    """Why it is so, or was put off."""
-    replays: int
-    tries: int
-    """How often it was begun to be carried out."""
-
-
-class DeliveryView(DeliveryItem, frozen=True, kw_only=True):
-    """A delivery with what it said."""
-
-    headers: dict[str, str]
-    body: Any
-
-
-def _view(hook: Hook) -> HookView:
-    return HookView(
-        id=hook.id,
-        kind=hook.kind,
-        name=hook.name,
-        address=_ADDRESS[hook.kind].format(hook.id),
-        workspace=hook.workspace,
-        secrets=msgspec.json.decode(hook.secrets),
-        rules=msgspec.json.decode(hook.rules, type=list[Rule]),
-        owner=hook.owner,
-        settings=msgspec.json.decode(hook.settings, type=HookSettings),
-        disabled=hook.disabled,
-        revision=hook.revision,
-        unconfirmed=hook.unconfirmed.split(),
-        created_at=moment(hook.created_at),
-        updated_at=moment(hook.updated_at),
-    )
-
-
-def _item(row: DeliveryLine | Delivery) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "key": row.name,
-        "event": row.event,
-        "received_at": moment(row.received_at),
-        "status": row.status,
-        "run_id": None if row.run_id is None else run_text(row.run_id),
-        "note": row.note,
-        "replays": row.replays,
-        "tries": row.tries,
-    }
 
 
 async def _checked(request: Call, text: HookText) -> dict[str, Any]:
@@ -223,7 +142,7 @@ async def list_hooks(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor
     shown = rows[:limit]
     more = None if len(rows) <= limit else [shown[-1].created_at, shown[-1].id]
     return Page(
-        items=[_view(row) for row in shown],
+        items=[hook_view(row) for row in shown],
         next_cursor=None if more is None else cursor_of(tenant, "hooks", None, more),
     )
 
@@ -245,7 +164,7 @@ async def make_hook(request: Call, data: JSONBody[NewHook]) -> Response[HookView
         made = await request.service.intake.deliveries.put_hook(
             hook, _change(request, "created", hook.id, kind=hook.kind, owner=hook.owner)
         )
-        return Answer.of(_view(made), 201, location=f"/hooks/{made.id}")
+        return Answer.of(hook_view(made), 201, location=f"/hooks/{made.id}")
 
     return await idempotent(request, operation)
 
@@ -253,7 +172,7 @@ async def make_hook(request: Call, data: JSONBody[NewHook]) -> Response[HookView
 @get("/hooks/{hook_id:str}", summary="A hook")
 async def get_hook(request: Call, hook_id: FromPath[str]) -> HookView:
     """With its rules, and the references of its secrets."""
-    return _view(await _hook(request, hook_id))
+    return hook_view(await _hook(request, hook_id))
 
 
 @put("/hooks/{hook_id:str}", summary="Change a hook")
@@ -269,13 +188,13 @@ async def change_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Chan
     hook = msgspec.structs.replace(old, revision=old.revision + 1, unconfirmed=edited, **columns)
     changed = sorted(word for word in columns if getattr(old, word) != getattr(hook, word))
     put = request.service.intake.deliveries.put_hook
-    return _view(await put(hook, _change(request, "changed", hook_id, changed=changed, owner=hook.owner)))
+    return hook_view(await put(hook, _change(request, "changed", hook_id, changed=changed, owner=hook.owner)))
 
 
 @post("/hooks/{hook_id:str}/confirm", summary="Confirm a hook as a second person", status_code=200)
 async def confirm_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Confirm]) -> HookView:
     """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
-    return _view(await confirmations(request).hook(hook_id, data.revision))
+    return hook_view(await confirmations(request).hook(hook_id, data.revision))
 
 
 @delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)
@@ -289,18 +208,21 @@ async def delete_hook(request: Call, hook_id: FromPath[str]) -> None:
 
 @get("/hooks/{hook_id:str}/deliveries", summary="What a hook was told")
 async def list_deliveries(
-    request: Call, hook_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+    request: Call,
+    hook_id: FromPath[str],
+    status: FromQuery[Literal["set_aside"] | None] = None,
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
 ) -> Page[DeliveryItem]:
-    """Newest first; kept for 30 days."""
-    hook, listed = await _hook(request, hook_id), f"deliveries/{hook_id}"
+    """Newest first; kept for 30 days. With `status=set_aside` those that were tried too often: their `note` says why."""
+    hook, listed = await _hook(request, hook_id), f"deliveries/{hook_id}/{status or ''}"
     place = _place(cursor, hook.tenant, listed)
-    rows: list[DeliveryLine] = await request.service.engine.store.read(
-        "deliveries_of", hook.id, *place, limit + 1
-    )
+    query = "deliveries_of" if status is None else "deliveries_set_aside"
+    rows: list[DeliveryLine] = await request.service.engine.store.read(query, hook.id, *place, limit + 1)
     shown = rows[:limit]
     more = None if len(rows) <= limit else [shown[-1].received_at, shown[-1].id]
     return Page(
-        items=[DeliveryItem(**_item(row)) for row in shown],
+        items=[delivery_item(row) for row in shown],
         next_cursor=None if more is None else cursor_of(hook.tenant, listed, None, more),
     )
 
@@ -312,8 +234,7 @@ async def get_delivery(request: Call, hook_id: FromPath[str], delivery_id: FromP
     row = await request.service.intake.deliveries.get(hook.id, delivery_id)
     if row is None:
         raise TenureError("DELIVERY_NOT_FOUND")
-    said = scope_of(hook.kind, row)
-    return DeliveryView(**_item(row), headers=said["headers"], body=said["body"])
+    return delivery_view(hook, row)
 
 
 @post(

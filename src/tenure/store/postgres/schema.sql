@@ -244,6 +244,7 @@ CREATE INDEX delivery_content ON delivery USING btree (hook_id, digest);
 CREATE INDEX delivery_fingerprint ON delivery USING btree (hook_id, fingerprint) WHERE fingerprint IS NOT NULL;
 CREATE INDEX delivery_newest ON delivery USING btree (hook_id, received_at);
 CREATE INDEX delivery_open ON delivery USING btree (received_at) WHERE status = 'received'::text;
+CREATE INDEX delivery_set_aside ON delivery USING btree (hook_id, received_at) WHERE status = 'set_aside'::text;
 
 create table event (
     run_id bigint not null,

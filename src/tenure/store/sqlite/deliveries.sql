@@ -19,6 +19,12 @@ select hook_id, id, event, name, received_at, status, run_id, note, replays, tri
 from delivery where hook_id = ?1 and (received_at, id) < (?2, ?3)
 order by received_at desc, id desc limit ?4
 
+-- name: deliveries_set_aside
+-- Likewise; by an index of what is set aside alone.
+select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
+from delivery where hook_id = ?1 and (received_at, id) < (?2, ?3) and status = 'set_aside'
+order by received_at desc, id desc limit ?4
+
 -- name: deliveries_left
 -- The source of a hook's keys is in tenure.store.deliveries too, and when a lock is as good as expired in tenure.store.keys.
 select d.* from delivery d

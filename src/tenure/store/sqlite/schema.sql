@@ -958,6 +958,8 @@ CREATE INDEX delivery_newest on delivery (hook_id, received_at);
 
 CREATE INDEX delivery_open on delivery (received_at) where status = 'received';
 
+CREATE INDEX delivery_set_aside on delivery (hook_id, received_at) where status = 'set_aside';
+
 CREATE INDEX evidence_newest on evidence (tenant, at, run_id) where no = 0;
 
 CREATE INDEX hook_of on hook (tenant, created_at);

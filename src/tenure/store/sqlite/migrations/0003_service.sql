@@ -162,6 +162,7 @@ create index delivery_newest on delivery (hook_id, received_at);
 create index delivery_content on delivery (hook_id, digest);
 create index delivery_fingerprint on delivery (hook_id, fingerprint) where fingerprint is not null;
 create index delivery_open on delivery (received_at) where status = 'received';
+create index delivery_set_aside on delivery (hook_id, received_at) where status = 'set_aside';
 
 -- --------------------------------------------------------------------------------------- what goes out
 

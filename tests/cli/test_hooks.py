@@ -1,0 +1,146 @@
+"""`tenure hooks`: what was set aside is found with its reason and carried out again, beside both databases and over a server."""
+
+import asyncio
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from tenure.embedded import Engine
+from tenure.errors import TenureError
+from tenure.kernel.service import Delivery, Hook
+from tenure.store.deliveries import Deliveries
+from tenure.store.identity import Change
+from tests.cli.shell import Tenure, in_folder
+from tests.cli.test_serve import served
+
+HOOK = "hk_" + "a" * 40
+RULES = '[{"workflow": "tidy", "input": {"folder": "${{ body.folder }}"}}]'
+FILE = """
+name: tidy
+version: "1"
+inputs:
+  folder: {type: string}
+steps:
+  - id: sweep
+    approval: {title: "Sweep ${{ inputs.folder }}?"}
+"""
+WHY = "its process ended again and again while it was carried out"
+ACME = ("--tenant", "acme")
+
+
+@pytest.fixture
+def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
+    for name in ("TENURE_SERVER", "TENURE_KEY", "TENURE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return in_folder(tmp_path, monkeypatch, capsys)
+
+
+async def _tell(db: str) -> None:
+    """A hook of Bob's was told two things: one was ignored, one was set aside."""
+    async with Engine(db, tenant="acme", sweep=False) as engine:
+        deliveries = Deliveries(engine.store)
+        hook = Hook(
+            HOOK, "acme", "default", "generic", "from the shop", '["env:X"]', RULES, "person:bob", "{}", 0, 0
+        )
+        await deliveries.put_hook(hook, Change(tenant="acme", kind="hook.created", actor="t", about={}))
+        for name, status, note in (("d-1", "ignored", "no rule fits"), ("d-2", "set_aside", WHY)):
+            body = f'{{"folder": "{name}"}}'.encode()
+            told = Delivery(
+                HOOK, name, "acme", f"webhook:{name}", "sold", sha256(body).digest(), None, "{}", body, 0
+            )
+            taken = await deliveries.take("generic", told)
+            assert taken is not None
+            assert taken.held is not None
+            await deliveries.settle("generic", taken.delivery, taken.held, status, note=note)
+
+
+async def _approve(db: str, run: str, person: str) -> str:
+    async with Engine(db, tenant="acme", sweep=False) as engine:
+        try:
+            return await engine.approve(run, approver=person)
+        except TenureError as refused:
+            return refused.code
+
+
+def _prepare(tenure: Tenure, db: str) -> None:
+    Path("tidy.yaml").write_text(FILE)
+    assert tenure("migrate", "--db", db).code == 0
+    assert tenure("tenants", "create", "acme", "--db", db).code == 0
+    registered = tenure("workflows", "register", "tidy.yaml", *ACME, "--db", db)
+    assert registered.code == 0, registered.err
+    asyncio.run(_tell(db))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def db(request: pytest.FixtureRequest) -> str:
+    return "tenure.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+def test_what_was_set_aside_is_found_and_carried_out_again(tenure: Tenure, db: str) -> None:
+    _prepare(tenure, db)
+    beside = (*ACME, "--db", db)
+    [hook] = tenure("hooks", "list", *beside, "--json").json()
+    assert (hook["id"], hook["owner"], hook["address"]) == (HOOK, "person:bob", f"/hooks/generic/{HOOK}")
+    assert HOOK in tenure("hooks", "list", *beside).out
+    assert len(tenure("hooks", "deliveries", HOOK, *beside, "--json").json()) == 2
+    [poison] = tenure("hooks", "deliveries", "--set-aside", *beside, "--json").json()
+    assert (poison["hook"], poison["id"], poison["status"], poison["note"]) == (HOOK, "d-2", "set_aside", WHY)
+    told = tenure("hooks", "deliveries", "--set-aside", *beside).out
+    assert f"{HOOK} d-2\n" in told
+    assert WHY in told
+    assert tenure("hooks", "show", HOOK, "d-2", *beside, "--json").json()["body"] == {"folder": "d-2"}
+    assert "from the shop" in tenure("hooks", "show", HOOK, *beside).out
+
+    made = tenure("hooks", "replay", HOOK, "d-2", *beside, "--json").json()
+    assert (made["delivery"], made["status"]) == ("d-2:replay:1", "done")
+    me, run = f"uid:{os.getuid()}", made["run_id"]
+    shown = tenure("runs", "show", run, *beside, "--json").json()["run"]
+    assert (shown["requester"], shown["input"]) == ("person:bob", {"folder": "d-2"})
+    assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run, *beside).err
+    assert asyncio.run(_approve(db, run, "person:bob")) == "APPROVER_IS_REQUESTER"  # whose hook it is
+    assert asyncio.run(_approve(db, run, "person:carol")) == "approved"
+    [line] = [
+        line
+        for line in tenure("tenants", "audit", "acme", "--db", db, "--json").json()["lines"]
+        if line["kind"] == "hook.replayed"
+    ]
+    assert line["actor"] == f"database-owner:{me}"
+    assert (line["about"]["hook"], line["about"]["delivery"]) == (HOOK, "d-2")
+    assert tenure("doctor", "--db", db).code == 0
+
+
+def test_another_name_hides_nobody_and_another_tenant_sees_nothing(tenure: Tenure) -> None:
+    _prepare(tenure, "tenure.db")
+    said = tenure("hooks", "replay", HOOK, "d-2", *ACME, "--by", "zoe").out
+    run = said.partition("run ")[2].partition(":")[0]
+    assert said.startswith("d-2:replay:1 is done, run run_")
+    refused = tenure("approvals", "approve", run, *ACME)  # as the account that has the database
+    assert "APPROVER_IS_REQUESTER" in refused.err
+    for asked in (("show", HOOK), ("deliveries", HOOK), ("show", HOOK, "d-2"), ("replay", HOOK, "d-2")):
+        assert "HOOK_NOT_FOUND" in tenure("hooks", *asked).err
+    assert tenure("hooks", "list").out == "no hooks\n"
+    assert tenure("hooks", "deliveries", "--set-aside").out == "nothing is set aside\n"
+    for asked in (("show", HOOK, "none"), ("replay", HOOK, "none")):
+        missing = tenure("hooks", *asked, *ACME, "--json")
+        assert (missing.code, "DELIVERY_NOT_FOUND" in missing.err) == (1, True)
+
+
+def test_the_same_over_a_server(tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _prepare(tenure, "tenure.db")
+    roles = ("--role", "operator", "--role", "viewer")
+    assert tenure("clients", "create", "ci", *roles, *ACME).code == 0
+    (tmp_path / "ci.key").write_text(tenure("keys", "create", "--client", "ci", *ACME).out)
+    with served(tmp_path) as (_, address):
+        monkeypatch.setenv("TENURE_SERVER", address)
+        monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "ci.key"))
+        assert [hook["id"] for hook in tenure("hooks", "list", "--json").json()] == [HOOK]
+        assert len(tenure("hooks", "deliveries", "--json").json()) == 2
+        [poison] = tenure("hooks", "deliveries", HOOK, "--set-aside", "--json").json()
+        assert (poison["id"], poison["note"]) == ("d-2", WHY)
+        assert tenure("hooks", "show", HOOK, "d-2", "--json").json()["body"] == {"folder": "d-2"}
+        run = tenure("hooks", "replay", HOOK, "d-2", "--json").json()["run_id"]
+        again = tenure("hooks", "replay", HOOK, "d-2:replay:1")
+        assert again.out.startswith("d-2:replay:1:replay:1 is done, run run_"), again.err
+        assert tenure("runs", "show", run, "--json").json()["run"]["input"] == {"folder": "d-2"}
