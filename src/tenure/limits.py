@@ -30,8 +30,11 @@ MOMENT_US_MAX = 253_402_300_799_999_999
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
-STEPS_ON_LOOP_MAX = 200
-"""Steps of a plan that is decided in the event loop's thread; longer ones are decided in a thread of their own, so that the loop turns."""
+ROWS_DECIDED_ON_LOOP_MAX = 200
+"""Steps, waits or children that one decision looks at in the event loop's thread. What looks at more is decided in another thread, so that the loop
+turns."""
+ROWS_WRITTEN_ON_LOOP_MAX = 2_000
+"""Rows of one commit that are written, or made ready to be sent, in the event loop's thread; likewise."""
 CHECKPOINTS_PER_RUN_MAX = 1_000_000
 """What the store takes of one run. A workflow's own limit (`steps_max`) comes long before."""
 WORKFLOW_STEPS_RECORDED_MAX = 10_000

@@ -1,6 +1,7 @@
 """What every store does with a save, a lock, an error and the time. One suite, every store."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -32,7 +33,7 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.rows import LIGHT
-from tenure.store.port import BeatKey, Query, Rejected, Save, Store, Transaction
+from tenure.store.port import ASIDE, BeatKey, Query, Rejected, Save, Store, Transaction
 from tests.conformance.samples import (
     DONE,
     ENDED,
@@ -740,6 +741,85 @@ async def test_an_error_in_a_transaction_is_its_own_and_leaves_nothing(opened: O
             await store.transact(transaction)
         assert await sizes(store) == {}
         await create(store, a_run(1), a_spec(1))
+
+
+async def test_a_long_transaction_goes_on_beside_the_event_loop(opened: OpenStore) -> None:
+    threads: list[int] = []
+
+    def transaction() -> Transaction[set[int]]:
+        runs = yield Query("lock_runs", [(1,), (2,)])
+        threads.append(threading.get_ident())
+        yield ASIDE
+        threads.append(threading.get_ident())
+        assert [run.id for run in runs] == [1, 2]
+        steps = [
+            a_step(run_id, idx) for run_id, count in ((1, 2_500), (2, 20), (3, 30)) for idx in range(count)
+        ]
+        saved = yield Save(
+            expect=[(1, 0, None), (2, 7, None)], runs=[a_run(1, version=1), a_run(2, version=8)],
+            new_runs=[a_run(3)], new_specs=[a_spec(3)],
+            rows=tables(steps) | tables([an_event(1, 1), an_event(2, 8), an_event(3, 1)]),
+        )  # fmt: skip
+        threads.append(threading.get_ident())
+        again = yield Save(expect=[(1, 1, None)], runs=[a_run(1, version=2)])
+        assert again.ids == {1}
+        yield ASIDE  # it is there already
+        ids: set[int] = saved.ids
+        return ids
+
+    async with opened() as store:
+        await create(store, a_run(1), a_spec(1))
+        await create(store, a_run(2), a_spec(2))
+        assert await store.transact(transaction) == {1, 3}, "run 2 is not where it was expected"
+        here = threading.get_ident()
+        assert [thread == here for thread in threads] == [True, False, False]
+        found = await sizes(store)
+        assert (found["step"], found["event"]) == (2_530, 2)
+        assert (await get_run(store, 1)).version == 2
+        assert (await get_run(store, 2)).version == 0
+
+
+async def test_an_error_in_a_long_transaction_leaves_nothing(opened: OpenStore) -> None:
+    class Mistake(Exception):
+        pass
+
+    def broken() -> Transaction[None]:
+        yield ASIDE
+        yield Save(new_runs=[a_run(1)], new_specs=[a_spec(1)])
+        raise Mistake
+
+    def refused() -> Transaction[None]:
+        yield ASIDE
+        yield Save(new_runs=[a_run(1, status="nonsense")], new_specs=[a_spec(1)])
+
+    async with opened() as store:
+        with pytest.raises(Mistake):
+            await store.transact(broken)
+        with pytest.raises(Rejected):
+            await store.transact(refused)
+        assert await sizes(store) == {}
+        await create(store, a_run(1), a_spec(1))
+
+
+async def test_a_caller_that_goes_away_from_a_long_transaction_leaves_a_store_that_works(
+    opened: OpenStore,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def transaction() -> Transaction[None]:
+        yield ASIDE
+        begun.set()
+        assert go_on.wait(20)
+        yield Save(new_runs=[a_run(1)], new_specs=[a_spec(1)])
+
+    async with opened() as store:
+        caller = asyncio.create_task(store.transact(transaction))
+        assert await asyncio.to_thread(begun.wait, 20)
+        caller.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        await create(store, a_run(2), a_spec(2))
 
 
 async def test_a_hundred_transactions_on_one_run_lose_nothing(opened: OpenStore) -> None:

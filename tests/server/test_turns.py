@@ -6,14 +6,17 @@ import base64
 import hmac
 import http.client
 import json
+import re
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tenure.embedded import Engine
-from tenure.kernel.commands import CreateRun, StepSpec
+from tenure.kernel.commands import Complete, CreateRun, DeleteRun, RequestCancel, Seal, StepSpec
+from tenure.kernel.model import Cap
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.http import openapi
 from tests.server.largest import bodies
@@ -29,13 +32,15 @@ TRIES = 3
 
 
 def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """A request from a thread of its own, so that nothing of the client is done in the loop's."""
+    """A request from a thread of its own, so that nothing of the client is done in the loop's. Of an answer that does not end
+    its beginning is read."""
     host, port = address.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
         connection.request(method, path, body or None, headers)
         answer = connection.getresponse()
-        return answer.status, answer.read()
+        endless = answer.getheader("Content-Type", "").startswith("text/event-stream")
+        return answer.status, answer.read1() if endless else answer.read()
     except OSError:  # it refused before it had read everything
         return 0, b""
     finally:
@@ -76,8 +81,6 @@ async def test_no_route_holds_the_event_loop(url: str, monkeypatch: pytest.Monke
         with watched_turns() as turns:
             for route in sorted(routes()):
                 method, _, template = route.partition(" ")
-                if template == "/events/stream":
-                    continue  # it does not end; what it hands out has a test of its own
                 path = _path(route, hooks, names)
                 path = path.replace("{", "").replace("}", "")
                 hooked = template.startswith(("/hooks/github/", "/hooks/slack/", "/hooks/generic/"))
@@ -170,27 +173,150 @@ async def test_an_artifact_does_not_hold_the_event_loop(
         assert turns.longest() <= HELD_SECONDS_MAX, turns.told()
 
 
+STEPS = 3_000
+APART = tuple(StepSpec(name=f"s{i}", queue="apart") for i in range(STEPS))
+BEHIND = (
+    StepSpec(name="first", queue="behind"),
+    *(StepSpec(name=f"s{i}", queue="later", needs=("first",)) for i in range(STEPS - 1)),
+)
+
+
 async def test_a_plan_of_3000_steps_created_alone_does_not_hold_the_event_loop(url: str) -> None:
-    plan = tuple(StepSpec(name=f"s{i}", queue="q", needs=()) for i in range(3_000))
-    best: list[str] = []
     async with Engine(url) as engine:
-        orchestrator = engine.orchestrator
+        await _check(lambda: _create(engine, APART))
+
+
+async def test_a_plan_of_3000_steps_that_needs_a_lock_does_not_hold_the_event_loop(url: str) -> None:
+    async with Engine(url) as engine:
+        await engine.orchestrator.put_caps([Cap("default", "", max_runs_per_min=1_000)])
+        await _check(lambda: _create(engine, APART, concurrency_key="one"))
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_cancel_of_3000_steps_does_not_hold_the_event_loop(url: str, known: bool) -> None:
+    async with Engine(url) as engine:
+        runs = [await _create(engine, APART) for _ in range(TRIES)]
+        if not known:
+            engine.orchestrator._cache.clear()
+
+        async def cancel() -> None:
+            command = RequestCancel(context=engine.context(), run_id=runs.pop(), reason="CANCELED")
+            answer = await engine.orchestrator.send(command)
+            assert answer["status"] == "canceled"
+
+        await _check(cancel)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_3000_steps_that_become_ready_do_not_hold_the_event_loop(url: str, known: bool) -> None:
+    async with Engine(url) as engine:
         for _ in range(TRIES):
-            with watched_turns() as turns:
-                await orchestrator.create(
-                    CreateRun(
-                        context=engine.context(),
-                        run_id=orchestrator.new_id(),
-                        tenant="default",
-                        workspace="default",
-                        workflow="wide",
-                        code_version="1",
-                        profile="agent-runs",
-                        plan=plan,
-                        input=b"{}",
-                    )
-                )
-            if turns.longest() <= HELD_SECONDS_MAX:
-                return
-            best.append(turns.told())
-    assert not best
+            await _create(engine, BEHIND)
+        leases = await engine.orchestrator.claim("worker", queues=["behind"], limit=TRIES)
+        if not known:
+            engine.orchestrator._cache.clear()
+
+        async def complete() -> None:
+            lease = leases.pop()
+            command = Complete(
+                context=engine.context(), run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, output=b"1"
+            )
+            await engine.orchestrator.send(command)
+            (run,) = await engine.store.read("get_run", lease.run_id)
+            assert run.steps_ready == STEPS - 1
+
+        await _check(complete)
+
+
+async def test_a_run_of_3000_steps_that_is_deleted_does_not_hold_the_event_loop(url: str) -> None:
+    async with Engine(url) as engine:
+        runs = [await _create(engine, APART) for _ in range(TRIES)]
+        for run_id in runs:
+            cancel = RequestCancel(context=engine.context(), run_id=run_id, reason="CANCELED")
+            await engine.orchestrator.send(cancel)
+            await engine.orchestrator.send(Seal(context=engine.context(), run_id=run_id))
+
+        async def delete() -> None:
+            run_id = runs.pop()
+            await engine.orchestrator.send(DeleteRun(context=engine.context(), run_id=run_id))
+            assert not await engine.store.read("steps_of", run_id)
+
+        await _check(delete)
+
+
+async def _create(engine: Engine, plan: tuple[StepSpec, ...], concurrency_key: str | None = None) -> int:
+    orchestrator = engine.orchestrator
+    command = CreateRun(
+        context=engine.context(),
+        run_id=orchestrator.new_id(),
+        tenant="default",
+        workspace="default",
+        workflow="wide",
+        code_version="1",
+        profile="agent-runs",
+        plan=plan,
+        input=b"{}",
+        concurrency_key=concurrency_key,
+    )
+    return (await orchestrator.create(command)).run_id
+
+
+async def _check(work: Callable[[], Awaitable[object]]) -> None:
+    """Some work holds the loop for no longer than it may, at one of some tries."""
+    held: list[str] = []
+    for _ in range(TRIES):
+        with watched_turns() as turns:
+            await work()
+        if turns.longest() <= HELD_SECONDS_MAX:
+            return
+        held.append(turns.told())
+    raise AssertionError("\n".join(held))
+
+
+COMMITS = 10
+RUNS = 500
+
+
+async def test_a_stream_that_has_missed_much_does_not_hold_the_event_loop(url: str) -> None:
+    async with site(url) as s:
+        echo = json.dumps({"name": "echo", "version": "1", "steps": [{"id": "a", "run": "true"}]})
+        await s.engine.store.put_workflow("acme", "echo", "1", "declared", echo, "d")
+        key = await s.key("operator", "viewer")
+        caller = await s.caller(key)
+        # Somebody who listens keeps what comes in the server's memory; when nobody does, it is read from the database.
+        async with caller.stream("GET", "/events/stream", params={"type": "approval.reminder"}) as quiet:
+            beginning = await anext(quiet.aiter_text())
+            place = next(line for line in beginning.splitlines() if line.startswith("id: "))[4:]
+            for _ in range(COMMITS):
+                made = await caller.post("/runs/batch", json={"items": [{"workflow": "echo"}] * RUNS})
+                assert made.is_success, made.text
+            await _catch_up(s, key, place)
+        await _catch_up(s, key, place)
+
+
+async def _catch_up(s: Site, key: str, place: str) -> None:
+    """Listen to all that has come since a place."""
+    with watched_turns() as turns:
+        heard = await asyncio.to_thread(listen, s.address, key, place, COMMITS * RUNS)
+    assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "each once"
+    assert turns.longest() <= HELD_SECONDS_MAX, turns.told()
+
+
+def listen(address: str, key: str, after: str, events: int) -> bytes:
+    """So many events of a stream; then hang up."""
+    host, port = address.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request(
+            "GET", "/events/stream", headers={"Authorization": f"Bearer {key}", "Last-Event-ID": after}
+        )
+        answer = connection.getresponse()
+        heard: list[bytes] = []
+        while len(heard) < events:
+            line = answer.readline()
+            assert line, heard[-3:]
+            if line.startswith(b"data: "):
+                heard.append(line)
+        return b"".join(heard)
+    finally:
+        connection.close()

@@ -5,7 +5,8 @@ Laws:
    decides again. So a command's neighbourhood is whatever its decision looks at, and nothing else.
 2. "Known" and "there is none" are different things; `known` holds what has been looked up.
 3. Rows in a snapshot are never changed; `put` puts the new ones of a decision in their place.
-4. Looking for one wait or one event costs the same however many there are: they are indexed by what they are looked for.
+4. A decision that would look at more rows than `rows_max` raises `TooLong`: the caller decides again where that may take its time.
+5. Looking for one wait or one event costs the same however many there are: they are indexed by what they are looked for.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Need(Exception):
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         super().__init__(*keys)
+
+
+class TooLong(Exception):
+    """The decision would look at more rows than it may here."""
 
 
 class Facts:
@@ -139,6 +144,7 @@ class Snapshot:
         "purse",
         "receipts",
         "recorded",
+        "rows_max",
         "run",
         "run_id",
         "spec",
@@ -173,6 +179,8 @@ class Snapshot:
         """The caps of the run's tenant by scope, where it has any."""
         self.recorded: set[tuple[int, str]] = set()
         """Checkpoints known to exist whose rows are no longer kept."""
+        self.rows_max: int | None = None
+        """How many rows of a kind the decision under way may look at; None: as many as there are."""
         self._steps_max = self._waits_max = STEPS_KEPT_MAX
         self._labels: dict[tuple[int, str], int] = {}
         """Waits by step and label."""
@@ -241,7 +249,7 @@ class Snapshot:
             self.purse = row
 
     def _index(self, row: Row) -> None:
-        """Know a wait or an event by what it is looked for (law 4)."""
+        """Know a wait or an event by what it is looked for (law 5)."""
         if type(row) is Wait:
             self._labels.setdefault((row.idx, row.label), row.no)
             if row.kind == "event":
@@ -280,6 +288,11 @@ class Snapshot:
 
     # ------------------------------------------------------------------------------------- questions
 
+    def check_room(self, rows: int) -> None:
+        """Refuse to look at so many rows where that may not take long."""
+        if self.rows_max is not None and rows > self.rows_max:
+            raise TooLong
+
     def the_spec(self) -> RunSpec:
         """What the run was asked to be."""
         if self.spec is None:
@@ -306,6 +319,7 @@ class Snapshot:
         """Every step that is not closed, in order."""
         if ("open_steps",) not in self.known:
             raise Need(("open_steps",))
+        self.check_room(len(self.steps))
         return sorted((s for s in self.steps.values() if s.state not in CLOSED_STEP), key=lambda s: s.idx)
 
     def find_attempt(self, idx: int, n: int) -> Attempt | None:
@@ -332,6 +346,7 @@ class Snapshot:
         """Everything the run's steps wait for, oldest first."""
         if ("open_waits",) not in self.known:
             raise Need(("open_waits",))
+        self.check_room(len(self.waits))
         return sorted((w for w in self.waits.values() if w.state == "open"), key=lambda w: w.no)
 
     def find_wait(self, no: int) -> Wait | None:
@@ -386,6 +401,7 @@ class Snapshot:
         """Children that have not ended."""
         if ("open_children",) not in self.known:
             raise Need(("open_children",))
+        self.check_room(len(self.children))
         return sorted((c for c in self.children.values() if c.state == "open"), key=lambda c: c.child_id)
 
     def find_child(self, child_id: int) -> Child | None:

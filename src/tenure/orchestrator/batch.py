@@ -9,6 +9,8 @@ Laws:
 3. A snapshot is taken out of the cache before it is used and put back only when its commit is known to
    have happened.
 4. An exception in a decision concerns its own command only.
+5. What looks at or writes many rows is not done in the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and
+   a transaction that finds itself long says so (`ASIDE`).
 """
 
 from __future__ import annotations
@@ -24,22 +26,35 @@ from tenure.errors import TenureError
 from tenure.kernel import feed
 from tenure.kernel.actions import IntendAct
 from tenure.kernel.commands import (
+    AddSteps,
     Admit,
     Command,
     CreateRun,
     HolderDied,
     LeaseMessage,
+    PlanReady,
     RecordCheckpoint,
     Tick,
 )
 from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
 from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
-from tenure.kernel.snapshot import Key, Need, Snapshot
+from tenure.kernel.snapshot import Key, Need, Snapshot, TooLong
+from tenure.limits import ROWS_DECIDED_ON_LOOP_MAX, ROWS_WRITTEN_ON_LOOP_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.keyed import settle_keys
-from tenure.orchestrator.loading import load
-from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
+from tenure.orchestrator.loading import is_long_load, load
+from tenure.store.port import (
+    ASIDE,
+    Ambiguous,
+    Conflict,
+    Query,
+    Rejected,
+    Request,
+    Save,
+    Saved,
+    Transaction,
+)
 
 log = get_logger(__name__)
 
@@ -103,6 +118,14 @@ class Item:
         ):
             return command.tenant
         return None
+
+
+def is_long(command: Command) -> bool:
+    """Whether a command brings so many steps that deciding it would hold the event loop."""
+    return (
+        isinstance(command, CreateRun | AddSteps | PlanReady)
+        and len(command.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX
+    )
 
 
 class Outcome(msgspec.Struct):
@@ -190,7 +213,7 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
     """A decision, or the refusal as one; Need passes through."""
     try:
         return decide(work.snap, item.command, now, chance)
-    except Need:
+    except (Need, TooLong):
         raise
     except TenureError as refused:
         return Decision(None, error=refused)
@@ -209,8 +232,9 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
 
 
 def decide_cached(work: Work, now: int, chance: Chance) -> bool:
-    """Decide a run's commands on a cached snapshot; False when it has to be done under the lock."""
-    for item in work.items:
+    """Decide a run's commands on a cached snapshot, from where it was left; False when it has to be done under the lock.
+    TooLong: it was left, to be gone on with in a thread."""
+    for item in work.items[len(work.decided) :]:
         command = item.command
         if item.delivery is not None:
             return False  # what was delivered is deleted in the commit: it must be sure
@@ -226,6 +250,8 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
                 work.valid_until = attempt.expires_at
         try:
             decision = decide(work.snap, command, now, chance)
+        except TooLong:
+            raise
         except Exception:
             return False
         if decision.event is None or decision.error is not None:
@@ -290,8 +316,20 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     return save
 
 
-def saving(works: list[Work], estimate_us: int) -> Transaction[Saved]:
+def is_long_save(works: list[Work]) -> bool:
+    """Whether writing what was decided would hold the event loop. (What lies beneath a run that is deleted is not counted.)"""
+    rows = 0
+    for work in works:
+        rows += len(work.rows)
+        if work.deleted:
+            return True
+    return rows > ROWS_WRITTEN_ON_LOOP_MAX
+
+
+def saving(works: list[Work], estimate_us: int, *, aside: bool = False) -> Transaction[Saved]:
     """The transaction that saves what was decided on cached snapshots."""
+    if aside:
+        yield ASIDE
     saved: Saved = yield save_of(works, estimate_us)
     return saved
 
@@ -320,7 +358,7 @@ def keep(snap: Snapshot, outcome: Outcome) -> None:
     """Keep the snapshot of a run that goes on. One that waits may do so for days: it is loaded when somebody comes."""
     run = snap.run
     if run is not None and run.status not in CLOSED_RUN and run.status not in WAITING:
-        snap.facts = None
+        snap.facts = snap.rows_max = None
         snap.trim()
         outcome.snapshots.append(snap)
 
@@ -383,8 +421,12 @@ def locked(
         left = [item for item in mine if id(item) not in settled]
         if left:
             works.append(Work(_snapshot(run_id, found.get(run_id), cached, left), left))
+    if any(is_long(item.command) for work in works for item in work.items):
+        yield from _go_aside(works)
     yield from load([(work.snap, _surely_needed(work)) for work in works], now)
     yield from _decide_all(works, now, chance)
+    if is_long_save(works):
+        yield ASIDE
     saved: Saved = yield save_of(works, None)
     conclude(works, saved, outcome)
     return outcome
@@ -414,7 +456,15 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
         snap.known = {key for key in snap.known if key[0] != "attempt"}
         snap.outside.clear()  # of a try of this transaction that did not happen
     snap.caps = items[0].caps or {}
+    snap.rows_max = ROWS_DECIDED_ON_LOOP_MAX
     return snap
+
+
+def _go_aside(works: list[Work]) -> Generator[Request, Any, None]:
+    """Leave the event loop's thread, where a decision may look at as much as there is."""
+    yield ASIDE
+    for work in works:
+        work.snap.rows_max = None
 
 
 def _surely_needed(work: Work) -> tuple[Key, ...]:
@@ -435,7 +485,7 @@ def _surely_needed(work: Work) -> tuple[Key, ...]:
     return tuple(keys - snap.known)
 
 
-def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query | Save, Any, None]:
+def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Request, Any, None]:
     """Decide run by run until nothing more has to be loaded."""
     left = [(work, 0) for work in works]
     while True:  # ends: what was loaded is never asked for again
@@ -446,6 +496,9 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query 
                 item = work.items[position]
                 try:
                     decision = _decide_one(work, item, now, chance)
+                except TooLong:
+                    yield from _go_aside(works)
+                    continue
                 except Need as need:
                     needs.append((work.snap, need.keys))
                     waiting.append((work, position))
@@ -454,6 +507,8 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Query 
                 position += 1
         if not needs:
             return
+        if any(is_long_load(snap, keys) for snap, keys in needs):
+            yield from _go_aside(works)
         yield from load(needs, now)
         left = waiting
 

@@ -41,7 +41,8 @@ from tenure.kernel.service import RemoteLease
 from tenure.kernel.snapshot import Snapshot
 from tenure.logs import get_logger
 from tenure.orchestrator.batch import Item, Outcome, Work, conclude, save_of
-from tenure.store.port import Candidate, Lane, Query, Save, Saved, Transaction
+from tenure.orchestrator.loading import is_long_load
+from tenure.store.port import ASIDE, Candidate, Lane, Query, Request, Save, Saved, Transaction
 
 log = get_logger(__name__)
 
@@ -336,7 +337,7 @@ def _grant(
     snaps: dict[int, Snapshot],
     now: int,
     chance: Chance,
-) -> Generator[Query | Save, Any, tuple[list[Work], list[Lease]]]:
+) -> Generator[Request, Any, tuple[list[Work], list[Lease]]]:
     """Look at the steps again under their runs' locks, and grant."""
     by, remote = claim.by, claim.remote
     unknown = [(c.run_id, c.idx) for c in chosen if c.idx not in snaps[c.run_id].steps]
@@ -369,6 +370,8 @@ def _grant(
         for step in (yield Query("load_steps", list(dict.fromkeys(behind)))):
             snaps[step.run_id].put(("step", step.idx), step)
     resumed = [(s.run_id, s.idx) for s in steps if s.recorded]
+    if any(is_long_load(snaps[run_id], (("checkpoints", idx),)) for run_id, idx in resumed):
+        yield ASIDE
     if resumed:
         for row in (yield Query("load_step_checkpoints", resumed)):
             snaps[row.run_id].add(row)

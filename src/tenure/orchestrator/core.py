@@ -23,27 +23,27 @@ from msgspec.structs import replace
 
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
-from tenure.futures import fail
+from tenure.futures import fail, run_in_thread
 from tenure.ids import RunIds
-from tenure.kernel.commands import AddSteps, ClaimBy, Command, CreateRun, Heartbeat, Resolution
+from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat, Resolution
 from tenure.kernel.decide.checks import check_cap
 from tenure.kernel.decide.leases import Lease, Reply
 from tenure.kernel.decide.plans import Created
 from tenure.kernel.draft import Chance
 from tenure.kernel.feed import Seen, seen
 from tenure.kernel.model import Cap, Outbox
-from tenure.kernel.snapshot import Snapshot
+from tenure.kernel.snapshot import Snapshot, TooLong
 from tenure.limits import (
     CLAIM_STEPS_MAX,
     COMMAND_SECONDS_MAX,
     QUEUE_COMMANDS_MAX,
+    ROWS_DECIDED_ON_LOOP_MAX,
     SNAPSHOTS_CACHED_MAX,
-    STEPS_ON_LOOP_MAX,
 )
 from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator import spans
-from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
+from tenure.orchestrator.batch import Item, Outcome, Recorder, Work, is_long
 from tenure.orchestrator.caps import NO_CAPS, KnownCaps
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claiming import Claiming
@@ -61,8 +61,8 @@ POLL_SECONDS = 1.0
 """The poll beneath the wake-ups: what a lost one costs."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
-RUNS_IN_A_TURN = 128
-"""Runs of one batch that are decided before the loop turns."""
+ROWS_IN_A_TURN = 500
+"""Runs of one batch, and rows beneath them, that are decided before the loop turns."""
 LOOKS_MAX = 3
 """How often an action's key is looked up before what the database says against it is believed to be something else."""
 
@@ -73,11 +73,6 @@ class Resolver(Protocol):
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
         """What was made for these steps (index, number of the try). An error that is retryable: ask again later."""
         ...
-
-
-def is_long(command: Command) -> bool:
-    """Whether a command has so many steps that deciding it would hold the event loop."""
-    return isinstance(command, CreateRun | AddSteps) and len(command.plan or ()) > STEPS_ON_LOOP_MAX
 
 
 def _parts(items: list[Item]) -> list[list[Item]]:
@@ -318,29 +313,38 @@ class Orchestrator:
             return items
         works, slow = await self._decide_cached(items, now)
         if works:
+            long = batches.is_long_save(works)
+            save = partial(batches.saving, works, now, aside=long)
             try:
-                saved = await self.store.transact(partial(batches.saving, works, now), lane=lane, single=True)
+                saved = await self.store.transact(save, lane=lane, single=not long)
             except Exception as fault:
                 return slow + batches.unsaved(works, fault)
             slow += self._conclude(works, saved)
         return slow
 
     async def _decide_cached(self, items: list[Item], now: int) -> tuple[list[Work], list[Item]]:
-        """What can be decided on the snapshots we have, and the items that need the lock. A long plan is decided in a thread:
-        one at a time in each lane, and nobody else has its snapshot."""
+        """What can be decided on the snapshots we have, and the items that need the lock. What takes long is decided in a
+        thread: one at a time in each lane, and nobody else has its snapshot."""
         works: list[Work] = []
         slow: list[Item] = []
-        for number, mine in enumerate(batches.group(items).values(), 1):
-            if number % RUNS_IN_A_TURN == 0:
+        rows = 0
+        for mine in batches.group(items).values():
+            if rows >= ROWS_IN_A_TURN:
+                rows = 0
                 await asyncio.sleep(0)
             work = self._begin(mine)
             if work is None:
                 slow += mine
                 continue
-            if any(is_long(item.command) for item in mine):
-                decided = await asyncio.to_thread(batches.decide_cached, work, now, self._chance)
-            else:
-                decided = batches.decide_cached(work, now, self._chance)
+            decide = partial(batches.decide_cached, work, now, self._chance)
+            try:
+                if any(is_long(item.command) for item in mine):
+                    raise TooLong
+                decided = decide()
+                rows += 1 + len(work.rows)
+            except TooLong:
+                work.snap.rows_max = None
+                decided = await run_in_thread(decide)
             if decided:
                 works.append(work)
             else:
@@ -350,7 +354,15 @@ class Orchestrator:
     def _decide_run(self, mine: list[Item], now: int) -> Work | None:
         """What is decided about the commands of one run on the snapshot we have; None: they need the lock."""
         work = self._begin(mine)
-        return work if work is not None and batches.decide_cached(work, now, self._chance) else None
+        try:
+            return work if work is not None and batches.decide_cached(work, now, self._chance) else None
+        except TooLong:
+            if work is not None and not work.decided and not work.new:
+                work.snap.rows_max = None
+                self._cache[work.snap.run_id] = (
+                    work.snap
+                )  # nothing was decided on it: it is used where that may take long
+            return None
 
     def _begin(self, mine: list[Item]) -> Work | None:
         """Commands of one run with the snapshot we have; None: there is none."""
@@ -361,6 +373,7 @@ class Orchestrator:
                 return None
             snap = Snapshot.of_new_run(first.run_id)
             snap.caps = first.caps or NO_CAPS
+        snap.rows_max = ROWS_DECIDED_ON_LOOP_MAX
         return Work(snap, mine)
 
     def _conclude(self, works: list[Work], saved: Saved) -> list[Item]:

@@ -9,7 +9,7 @@ from tenure.clock import us
 from tenure.kernel.admission import rate_full_until
 from tenure.kernel.behind import Ties
 from tenure.kernel.snapshot import Facts, Key, Outside, Snapshot
-from tenure.limits import KEY_HORIZON_SECONDS
+from tenure.limits import KEY_HORIZON_SECONDS, ROWS_DECIDED_ON_LOOP_MAX
 from tenure.store.port import Query, Save
 
 RATE_WINDOW_US = 60_000_000
@@ -40,6 +40,27 @@ _QUERY_OF: dict[str, str] = {
     "cost_lines": "load_cost_lines",
 }
 """Need -> query; the query's rows are (run id, *rest of the need)."""
+
+
+_COUNTED = {
+    "open_steps": "steps_open",
+    "open_waits": "waits_open",
+    "event_waits": "waits_open",
+    "open_children": "children_open",
+    "buffered": "inbox_buffered",
+    "checkpoints": "checkpoints",
+}
+"""Need -> the column of the run that says how many rows there are at most."""
+
+
+def is_long_load(snap: Snapshot, keys: tuple[Key, ...]) -> bool:
+    """Whether so many rows are needed that making them would hold the event loop."""
+    if len(keys) > ROWS_DECIDED_ON_LOOP_MAX:
+        return True
+    if (run := snap.run) is None:
+        return False
+    counted = [getattr(run, column) for key in keys if (column := _COUNTED.get(key[0])) is not None]
+    return max(counted, default=0) > ROWS_DECIDED_ON_LOOP_MAX
 
 
 def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Query | Save, Any, None]:

@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -240,7 +240,7 @@ class FaultyStore(Beside):
         """Processes here do not end in peace."""
 
 
-def _watched(transaction: Transaction[T], seen: Seen, *, undo: bool) -> Generator[Query | Save, Any, T]:
+def _watched(transaction: Transaction[T], seen: Seen, *, undo: bool) -> Transaction[T]:
     """The transaction, with its writes noted; undone at the end where that is its fate."""
     answer: Any = None
     while True:

@@ -2,7 +2,8 @@
 
 Laws:
 1. A transaction is a generator that yields `Query` and `Save` and is sent the answers. It does no I/O,
-   so the same generator runs on SQLite's writer thread, on PostgreSQL's connection and in the simulator.
+   so the same generator runs on SQLite's writer thread, on PostgreSQL's connection and in the simulator. It runs in the
+   event loop's thread until it yields `ASIDE`.
 2. The run row is the only lock for everything beneath it. Lock first, load in a later statement.
    Lock order: tenants, then runs by id, nothing else; a query that takes locks says so below.
 3. Every save names the version it expects of every run. A run that has moved on is left alone, with all
@@ -333,6 +334,12 @@ class Save(msgspec.Struct, gc=False):
     store's clock differs from it by more than a second."""
 
 
+class Aside(msgspec.Struct, frozen=True, gc=False):
+    """What follows is long: from here on the transaction is carried out outside of the event loop's thread. The answer is
+    None. It has no effect where there is no other thread, nor when it is asked for again."""
+
+
+ASIDE = Aside()
 ESTIMATE_OFF_US_MAX = 1_000_000
 """How far an estimate of the time may be off for a save to be written."""
 
@@ -345,7 +352,8 @@ class Saved(msgspec.Struct, gc=False):
 
 
 T = TypeVar("T")
-Transaction = Generator[Query | Save, Any, T]
+Request = Query | Save | Aside
+Transaction = Generator[Request, Any, T]
 """A transaction as the store runs it: yields what it wants, is sent the answer, returns the result."""
 
 

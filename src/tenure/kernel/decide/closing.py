@@ -82,6 +82,7 @@ def end_step(
             d.notes.setdefault("reason", reason)
     elif run.cancel_at is None and not closing:
         behind_it = dependents_of(step)
+        d.snap.check_room(len(behind_it))
         d.want_steps(behind_it)
         for idx in behind_it:
             behind = d.step(idx)

@@ -148,6 +148,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
     if not c.waits:
         raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
     waits = []
+    d.snap.check_room(len(c.waits))
     d.want_waits(c.waits)
     for no in c.waits:
         wait = d.snap.find_wait(no)

@@ -79,6 +79,8 @@ class EventStream(Response[bytes]):
                 missed, there = await self._tail.missed(listener)
                 if missed:
                     await sent(missed)
+                if not there:
+                    await asyncio.sleep(0)  # what was read before is sent without a pause
             while data := await listener.take():
                 await sent(data)
         except asyncio.CancelledError:

@@ -41,6 +41,9 @@ KEEP_ALIVE_SECONDS = 15.0
 PAGE_ROWS = 200
 MISSED_ROWS = 50
 """Of what one listener has missed, at a time."""
+PAGE_FRAMES = 400
+PAGE_BYTES = 64 * 1024
+"""Of it, what is sent before the loop turns: frames, and bytes of the feed that were looked at for them."""
 BREATH_BYTES = 32 * 1024
 """After so much was handed out the listeners get a turn to send it: what piles up then is their own slowness."""
 RING_ROWS_MAX = 2_000
@@ -279,15 +282,19 @@ class Tail:
             rows = await self._feeding.after(heard, MISSED_ROWS)
             # A page that is not full reaches beyond what had been read before it was asked for.
             reached = rows[-1].pos if len(rows) == MISSED_ROWS else max(heard, ring_from)
-            listener.place = (max(reached, rows[-1].pos if rows else 0), ALL)
-            return b"".join(self._frames(rows, listener, (pos, part))), False
-        found = b"".join(self._frames([row for row in self._ring if row.pos > heard], listener, (pos, part)))
+            page, left_at = self._page(rows, listener)
+            listener.place = left_at or (max(reached, rows[-1].pos if rows else 0), ALL)
+            return page, False
+        page, left_at = self._page([row for row in self._ring if row.pos > heard], listener)
+        if left_at is not None:
+            listener.place = left_at
+            return page, False
         listener.place = (max(heard, self._pos), ALL)
         self._listeners.setdefault(listener.tenant, {})[listener] = None
         self._somebody.set()
         if self._stopped:
             listener.end("stopping")
-        return found, True
+        return page, True
 
     def forget(self, listener: Listener) -> None:
         """It is gone."""
@@ -302,11 +309,22 @@ class Tail:
         assert self._places is not None, "whoever listens has a place"
         return self._places.hide(tenant, pos, part, getrandbits(32))
 
-    def _frames(self, rows: Iterable[Feed], listener: Listener, after: Place) -> Iterable[bytes]:
+    def _page(self, rows: Iterable[Feed], listener: Listener) -> tuple[bytes, Place | None]:
+        """The frames of some rows behind a listener's place; and where they were left, to give the loop a turn, if not at their
+        end."""
+        tenant, after = listener.tenant, listener.place
+        frames: list[bytes] = []
+        looked = 0
         for row in rows:
-            for news in news_of(decoded(row.body), {listener.tenant}):
+            if looked > PAGE_BYTES:
+                return b"".join(frames), (row.pos, 0)
+            looked += len(row.body)
+            for news in news_of(decoded(row.body), {tenant}):
                 if (row.pos, news.part) > after and listener.wants(news):
-                    yield frame_of(self._id(listener.tenant, row.pos, news.part), news)
+                    frames.append(frame_of(self._id(tenant, row.pos, news.part), news))
+                    if len(frames) >= PAGE_FRAMES:
+                        return b"".join(frames), (row.pos, news.part)
+        return b"".join(frames), None
 
     def beginning(self, listener: Listener) -> bytes:
         """What a stream begins with: nothing to hear, but an id, so that whoever is cut off before the first event

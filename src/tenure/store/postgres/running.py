@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, get_type_hints
 
 import msgspec
+from msgspec import structs
 
+from tenure.futures import run_in_thread
 from tenure.kernel.feed import encoded
 from tenure.kernel.model import ROWS, Row, Run, RunSpec
 from tenure.kernel.rows import LIGHT
@@ -39,6 +41,11 @@ BENEATH = (
     "artifact",
 )
 """Tables whose rows go with their run. What it owes others does not: that is still to be delivered."""
+
+ROWS_IN_A_STATEMENT_MAX = 1_000
+"""Of a save that is long: the driver encodes a statement's rows in the event loop's thread."""
+ROWS_MADE_ON_LOOP_MAX = 1_000
+"""Rows of an answer that are made in the event loop's thread; more are in another one."""
 
 _BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _COLUMNS = re.compile(r"\{(?:(\w+)\.)?(\w+)\}")
@@ -77,7 +84,9 @@ async def ask(
     elif not rows and name in _BY_ROW:
         return []  # asked about nothing
     statement = await link.statement(SQL[name])
-    return list(starmap(_ANSWERS[name], await statement.fetch(*zip(*rows, strict=True), *scalars)))
+    found = await statement.fetch(*zip(*rows, strict=True), *scalars)
+    make: Callable[[], list[Any]] = partial(list, starmap(_ANSWERS[name], found))
+    return make() if len(found) <= ROWS_MADE_ON_LOOP_MAX else await run_in_thread(make)
 
 
 # ------------------------------------------------------------------------------------------------ save
@@ -252,6 +261,22 @@ def pack(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]]:
     if save.delete_runs:
         add("delete", save.delete_runs, asked)
     return frozenset(parts), params
+
+
+def divide(save: port.Save) -> tuple[port.Save, Callable[[set[int]], Iterator[port.Save]]]:
+    """A save of many rows as several of one transaction: the first says which runs are written, and of these the others write
+    what lies beneath them."""
+    if sum(map(len, save.rows.values())) <= ROWS_IN_A_STATEMENT_MAX:
+        return save, lambda _: iter(())
+
+    def rest(ids: set[int]) -> Iterator[port.Save]:
+        runs = [run for run in (*save.runs, *save.new_runs) if run.id in ids]
+        expect: list[tuple[int, int, int | None]] = [(run.id, run.version, None) for run in runs]
+        for table, rows in save.rows.items():
+            for at in range(0, len(rows), ROWS_IN_A_STATEMENT_MAX):
+                yield port.Save(expect=expect, rows={table: rows[at : at + ROWS_IN_A_STATEMENT_MAX]})
+
+    return structs.replace(save, rows={}), rest
 
 
 def _attempt_key(row: tuple[Any, ...]) -> tuple[Any, ...]:

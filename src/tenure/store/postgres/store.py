@@ -7,6 +7,8 @@ Laws:
 3. A connection lost before the commit was sent costs nothing: the transaction is made and run again until
    the deadline. Lost while the commit was under way, only the database knows: `Ambiguous`.
 4. After any error the transaction is rolled back; a connection in doubt is replaced.
+5. A transaction that says that it is long (`port.ASIDE`) goes on in threads, and its rows are sent in several statements: the
+   loop only sends and receives.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -22,10 +25,11 @@ import msgspec
 
 from tenure import limits
 from tenure.errors import TenureError
+from tenure.futures import run_in_thread
 from tenure.kernel.model import Cap
 from tenure.store.beside import Beside
 from tenure.store.families import WRITES
-from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
+from tenure.store.port import Ambiguous, Aside, Conflict, Query, Rejected, Save, Saved, Transaction
 from tenure.store.postgres import migrate
 from tenure.store.postgres.bell import PING_SECONDS, Bell
 from tenure.store.postgres.faults import Lost, WriteRefused, is_connection_fault, translated, unavailable
@@ -38,7 +42,7 @@ from tenure.store.postgres.link import (
     Link,
     Target,
 )
-from tenure.store.postgres.running import SQL, ask, compose, pack
+from tenure.store.postgres.running import SQL, ask, compose, divide, pack
 
 T = TypeVar("T")
 
@@ -261,21 +265,26 @@ class PostgresStore(Beside):
         transaction and outside of one is the same, and one that only looks (most claims of an idle worker)
         costs no further round trips.
         """
-        begun = False
+        begun = aside = False
         answer: Any = None
         try:
             while True:
-                try:
-                    request = transaction.send(answer)
-                except StopIteration as stop:
+                go_on = partial(_go_on, transaction, answer)
+                request, result = await run_in_thread(go_on) if aside else go_on()
+                if request is None:
                     if begun:
                         await self._command(link, "commit")
-                    result: T = stop.value
                     return result
+                if isinstance(request, Aside):
+                    aside, answer = True, None
+                    continue
                 if not begun and (isinstance(request, Save) or request.name in LOCKING):
                     await self._command(link, link.begin)
                     begun = True
-                answer = await self._answer(link, request)
+                if aside and isinstance(request, Save):
+                    answer = await self._save_long(link, request)
+                else:
+                    answer = await self._answer(link, request)
         except BaseException as fault:
             transaction.close()
             if isinstance(fault, Lost | Ambiguous):
@@ -286,10 +295,24 @@ class PostgresStore(Beside):
 
     async def _answer(self, link: Link, request: Query | Save) -> Any:
         shift_us = self._shift_us
+        if isinstance(request, Save):
+            return await self._save(link, *pack(request, shift_us), shift_us)
         try:
-            if isinstance(request, Query):
-                return await ask(link, request.name, request.rows, request.scalars, shift_us)
-            parts, params = pack(request, shift_us)
+            return await ask(link, request.name, request.rows, request.scalars, shift_us)
+        except Exception as fault:
+            raise translated(fault) from fault
+
+    async def _save_long(self, link: Link, save: Save) -> Saved:
+        """A save in as many statements as it takes; made ready in a thread."""
+        shift_us = self._shift_us
+        first, rest = divide(save)
+        saved = await self._save(link, *await run_in_thread(lambda: pack(first, shift_us)), shift_us)
+        for part in rest(saved.ids):
+            await self._save(link, *await run_in_thread(partial(pack, part, shift_us)), shift_us)
+        return saved
+
+    async def _save(self, link: Link, parts: frozenset[str], params: list[Any], shift_us: int) -> Saved:
+        try:
             statement = await link.statement(compose(parts))
             ids, now_us, _ = await statement.fetchrow(*params)
             self._heard = (now_us - shift_us, time.monotonic_ns() // 1000)
@@ -333,6 +356,14 @@ class PostgresStore(Beside):
     async def tell_work(self) -> None:
         """Tell other processes that work became ready; coalesced, after the commit, best effort."""
         self._bell.tell()
+
+
+def _go_on(transaction: Transaction[T], answer: Any) -> tuple[Query | Save | Aside | None, T]:
+    """What a transaction asks for next; None, and its result, at its end. (A thread cannot raise StopIteration.)"""
+    try:
+        return transaction.send(answer), None  # type: ignore[return-value]  # there is a result at the end only
+    except StopIteration as stop:
+        return None, stop.value
 
 
 def _named(fault: Exception) -> Exception:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from tenure.futures import fail
+from tenure.futures import fail, finish
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
@@ -39,17 +39,7 @@ class Courier:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Have a call carried out and wait for it, also when cancelled meanwhile."""
-        future = self.send(call)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait((future,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            future.exception()  # looked at, so that asyncio does not complain
-            raise cancelled
-        return future.result()
+        return await finish(self.send(call))
 
     def stop(self) -> None:
         """Finish what was given and end the thread."""

@@ -143,7 +143,7 @@ class Running:
             self.now_us = now
         return self.now_us
 
-    def answer(self, request: port.Query | port.Save) -> Any:
+    def answer(self, request: port.Request) -> Any:
         """Carry out what a transaction yielded."""
         if type(request) is port.Save:
             return self.save(request)

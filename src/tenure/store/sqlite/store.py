@@ -6,7 +6,8 @@ Laws:
 2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and
    reads on their own) runs in a thread: rows cost Python time, and two threads that both want the
    interpreter are slower than one. A small commit on a disk that has been quick does not even go to the
-   thread: handing it over and back would take as long as the disk does.
+   thread: handing it over and back would take as long as the disk does. A transaction that says that it is long
+   (`port.ASIDE`) goes on in that thread, and is committed there.
 3. A locked file is waited for without blocking the loop, in small random pauses, until the deadline.
 4. After any error the transaction is rolled back and the connection stays usable.
 5. Inline, there are no threads and nothing is awaited: the simulator's scheduler sees whole transactions.
@@ -30,7 +31,7 @@ from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
 from tenure.kernel.model import Cap
 from tenure.store.beside import Beside
-from tenure.store.port import Conflict, Rejected, Save, Saved, Transaction
+from tenure.store.port import ASIDE, Conflict, Rejected, Save, Saved, Transaction
 from tenure.store.sqlite import migrate
 from tenure.store.sqlite.connecting import MEMORY, WAL_PAGES_MAX, configure, connected
 from tenure.store.sqlite.courier import Courier
@@ -230,8 +231,15 @@ class SqliteStore(Beside):
             cursor = await self._begin()
             try:
                 running = self._running(cursor)
-                result = _drive(make(), running)
-                if changes := running.finish():
+                transaction = make()
+                result: T = _drive(transaction, running, until_aside=self._writer is not None)
+                if result is ASIDE and self._writer is not None:
+                    result, changes = await self._writer.run(
+                        lambda: self._finish_aside(transaction, running, cursor)
+                    )
+                    if changes:
+                        self._committed(cursor, running)
+                elif changes := running.finish():
                     self._file_time.confirm(cursor.connection)
                     await self._commit(cursor, small=changes <= SMALL_COMMIT_ROWS)
                     self._committed(cursor, running)
@@ -241,6 +249,19 @@ class SqliteStore(Beside):
                 _undo(cursor.connection, fault)
                 raise
             return result
+
+    def _finish_aside(
+        self, transaction: Transaction[T], running: Running, cursor: apsw.Cursor
+    ) -> tuple[T, int]:
+        """The rest of a long transaction, in the thread that commits: what it answers, and how many rows it wrote."""
+        result: T = _drive(transaction, running)
+        changes = running.finish()
+        if changes:
+            self._file_time.confirm(cursor.connection)
+            self._commit_here(cursor, small=False)
+        else:
+            cursor.execute("rollback")
+        return result, changes
 
     @property
     def at_once(self) -> bool:
@@ -461,15 +482,20 @@ def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
     return cursor
 
 
-def _drive(transaction: Transaction[T], running: Running) -> T:
-    """Give a transaction what it asks for. Its own errors are its own; the database's are translated."""
+def _drive(transaction: Transaction[T], running: Running, *, until_aside: bool = False) -> Any:
+    """Give a transaction what it asks for. Its own errors are its own; the database's are translated. `until_aside`: up to
+    where it says that it is long (ASIDE), to be gone on with in another thread."""
     answer: Any = None
     while True:
         try:
             request = transaction.send(answer)
         except StopIteration as stop:
-            result: T = stop.value
-            return result
+            return stop.value
+        if request is ASIDE:
+            if until_aside:
+                return ASIDE
+            answer = None
+            continue
         try:
             answer = running.answer(request)
         except Exception as fault:
