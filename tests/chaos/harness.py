@@ -121,7 +121,9 @@ class Hunt:
             url = self._wire.dsn
         for _ in range(WORKERS):
             self._workers.append(
-                self._stack.enter_context(WorkerProcess(url, "tests.chaos.hunted_flows", slots=8, grace=5.0))
+                self._stack.enter_context(WorkerProcess(
+                        url, "tests.chaos.hunted_flows", slots=8, grace=5.0, wait_for_database=60
+                    ))
             )
         for worker in self._workers:
             await until(partial(is_up, worker), "a worker", 120)
@@ -317,8 +319,10 @@ class Hunt:
 
 
 def is_up(worker: WorkerProcess) -> bool:
-    """Whether a worker has begun to claim."""
-    return "worker_started" in worker.text
+    """Whether a worker has begun to claim; AssertionError where it has ended instead."""
+    text = worker.text
+    assert worker.process.poll() is None, f"a worker ended with {worker.process.poll()}: {text[-2000:]}"
+    return "worker_started" in text
 
 
 def _now_us() -> int:

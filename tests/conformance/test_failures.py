@@ -16,7 +16,6 @@ from tenure.errors import TenureError
 from tenure.kernel.model import Cap
 from tenure.orchestrator.sweeper import command_of
 from tenure.store.sqlite import SqliteStore
-from tests.conformance import world
 from tests.conformance.faults import Counting, Faulty, held, waits_for_the_lock
 from tests.conformance.world import BEGIN_US, Place, World, step
 
@@ -98,9 +97,7 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
         timeout = asyncio.create_task(sweeper.do(command_of(timer)))
         await sweeping.hold.reached.wait()
 
-        completing.shift(
-            w.hand.offset - us(3)
-        )  # it was in time when it was sent: the fence is what refuses it
+        completing.shift(-us(3))  # it was in time when it was sent: the fence is what refuses it
         completion = asyncio.create_task(w.complete(lease, b"done"))
         waited = await waits_for_the_lock(place, completion)
 
@@ -109,7 +106,7 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
         await timeout
         with pytest.raises(TenureError, match="LEASE_STALE"):
             await completion
-        w.pin()
+        completing.shift(0)
         assert await w.states(run) == {"a": "ready"}
         assert await w.kinds(run) == ["create", "claim", "lease_expired"]
         await w.complete(await w.claim("carol"), b"done")
@@ -140,7 +137,6 @@ async def test_10_a_process_whose_own_clock_is_off_decides_the_same(
     postgres_place: Place, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database's clock decides; whoever goes by the process's own is minutes off. (On SQLite they are one: see below.)"""
-    monkeypatch.setattr(world, "_host", _Right())
     async with World(postgres_place) as w:
         monkeypatch.setattr(time, "time_ns", lambda: (w.now + us(minutes * 60)) * 1000)
         w.orchestrator._clock = HostClock()
@@ -174,24 +170,13 @@ async def test_10_a_process_whose_own_clock_is_off_decides_the_same(
         assert all(BEGIN_US <= at <= w.now for at in times)
 
 
-class _Right:
-    """The time as it is, for the world, while the process is shown another."""
-
-    def __init__(self) -> None:
-        self._time_ns = time.time_ns
-
-    def now_us(self) -> int:
-        return self._time_ns() // 1000
-
-
 async def test_10_a_clock_stepped_back_takes_nothing_back_and_gives_nothing_twice(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", "b"], profile="delta-ci")
         await w.claim("bob")
         await w.at("10:01:01").sweep()
         lease = await w.claim("carol")
-        w.hand.offset -= us(600)  # it is 09:51 again
-        w.pin()
+        w.hand.move(-us(600))  # it is 09:51 again
         await w.sweep()
         assert (await w.step(run, "a")).state == "running"  # still carol's
         assert await w.claims("dora") == []
@@ -204,8 +189,7 @@ async def test_10_a_clock_stepped_back_takes_nothing_back_and_gives_nothing_twic
         assert row.finished_at is not None
         assert row.started_at is not None
         assert row.finished_at >= row.started_at
-        w.hand.offset += us(600)
-        w.pin()
+        w.hand.move(us(600))
 
 
 async def test_20_a_thousand_failures_in_one_tick_are_spread(place: Place) -> None:

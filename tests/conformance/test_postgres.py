@@ -377,11 +377,11 @@ async def test_a_commit_whose_answer_was_lost_is_ambiguous_and_proven_by_its_eve
 
         def last_words() -> Transaction[Saved]:
             saved: Saved = yield change(1, 1)
-            wire.cut_before_the_next_answer()
+            wire.cut_before_an_answer()
             return saved
 
         if single:
-            wire.cut_before_the_next_answer()
+            wire.cut_before_an_answer()
         with pytest.raises(Ambiguous):
             await (save(store, change(1, 1), single=True) if single else store.transact(last_words))
         found: list[Any] = []

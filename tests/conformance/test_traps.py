@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tenure.clock import HostClock
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide import decide, plans
@@ -152,8 +153,7 @@ async def test_two_orchestrators_hammering_the_same_runs_answer_with_what_is_in_
 @pytest.mark.clause("GOV-09", "GOV-12")
 async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=5)]) as w:
-        w.hand.offset = 0  # these processes live by the real clock
-        w.pin()
+        w.hand.set(HostClock().now_us())  # these processes live by the real clock
         runs = [
             await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)
         ]
@@ -201,8 +201,7 @@ def most_at_once(attempts: list[Attempt]) -> int:
 @pytest.mark.clause("GOV-09")
 async def test_of_several_processes_racing_for_each_step_one_wins(place: Place) -> None:
     async with World(place) as w:
-        w.hand.offset = 0
-        w.pin()
+        w.hand.set(HostClock().now_us())
         runs = [await w.create(plan=["only"], profile="delta-ci") for _ in range(60)]
         got = await crowd(place, processes=4, limit=1)
         assert sorted(run for run, _, _ in got) == sorted(runs)

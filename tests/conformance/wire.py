@@ -20,7 +20,7 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers = asyncio.Event()
         self._answers.set()
-        self._cut_answers = False
+        self._answers_until_cut = 0
         self._cut_saves = 0
         self.connections = 0
         self.cuts = 0
@@ -43,9 +43,9 @@ class Wire:
         """Answers arrive again."""
         self._answers.set()
 
-    def cut_before_the_next_answer(self) -> None:
-        """What is sent arrives; instead of the answer the connection is closed."""
-        self._cut_answers = True
+    def cut_before_an_answer(self, number: int = 1) -> None:
+        """What is sent arrives; instead of the first answer from now on, or another one, the connection is closed."""
+        self._answers_until_cut = number
 
     def cut_before_the_answer_to_a_save(self) -> None:
         """Likewise, but only behind something long enough to be a save: what became of its commit is not known."""
@@ -78,8 +78,9 @@ class Wire:
             while data := await far.read(1 << 16):
                 await self._answers.wait()
                 is_save = self._cut_saves > 0 and (len(sent) >= SAVE_BYTES_MIN or b"COMMIT" in sent)
-                if self._cut_answers or is_save:
-                    self._cut_answers = False
+                is_now = self._answers_until_cut == 1
+                self._answers_until_cut -= self._answers_until_cut > 0
+                if is_now or is_save:
                     self._cut_saves -= is_save
                     self.cuts += 1
                     return

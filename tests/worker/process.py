@@ -75,7 +75,7 @@ def main(url: str, target: str, *options: str) -> None:
     given: dict[str, Any] = {}
     for option in options:
         key, _, value = option.partition("=")
-        if key == "slots":
+        if key in ("slots", "wait_for_database"):
             given[key] = int(value)
         elif key == "grace":
             given[key] = float(value)

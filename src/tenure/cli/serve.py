@@ -228,6 +228,7 @@ def serve(
     engine = Engine(
         address,
         listen_url=listen_db,
+        wait_for_database=wait_for_database,
         actor="server",
         migrate=migrate,
         connectors=known,

@@ -142,6 +142,7 @@ def worker(
                 evidence=evidence,
                 signing_key=signing_key,
                 listen_url=listen_db,
+                wait_for_database=wait_for_database,
                 **how,
             )
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
+import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
@@ -69,7 +70,7 @@ from tenure.orchestrator.views import (
 )
 from tenure.orchestrator.why import Why, why
 from tenure.sdk import codec
-from tenure.store.connect import open_store, seldom
+from tenure.store.connect import MigratableStore, open_store, seldom
 from tenure.worker import LocalStation, Worker
 
 if TYPE_CHECKING:
@@ -139,12 +140,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
     async def __aenter__(self) -> Self:
         store = open_store(self.url, only_reads=self._only_reads, listen_dsn=self._listen_url)
         async with AsyncExitStack() as stack:
-            if self._wait_seconds:
-                tell = seldom(lambda why: log.info("waiting_for_database", why=why))
-                await store.wait_until_there(self._wait_seconds, tell)
-            if self._migrate and not self._only_reads:
-                await store.migrate()
-            await store.open()
+            await self._open(store)
             stack.push_async_callback(store.close)
             signer = None
             if self._signing_key is not None:
@@ -173,6 +169,23 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
             self._store = store
             self._stack = stack.pop_all()
         return self
+
+    async def _open(self, store: MigratableStore) -> None:
+        """Open the store; its database may be away, and go away again meanwhile, for as long as we wait for it."""
+        deadline = time.monotonic() + self._wait_seconds
+        tell = seldom(lambda why: log.info("waiting_for_database", why=why))
+        while True:
+            if self._wait_seconds:
+                await store.wait_until_there(max(0.0, deadline - time.monotonic()), tell)
+            try:
+                if self._migrate and not self._only_reads:
+                    await store.migrate()
+                await store.open()
+            except TenureError as fault:
+                if fault.code != "STORE_UNAVAILABLE" or time.monotonic() >= deadline:
+                    raise
+            else:
+                return
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()

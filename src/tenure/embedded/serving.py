@@ -99,6 +99,7 @@ async def serve(
     evidence: bool = False,
     signing_key: str | None = None,
     listen_url: str | None = None,
+    wait_for_database: str | float = 0,
 ) -> int:
     """Be a worker, with a sweeper and a scheduler beside it, until the process is told to end; see the laws above.
 
@@ -113,6 +114,7 @@ async def serve(
             evidence=evidence,
             signing_key=signing_key,
             listen_url=listen_url,
+            wait_for_database=wait_for_database,
         ) as engine:
             engine.tell_risks()
             only = None if queues is None else tuple(queues)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -99,25 +99,37 @@ class PostgresStore(Beside):
 
     async def open(self) -> None:
         """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW) and our rights to it
-        (STORE_PERMISSION_DENIED). A server that is not there is tried once; one that answers and is not ready yet, for
-        our patience."""
-        reader = self._readers[0]
-        now = time.monotonic()
-        connection = await reader.ready(now, heal_deadline=now + self._patience_seconds)
-        try:
-            await migrate.check_rights(connection, self._target.schema, only_reads=self._only_reads)
-            if await migrate.missing(connection, self._target.schema):
-                raise TenureError(
-                    "STORE_NOT_MIGRATED", f"the schema {self._target.schema} needs `tenure migrate`"
-                )
-            self.undurable = await connection.fetchval(migrate.UNDURABLE)
-        except Exception as fault:
-            await reader.close()
-            raise _named(fault) from fault
+        (STORE_PERMISSION_DENIED)."""
+        await self._once_there(self._check)
         for link in reversed(self._readers):
             self._free_readers.put_nowait(link)
         self._bell.start()
         self._open = True
+
+    async def _check(self, deadline: float, heal_deadline: float) -> None:
+        reader, schema = self._readers[0], self._target.schema
+        connection = await reader.ready(deadline, heal_deadline=heal_deadline)
+        try:
+            await migrate.check_rights(connection, schema, only_reads=self._only_reads)
+            if await migrate.missing(connection, schema):
+                raise TenureError("STORE_NOT_MIGRATED", f"the schema {schema} needs `tenure migrate`")
+            self.undurable = await connection.fetchval(migrate.UNDURABLE)
+        except Exception:
+            reader.drop()
+            raise
+
+    async def _once_there(self, do: Callable[[float, float], Awaitable[T]]) -> T:
+        """Do what may be done again, with a server that should be there. One that is away is tried once; one that is not ready
+        yet or is lost in the middle, for our patience."""
+        deadline = time.monotonic()
+        heal_deadline = deadline + self._patience_seconds
+        while True:
+            try:
+                return await do(deadline, heal_deadline)
+            except Exception as fault:
+                if not is_connection_fault(fault) or time.monotonic() >= heal_deadline:
+                    raise _named(fault) from fault
+                deadline = heal_deadline
 
     async def wait_until_there(self, seconds: float, tell: Callable[[str], None]) -> None:
         """Wait until the server can be reached, for so long at most (STORE_UNAVAILABLE); `tell` hears why it waits."""
@@ -141,17 +153,17 @@ class PostgresStore(Beside):
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, making it if there is none; the names of what was applied."""
-        now = time.monotonic()
+        return await self._once_there(self._bring_up)
+
+    async def _bring_up(self, deadline: float, heal_deadline: float) -> list[str]:
         session = await self._target.reach(
             COMMON_SETTINGS,
-            now,
+            deadline,
             command_seconds=MIGRATE_SECONDS_MAX,
-            heal_deadline=now + self._patience_seconds,
+            heal_deadline=heal_deadline,
         )
         try:
             return await migrate.bring_up(session.connection, self._target.schema)
-        except Exception as fault:
-            raise _named(fault) from fault
         finally:
             await session.connection.close()
 
