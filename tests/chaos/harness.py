@@ -121,9 +121,9 @@ class Hunt:
             url = self._wire.dsn
         for _ in range(WORKERS):
             self._workers.append(
-                self._stack.enter_context(WorkerProcess(
-                        url, "tests.chaos.hunted_flows", slots=8, grace=5.0, wait_for_database=60
-                    ))
+                self._stack.enter_context(
+                    WorkerProcess(url, "tests.chaos.hunted_flows", slots=8, grace=5.0, wait_for_database=60)
+                )
             )
         for worker in self._workers:
             await until(partial(is_up, worker), "a worker", 120)
