@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +21,7 @@ from tenure.kernel.service import ApiKey
 from tenure.limits import FEED_SECONDS
 from tenure.orchestrator.trimming import Trimmer
 from tenure.server.live import tail
+from tenure.store.feed_places import FeedPlaces
 from tenure.store.identity import Change
 from tests.server.stage import Site, problem, site
 
@@ -230,29 +233,58 @@ async def test_nobody_hears_of_another_tenant(url: str) -> None:
             assert (await ear.frame())["runId"] == run
 
 
+def number(text: str) -> int:
+    """An id as a reader may look at it: 128 bits."""
+    return int.from_bytes(urlsafe_b64decode(text + "=="), "big")
+
+
+def check_unrelated(texts: list[str]) -> None:
+    """Nothing of one id is to be seen in another: not in its first characters, its bits, its order, or how far apart they are."""
+    numbers = [number(text) for text in texts]
+    for one, other in itertools.combinations(range(len(texts)), 2):
+        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "they begin alike"
+        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "their bits are alike"
+        assert abs(numbers[one] - numbers[other]) > 2**88, "they are near each other"
+    apart = [later - former for former, later in itertools.pairwise(numbers)]
+    assert len(set(apart)) == len(apart), "equal gaps look equal"
+
+
+def test_ids_of_neighbouring_positions_are_unrelated() -> None:
+    """Also without chance, of which a dead letter's id has none."""
+    places = FeedPlaces(bytes(range(32)))
+    in_order = [places.hide("acme", 1_000 + gap, 1) for gap in range(100)]
+    check_unrelated(in_order + [places.hide("globex", 1_000 + gap, 1) for gap in range(100)])
+    check_unrelated([places.hide("acme", 1_000, part) for part in range(100)])
+    check_unrelated([places.hide("acme", 1_000, 1, chance) for chance in range(100)])
+    check_unrelated([FeedPlaces(bytes([key]) * 32).hide("acme", 1_000, 1) for key in range(100)])
+    rising = sum(number(one) < number(other) for one, other in itertools.pairwise(in_order))
+    assert 25 <= rising <= 75, "their order is that of the positions"
+
+
 async def test_an_id_tells_nothing_of_what_others_do(url: str) -> None:
+    """Between events of one tenant another one does nothing, a little, or much: the ids do not show it, and each is a place to go on from."""
+    between = (0, 0, 0, 3, 3, 3, 12, 0)
     async with site(url) as s:
         viewer, theirs = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
-        places = await s.service.feeding.places()
-        async with listening(viewer) as ear:
-            await acme(s).create("w", [{"name": "a"}])
-            await ear.frame()
-            first = ear.last_id
-            for _ in range(20):
-                await acme(s, "globex").create("w", [{"name": "a"}])
-            await acme(s).create("w", [{"name": "a"}])
-            await ear.frame()
-        assert first is not None
-        assert ear.last_id is not None
-        for text in (first, ear.last_id):
-            pos, part = places.reveal("acme", text) or (0, 0)
-            assert pos > 0
-            assert text != str(pos)
-            assert places.hide("acme", pos, part, 1) != places.hide("acme", pos, part, 2), (
-                "equal places look different"
-            )
-            assert places.reveal("globex", text) != (pos, part)
-        answer = await theirs.get("/events/stream", headers={"Last-Event-ID": first})
+        heard: list[tuple[str, str]] = []
+        async with listening(viewer) as ear, listening(theirs) as other:
+            for count in between:
+                await acme(s).create("w", [{"name": "a"}])
+                run = (await ear.frame())["runId"]
+                assert ear.last_id is not None
+                heard.append((ear.last_id, run))
+                for _ in range(count):
+                    await acme(s, "globex").create("w", [{"name": "a"}])
+                    await other.frame()
+                    assert other.last_id is not None
+                    heard.append((other.last_id, ""))
+        check_unrelated([text for text, _ in heard])
+        mine = [(text, run) for text, run in heard if run]
+        for (text, _), (_, following) in itertools.pairwise(mine):
+            async with listening(viewer, after=text) as ear:
+                assert (await ear.frame())["runId"] == following, "it goes on where it was"
+                assert ear.last_id not in dict(heard), "the same place looks different each time"
+        answer = await theirs.get("/events/stream", headers={"Last-Event-ID": mine[0][0]})
         assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), "another tenant's is none"
         assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
 
