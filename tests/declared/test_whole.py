@@ -8,6 +8,9 @@ import msgspec
 from tenure.artifacts import Artifacts, is_reference
 from tenure.declared import StepResolver, command_of, load, load_file
 from tenure.declared.commands import run_command
+from tenure.errors import TenureError
+from tenure.ids import run_int
+from tenure.kernel.commands import Resolution
 from tenure.kernel.decide.leases import Lease
 from tests.embedded.stage import Stage, stage
 
@@ -183,6 +186,25 @@ async def test_what_a_dead_process_did_not_evaluate_another_does(url: str) -> No
         lease = await take(engine, "default|tool:t")
         assert lease.input == msgspec.json.encode({"r": run.id})
         await engine.complete(lease)
+
+
+async def test_steps_whose_inputs_are_refused_for_good_fail(url: str) -> None:
+    """The row that owes them is not forgotten without a word: the steps would be waited for until the run's deadline."""
+    declared = load("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
+
+    class Refusing:
+        async def resolve(self, _run: int, _wanted: Any) -> tuple[Resolution, ...]:
+            raise TenureError("INVALID_INPUT", "it is not what it should be" + "e" * 100_000)
+
+    async with stage(url) as engine:
+        engine.orchestrator.resolver = Refusing()
+        run = await engine.submit(declared, {})
+        await engine.later(5)
+        [step] = await engine.steps(run.id)
+        assert (step.state, step.reason) == ("failed", "EXPRESSION_FAILED")
+        assert str(step.error).startswith("INVALID_INPUT: it is not what it should be")
+        assert (await engine.get(run.id)).status == "failed"
+        assert await engine.store.read("outbox_of", run_int(run.id)) == []
 
 
 async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tenure.kernel.commands import (
     Context,
     CreateRun,
     RequestCancel,
+    Resolution,
     ResolveSteps,
     StepSpec,
     Trigger,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+MESSAGE_CHARS_MAX = 1_000
 _create = msgspec.msgpack.Decoder(CreateRun)
 
 
@@ -72,7 +74,7 @@ async def deliver(
             elif (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":
                 log.warning("delivery_failed", topic=row.topic, error=refused.code)
             else:
-                done += await _give_up(orchestrator, row)
+                done += await _give_up(orchestrator, row, refused)
         except Exception:  # a defect, met by this row alone: it stays owed, and holds up no other
             log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=traceback.format_exc())
     return done
@@ -84,21 +86,32 @@ async def _still_to_be_made(orchestrator: Orchestrator, row: Outbox) -> bool:
     return any(other.topic == "create" and other.target_id == row.target_id for other in owed)
 
 
-async def _give_up(orchestrator: Orchestrator, row: Outbox) -> int:
-    """The other run is gone or finished, so nothing is owed any more; a child that cannot be made has failed,
-    and its parent is told so."""
+async def _give_up(orchestrator: Orchestrator, row: Outbox, refused: TenureError) -> int:
+    """A row that is refused for good. The other run is gone or finished, so nothing is owed any more; but a child that cannot be
+    made has failed, and its parent is told so, and steps whose inputs cannot be brought in fail, so that nobody waits for them."""
     key = (row.run_id, row.seq, row.part)
+    log.warning("delivery_given_up", topic=row.topic, run=ids.run_text(row.run_id), error=refused.code)
+    told = _failure(row, refused)
     try:
-        if row.topic == "create" and row.target_id is not None:
-            told = ChildFinished(
-                context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed"
-            )
+        if told is not None:
             await orchestrator.submit(told, delivery=key)
         await orchestrator.store.transact(partial(_forget, key))
     except (Conflict, Ambiguous, TenureError) as fault:
         log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         return 0
     return 1
+
+
+def _failure(row: Outbox, refused: TenureError) -> Command | None:
+    """What is to be told of a row that is refused for good; None: it concerns nobody."""
+    if row.topic == "create" and row.target_id is not None:
+        return ChildFinished(context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed")
+    if row.topic == "resolve" and refused.code != "RUN_NOT_FOUND":
+        message = f"{refused.code}: {refused.message}"[:MESSAGE_CHARS_MAX].encode()
+        steps: list[tuple[int, int]] = msgspec.msgpack.decode(row.body)["steps"]
+        failed = [Resolution(idx=idx, n=n, code="EXPRESSION_FAILED", message=message) for idx, n in steps]
+        return ResolveSteps(context=_cause(row), run_id=row.run_id, steps=tuple(failed))
+    return None
 
 
 def _cause(row: Outbox) -> Context:
