@@ -15,7 +15,7 @@ from litestar.connection import ASGIConnection
 
 import tenure.server
 from tenure import durations, ids, secrets, suggestions
-from tenure.declared import expressions, parsing, templates
+from tenure.declared import expressions, parsing, syntax, templates
 from tenure.govern import outgoing
 from tenure.limits import EXPRESSION_BYTES_MAX
 from tenure.server.hooks import signatures, told
@@ -37,6 +37,7 @@ NOW = 1_700_000_000_000_000
 UNITS = [
     '\\"', '"', "\\", "[", "[]", '{"a":', '"",', " ", "\t", " ,", ",", ";", "=", "a=;", "&", "%", "%2F", "/", "-", ".", ":", "1",
     "a", "+", "'", "\\'", "\\123", "é", "1:", "a.", "${{ '", "\n", "W/",
+    '"""', "'''", '\\"""', "r'", 'b"', 'r"""\\',
 ]  # fmt: skip
 AROUND = [
     ("", "\x01"), ('"', ""), ('tenure_session="', '"'), ("Bearer ", "\x01"), ("v1,", ""), ("sha256=", "\x01"), ("${{ ", "\x01"),
@@ -157,9 +158,9 @@ def test_a_body_is_read_in_linear_time(name: str) -> None:
 # ------------------------------------------------------------------------------------------------ every pattern
 
 _SEARCHES = {"search", "finditer", "findall", "sub", "subn", "split"}
-BESIDE = (durations, ids, secrets, suggestions, expressions, parsing, templates, outgoing)
+BESIDE = (durations, ids, secrets, suggestions, expressions, parsing, syntax, templates, outgoing)
 """Modules that read what strangers send, and lie outside of the server."""
-SIZES = {"tenure.declared.expressions._TOKEN": 512, "tenure.declared.expressions._PATH": EXPRESSION_BYTES_MAX}
+SIZES = {"tenure.declared.expressions._PATH": EXPRESSION_BYTES_MAX}
 """What is given to a pattern at most, where that is less than the rest."""
 
 

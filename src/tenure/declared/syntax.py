@@ -107,20 +107,28 @@ _CHAINED = frozenset({"||", "&&", "+"})
 _DIGITS_MAX = 24
 """No integer of CEL has more."""
 
-_RAW = r"""(?:[rR][bB]?|[bB][rR])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}|"[^"\n]*"|'[^'\n]*')"""
-_COOKED = (
-    r"""[bB]?(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
-)
+_PREFIX = r"(?:[rR][bB]?|[bB][rR]?)?"
+_RAW3 = r"""(?:[rR][bB]?|[bB][rR])(?:\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3})"""
+_COOKED3 = r"""[bB]?(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3})"""
+_RAW = r"""(?:[rR][bB]?|[bB][rR])(?:"[^"\n]*"|'[^'\n]*')"""
+_COOKED = r"""[bB]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+# A literal that does not end takes all that follows it: no text with one is an expression, and to look for an end from each of the
+# quotes behind it would take time in the square of the length.
 _TOKEN = re.compile(
-    rf"(?P<text>{_RAW}|{_COOKED})|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<number>[0-9][0-9A-Za-z_.]*)"
-    r"|(?P<blank>\s+|//[^\n]*)|(?P<sign>.)",
+    rf"(?P<text>{_RAW3}|{_COOKED3}|(?!{_PREFIX}(?:\"{{3}}|'{{3}}))(?:{_RAW}|{_COOKED}))|(?P<open>{_PREFIX}[\"'].*)"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<number>[0-9][0-9A-Za-z_.]*)|(?P<blank>\s+|//[^\n]*)|(?P<sign>.)",
     re.DOTALL,
 )
 
 
 def tokens_of(source: str) -> list[tuple[str, str]]:
-    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character."""
-    return [(m.lastgroup or "", m[0]) for m in _TOKEN.finditer(source) if m.lastgroup != "blank"]
+    """The tokens of a CEL text, each with its kind: text, name, number or sign. A sign is one character; what follows a quote that
+    nothing closes is one, too."""
+    return [
+        ("sign", '"') if m.lastgroup == "open" else (m.lastgroup or "", m[0])
+        for m in _TOKEN.finditer(source)
+        if m.lastgroup != "blank"
+    ]
 
 
 def parsed(source: str) -> Expr:
