@@ -69,7 +69,7 @@ async def _side_by_side(count: int, in_flight: int, one: Callable[[], Awaitable[
 
 def _new_run(orchestrator: Orchestrator) -> CreateRun:
     return CreateRun(
-        run_id=orchestrator.new_id(), tenant="tenant-1", workflow="bench", input=INPUT, eager=HERE
+        run_id=orchestrator.new_id("default"), tenant="tenant-1", workflow="bench", input=INPUT, eager=HERE
     )
 
 
@@ -203,7 +203,7 @@ async def leased(orchestrator: Orchestrator, runs: int, in_flight: int, workers:
             open_runs.pop(lease.run_id).set_result(None)
 
     async def one() -> None:
-        run_id = orchestrator.new_id()
+        run_id = orchestrator.new_id("default")
         ended = open_runs[run_id] = loop.create_future()
         created = await orchestrator.create(
             CreateRun(run_id=run_id, tenant="tenant-1", workflow="bench", input=INPUT, plan=SEQUENCE)

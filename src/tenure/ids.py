@@ -1,8 +1,9 @@
 """Ids of runs, and of the questions they ask: a text for people, integers for the database.
 
 `run_2026-02-14_080000_abc123` is (second of creation, 31 bits more). The bits are counted on from a number that every
-process draws anew each second, so the ids of one process ascend: new rows go to the end of every table and index. The
-text says when the run was made, and sorts as the integer does. Both ways are exact.
+process draws anew each second for each tenant, so the ids of a tenant that one process makes ascend, and they tell nothing of
+how many runs others have made: new rows go to the end of every table and index, or near it. The text says when the run was
+made, and sorts as the integer does. Both ways are exact.
 `apr_2026-02-14_0hs5wcgrde1` is (run, number of the question in it): an approval's; a proposal's begins with `prop_`,
 a receipt's with `rcp_`.
 """
@@ -10,10 +11,9 @@ a receipt's with `rcp_`.
 from __future__ import annotations
 
 import re
-import secrets
 from datetime import UTC, datetime
 from functools import lru_cache
-from random import Random
+from random import Random, SystemRandom
 
 from tenure.errors import TenureError
 
@@ -28,22 +28,34 @@ _RUN = re.compile(r"run_(\d{4}-\d{2}-\d{2}_\d{6})_([0-9a-z]{6})")
 
 
 class RunIds:
-    """Makes run ids that ascend, so that one process never repeats one. Two processes that make a thousand runs each in
-    every second make some of the same in one of half a million seconds."""
+    """Makes run ids. One process never repeats one. Two processes that make a thousand runs each in every second make some of the
+    same in one of half a million seconds."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self._chance = Random(secrets.randbits(64) if seed is None else seed)
+        # What is drawn for one tenant must not tell what is drawn for another.
+        self._chance = SystemRandom() if seed is None else Random(seed)
         self._second = -1
-        self._count = 0
+        self._last: dict[str, int] = {}
+        """The last number of each tenant within the second."""
+        self._used: set[int] = set()
+        """All numbers within the second."""
 
-    def new(self, now_us: int) -> int:
-        """A fresh id for a run made at this moment."""
+    def new(self, now_us: int, tenant: str = "") -> int:
+        """A fresh id for a tenant's run made at this moment."""
         second = now_us // 1_000_000
         if second > self._second:
             self._second = second
-            self._count = self._chance.getrandbits(_DRAWN_BITS)
-        self._count += 1
-        return self._second << _SUFFIX_BITS | self._count
+            self._last.clear()
+            self._used.clear()
+        number = self._last.get(tenant)
+        if number is None:
+            number = self._chance.getrandbits(_DRAWN_BITS)
+        number += 1
+        while number in self._used:
+            number += 1
+        self._last[tenant] = number
+        self._used.add(number)
+        return self._second << _SUFFIX_BITS | number
 
 
 _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]

@@ -361,7 +361,7 @@ async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR", compensate=True)
         await w.checkpoint(lease, "one", spent=euros(30))
-        new = w.orchestrator.new_id()
+        new = w.orchestrator.new_id("default")
         await w.complete(lease, spent=euros(20), restart=c.StartChild(run_id=new, workflow="flow"))
         await w.settle()
         spec = await w.spec(new)

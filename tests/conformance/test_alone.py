@@ -68,7 +68,9 @@ def a_world(place: Place, orchestrators: int = 1) -> World:
 async def begun(orchestrator: Orchestrator) -> Lease:
     """A run with its lease, and a loop that has turned since."""
     created = await orchestrator.create(
-        CreateRun(run_id=orchestrator.new_id(), tenant="acme", workflow="build", eager=ClaimBy("bob"))
+        CreateRun(
+            run_id=orchestrator.new_id("default"), tenant="acme", workflow="build", eager=ClaimBy("bob")
+        )
     )
     assert created.lease is not None
     await asyncio.sleep(0)
@@ -212,7 +214,7 @@ async def test_what_a_run_owes_is_delivered_in_a_span_of_nobody(sqlite_place: Pl
     context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
-        next_one = StartChild(run_id=w.orchestrator.new_id(), workflow="build")
+        next_one = StartChild(run_id=w.orchestrator.new_id("default"), workflow="build")
         done = Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, restart=next_one)
         with use_span(NonRecordingSpan(context)):
             answer = w.orchestrator.submit(done)

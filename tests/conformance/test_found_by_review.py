@@ -82,7 +82,7 @@ async def test_a_child_that_cannot_become_a_run_is_refused_at_once(
     """Its request is carried out later, when nobody is left to hear a refusal."""
     async with World(place) as w:
         lease = await w.begin()
-        child = c.StartChild(**{"run_id": w.orchestrator.new_id(), "workflow": "part", **how})
+        child = c.StartChild(**{"run_id": w.orchestrator.new_id("default"), "workflow": "part", **how})
         async with w.refuses(code):
             await w.wait(lease, "child", child=child)
         await w.complete(lease)
@@ -91,7 +91,7 @@ async def test_a_child_that_cannot_become_a_run_is_refused_at_once(
 async def test_a_child_s_id_is_its_own(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
-        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="part", on_close="leave")
+        child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="part", on_close="leave")
         first = await w.wait(lease, "one", child=child)
         await w.settle()
         for taken in (child.run_id, lease.run_id):

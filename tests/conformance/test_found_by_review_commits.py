@@ -32,7 +32,7 @@ async def test_retention_takes_neither_what_a_run_owes_nor_its_key(place: Place)
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin(profile="delta-ci")
-        child = w.orchestrator.new_id()
+        child = w.orchestrator.new_id("default")
         reply = await w.wait(lease, "child", child=c.StartChild(run_id=child, workflow="child"))
         assert reply.no is not None
         await w.suspend(lease, reply.no)

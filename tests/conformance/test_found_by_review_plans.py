@@ -17,7 +17,7 @@ from tests.conformance.world import Place, World, gate, step
 async def test_whoever_asks_for_a_run_does_not_approve_in_its_child(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(by="u_alice")
-        kid = w.orchestrator.new_id()
+        kid = w.orchestrator.new_id("default")
         await w.wait(lease, "kid", child=c.StartChild(run_id=kid, workflow="child", plan=(gate(),)))
         await w.settle()
         assert (await w.spec(kid)).requester == "u_alice"

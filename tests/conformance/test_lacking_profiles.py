@@ -107,7 +107,7 @@ async def test_what_it_is_owed_is_kept_for_another_process(
     monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
     async with World(place) as w:
         lease = await w.begin(profile="ours")
-        child, other = w.orchestrator.new_id(), w.orchestrator.new_id()
+        child, other = w.orchestrator.new_id("default"), w.orchestrator.new_id("default")
         start = c.StartChild(run_id=child, workflow="child", profile="agent-runs", plan=(c.BODY,))
         reply = await w.wait(lease, "kid", child=start)
         await w.settle()
@@ -143,7 +143,7 @@ async def test_a_child_that_cannot_be_made_here_is_made_elsewhere(
 ) -> None:
     async with World(place) as w:
         lease = await w.begin()
-        child = w.orchestrator.new_id()
+        child = w.orchestrator.new_id("default")
         monkeypatch.setattr(type(w.orchestrator), "deliver", _lost)
         start = c.StartChild(run_id=child, workflow="child", profile="ours", plan=(c.BODY,))
         await w.wait(lease, "kid", child=start)

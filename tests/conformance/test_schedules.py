@@ -222,7 +222,7 @@ async def test_the_doctor_finds_two_runs_of_one_slot(place: Place) -> None:
     async with World(place, examined=False) as w:
         schedule = await put(w, hourly())
         await look(w.at("11:00:01"))
-        twice = request(schedule, w.orchestrator.new_id(), BEGIN_US + HOUR_US)
+        twice = request(schedule, w.orchestrator.new_id("default"), BEGIN_US + HOUR_US)
         await w.do(msgspec.structs.replace(twice, idempotency_key="another"))
         report = await examine(w.store)
         assert set(report.found) == {"I35"}

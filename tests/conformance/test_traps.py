@@ -304,7 +304,7 @@ async def test_a_delivery_that_meets_a_defect_is_owed_until_the_defect_is_gone(
 
     async with World(place) as w:
         lease = await w.begin()
-        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+        child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
         reply = await w.wait(lease, "child", child=child)
         assert reply.no is not None
         await w.suspend(lease, reply.no)
@@ -334,7 +334,7 @@ async def test_a_row_that_nothing_can_be_made_of_holds_up_no_other(
         monkeypatch.setattr(outbox, "_command", defect)
         for _ in range(2):
             lease = await w.begin()
-            child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+            child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
             await w.wait(lease, "child", child=child)
         owed = await w.store.read("outbox_pending", w.later(5).now, 10)
         assert len(owed) == 2

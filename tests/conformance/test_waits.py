@@ -283,7 +283,7 @@ async def test_the_runs_clock_does_not_tick_while_it_waits_for_a_person(place: P
 
 async def start_child(w: World, lease: Lease, label: str = "child", **how: Any) -> tuple[int, int]:
     """Start a child; its wait's number and its id."""
-    child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child", **how)
+    child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child", **how)
     reply = await w.wait(lease, label, child=child)
     assert reply.no is not None
     await w.settle()
@@ -322,7 +322,7 @@ async def test_a_child_that_fails_says_so_and_a_replay_starts_no_second_one(plac
         await w.fail(await w.claim(), "INVALID_INPUT")
         await w.settle()
         reply = await w.wait(
-            parent, "child", child=c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+            parent, "child", child=c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
         )
         assert (reply.no, reply.outcome) == (no, "child_failed")
         assert sorted(await w.run_ids()) == sorted([parent.run_id, child])
@@ -331,7 +331,7 @@ async def test_a_child_that_fails_says_so_and_a_replay_starts_no_second_one(plac
 async def test_what_a_run_owes_survives_a_crash_and_is_delivered_once(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
-        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+        child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
         reply = await w.wait(parent, "child", child=child)
         await w.crash()  # perhaps before the child was made
         await w.later(3).sweep()
@@ -350,7 +350,7 @@ async def test_what_a_run_owes_survives_a_crash_and_is_delivered_once(place: Pla
 async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
-        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child")
+        child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
         w.orchestrator.deliver = _nothing  # type: ignore[method-assign]  # this process dies before it delivers
         await w.wait(parent, "child", child=child)
         await w.cancel(parent.run_id)
@@ -449,7 +449,7 @@ async def test_a_parent_at_its_end_may_still_end_badly(place: Place, how: str) -
     async with World(place) as w:
         parent = await w.begin(profile="delta-ci", timeout_seconds=600)
         run = parent.run_id
-        child = c.StartChild(run_id=w.orchestrator.new_id(), workflow="child", on_close="wait")
+        child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child", on_close="wait")
         await w.wait(parent, "child", child=child, fatal=True)
         await w.settle()
         await w.complete(parent, b"result")

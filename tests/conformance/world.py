@@ -300,7 +300,7 @@ class World:
         """A CreateRun."""
         fields.setdefault("tenant", "acme")
         fields.setdefault("workflow", "flow")
-        fields.setdefault("run_id", self.orchestrator.new_id())
+        fields.setdefault("run_id", self.orchestrator.new_id("default"))
         fields.setdefault("context", self.context(by))
         return c.CreateRun(plan=None if plan is None else plan_of(plan), **fields)
 
@@ -469,13 +469,13 @@ class World:
     async def rerun(self, run: int) -> int:
         """A fresh run of the same plan."""
         old = await self.finished(run)
-        request = again.rerun(old, old, self.orchestrator.new_id(), self.context("u_alice"))
+        request = again.rerun(old, old, self.orchestrator.new_id("default"), self.context("u_alice"))
         return (await self.orchestrator.create(request)).run_id
 
     async def resume(self, run: int, **settled: Any) -> int:
         """A new run that goes on where this one ended."""
         old = await self.finished(run)
-        request = again.resume(old, self.orchestrator.new_id(), self.context("u_alice"), **settled)
+        request = again.resume(old, self.orchestrator.new_id("default"), self.context("u_alice"), **settled)
         return (await self.orchestrator.create(request)).run_id
 
     # ------------------------------------------------------------------------------------- questions

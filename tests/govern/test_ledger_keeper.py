@@ -79,7 +79,7 @@ async def test_many_new_runs_are_entered_a_few_at_a_time(
 
 async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place: LedgerPlace) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
-        slow = engine.orchestrator.new_id()  # made, and not committed yet
+        slow = engine.orchestrator.new_id("acme")  # made, and not committed yet
         engine.store.shift(us(5.0))
         await engine.create("build", PLAN)
         keeper = keeper_of(engine.store, None)

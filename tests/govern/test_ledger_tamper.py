@@ -182,7 +182,7 @@ async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reach
         artifacts = Artifacts(str(ledger_place.folder / "artifacts"))
         reference = await artifacts.put(b"x" * 100_000, "run_1")
         plan = make_plan([{"name": "compile", "tool": "make"}])
-        number = acme.engine.orchestrator.new_id()
+        number = acme.engine.orchestrator.new_id("acme")
         await acme.engine.orchestrator.create(
             CreateRun(
                 run_id=number,

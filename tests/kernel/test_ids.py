@@ -32,6 +32,36 @@ def test_whoever_comes_a_second_later_comes_later(seed: int, other: int, moment:
     assert RunIds(seed).new(moment) < RunIds(other).new(moment + SECOND)
 
 
+@given(seeds, st.lists(st.sampled_from(["acme", "globex", "initech"]), max_size=60))
+def test_an_id_tells_nothing_of_how_many_runs_others_make(seed: int, tenants: list[str]) -> None:
+    ids = RunIds(seed)
+    made = [(tenant, ids.new(MOMENT, tenant)) for tenant in tenants]
+    for tenant in set(tenants):
+        own = [run_id for of, run_id in made if of == tenant]
+        assert own == list(range(own[0], own[0] + len(own))), "whatever the others do, hers follow each other"
+    assert len({run_id for _, run_id in made}) == len(made)
+
+
+def test_what_is_drawn_for_one_tenant_is_unrelated_to_what_is_drawn_for_another() -> None:
+    ids = RunIds(7)
+    begun = [ids.new(MOMENT, f"t{number}") & ((1 << 31) - 1) for number in range(4_000)]
+    assert len({number >> 20 for number in begun}) > 950, "of 1024 parts"
+
+
+class Meeting:
+    """Chance that draws the same number for everybody."""
+
+    def getrandbits(self, _bits: int) -> int:
+        return 5
+
+
+def test_tenants_that_begin_at_the_same_number_never_get_the_same_id() -> None:
+    ids = RunIds()
+    ids._chance = Meeting()  # type: ignore[assignment]  # all that is asked of it
+    made = [ids.new(MOMENT, tenant) for tenant in ("acme", "globex") * 50]
+    assert len(set(made)) == 100
+
+
 def test_many_of_one_moment_keep_its_second() -> None:
     ids = RunIds()
     made = [ids.new(MOMENT) for _ in range(10_000)]

@@ -248,7 +248,7 @@ async def _create(engine: Engine, plan: tuple[StepSpec, ...], concurrency_key: s
     orchestrator = engine.orchestrator
     command = CreateRun(
         context=engine.context(),
-        run_id=orchestrator.new_id(),
+        run_id=orchestrator.new_id("acme"),
         tenant="default",
         workspace="default",
         workflow="wide",

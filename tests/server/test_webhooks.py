@@ -271,7 +271,7 @@ async def test_a_webhook_goes_on_with_the_trace_of_its_run(url: str) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with told(url) as (s, receiver, _admin, _id):
         ask = s.engine.orchestrator
-        await ask.create(CreateRun(run_id=ask.new_id(), tenant="acme", workflow="w", trace=trace))
+        await ask.create(CreateRun(run_id=ask.new_id("acme"), tenant="acme", workflow="w", trace=trace))
         await receiver.heard(1)
         assert receiver.traces == [trace]
 

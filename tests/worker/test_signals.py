@@ -168,7 +168,7 @@ async def test_an_input_that_is_no_input_fails_its_run_and_the_worker_goes_on(ur
         bad = []
         for body in (b"\xff\xfe not json", b'{"folder": 7}', b"[]", b'{"nobody": "knows"}', None):
             command = CreateRun(
-                run_id=engine.orchestrator.new_id(),
+                run_id=engine.orchestrator.new_id("default"),
                 tenant="default",
                 workflow=flows.quick.name,
                 profile="tenure",

@@ -268,7 +268,7 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         said = Options(**options)
         command = c.CreateRun(
             context=self.context(said.actor),
-            run_id=self.orchestrator.new_id(),
+            run_id=self.orchestrator.new_id(self.tenant),
             tenant=self.tenant,
             workspace=self.workspace,
             workflow=workflow,

@@ -172,7 +172,7 @@ class Flows:
         fields: dict[str, Any] = {"timeout_seconds": workflow.timeout_seconds, **workflow.terms.fields()}
         if said is not _NOTHING_SAID:
             fields |= said.fields()
-        run_id = engine.orchestrator.new_id()
+        run_id = engine.orchestrator.new_id(engine.tenant)
         keyed = said.key is not None
         stored = await engine.kept(body, ids.run_text(run_id))
         worker = by = None
@@ -219,7 +219,7 @@ class Flows:
         check_uses(workflow, engine.connectors, tools)
         command = c.CreateRun(
             context=engine.context(said.actor),
-            run_id=engine.orchestrator.new_id(),
+            run_id=engine.orchestrator.new_id(engine.tenant),
             tenant=engine.tenant,
             workspace=engine.workspace,
             workflow=workflow.name,

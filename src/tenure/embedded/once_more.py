@@ -49,7 +49,7 @@ class OnceMore:
         }
         old, new_id, context = (
             await self._finished(run),
-            self._whole.orchestrator.new_id(),
+            self._whole.orchestrator.new_id(run.tenant),
             self._whole.context(actor),
         )
         return again.resume(old, new_id, context, happened=told, repeat=repeat)
@@ -64,7 +64,8 @@ class OnceMore:
         old = first = await self._finished(await self._whole.views.row(ids.run_int(run_id)))
         while first.spec.resumed_from is not None:
             first = await self._finished(await self._whole.views.row(first.spec.resumed_from))
-        return again.rerun(old, first, self._whole.orchestrator.new_id(), self._whole.context(actor))
+        new_id = self._whole.orchestrator.new_id(old.run.tenant)
+        return again.rerun(old, first, new_id, self._whole.context(actor))
 
     async def _finished(self, run: Run) -> again.Finished:
         read = self._whole.store.read

@@ -190,7 +190,7 @@ class Schedules:
         mark = mark or secrets.token_hex(6)
         asked = request(
             await self._row(name),
-            engine.orchestrator.new_id(),
+            engine.orchestrator.new_id(engine.tenant),
             now,
             suffix=f":{mark}",
             context=Context(actor or engine.actor, "user", f"trigger:{mark}"),

@@ -55,7 +55,7 @@ class Undoing:
         return undoing(
             run,
             spec,
-            engine.orchestrator.new_id(),
+            engine.orchestrator.new_id(run.tenant),
             context,
             requester=context.actor,
             behind=" ".join(dict.fromkeys([spec.requester, *spec.behind.split()])),

@@ -212,13 +212,13 @@ class Orchestrator:
             except TenureError as refused:
                 if refused.code != "RUN_ID_TAKEN" or command.parent_id is not None:
                     raise
-                command = replace(command, run_id=self.new_id())
+                command = replace(command, run_id=self.new_id(command.tenant))
             else:
                 return created
 
-    def new_id(self) -> int:
-        """An id for a new run."""
-        return self.ids.new(self.store.estimate_us() or self._clock.now_us())
+    def new_id(self, tenant: str) -> int:
+        """An id for a new run of this tenant."""
+        return self.ids.new(self.store.estimate_us() or self._clock.now_us(), tenant)
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Set caps and weights."""

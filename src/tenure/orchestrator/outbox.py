@@ -207,4 +207,5 @@ async def _compensation(orchestrator: Orchestrator, cause: Context, run_id: int)
         return None
     key = f"compensation/{ids.run_text(run_id)}"
     turn = f"tenure.undo/{ids.run_text(run_id)}"  # as of an undo that somebody asks for: one at a time
-    return undoing(runs[0], specs[0], orchestrator.new_id(), cause, idempotency_key=key, concurrency_key=turn)
+    new_id = orchestrator.new_id(runs[0].tenant)
+    return undoing(runs[0], specs[0], new_id, cause, idempotency_key=key, concurrency_key=turn)

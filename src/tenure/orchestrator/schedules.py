@@ -151,7 +151,8 @@ class Scheduler(Rounds):
 
     async def _create(self, schedule: Schedule, slot: int) -> None:
         try:
-            await self._orchestrator.create(request(schedule, self._orchestrator.new_id(), slot))
+            new_id = self._orchestrator.new_id(schedule.tenant)
+            await self._orchestrator.create(request(schedule, new_id, slot))
         except TenureError as refused:
             if refused.retryable:
                 raise  # the slot stays due

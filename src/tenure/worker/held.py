@@ -241,7 +241,7 @@ class Held:
 
     def new_run_id(self) -> int:
         """An id for a child."""
-        return self._station.new_run_id()
+        return self._station.new_run_id(self.lease.tenant)
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """Run plain code where it blocks nobody; it sees the same context."""

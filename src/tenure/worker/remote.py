@@ -283,9 +283,9 @@ class RemoteStation:
     def _heard_time(self, now: Any) -> None:
         self._ahead_us = micros(now) - us(clock.boot_seconds())
 
-    def new_run_id(self) -> int:
-        """An id for a new run."""
-        return self._ids.new(self.now_us())
+    def new_run_id(self, tenant: str) -> int:
+        """An id for a new run of this tenant."""
+        return self._ids.new(self.now_us(), tenant)
 
     def succeeded(self, run_id: int, output: bytes | None) -> None:
         """Nobody in this process waits for runs."""

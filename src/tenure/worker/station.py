@@ -101,8 +101,8 @@ class Station(Protocol):
         """The store's time, as well as it is known here."""
         ...
 
-    def new_run_id(self) -> int:
-        """An id for a new run."""
+    def new_run_id(self, tenant: str) -> int:
+        """An id for a new run of this tenant."""
         ...
 
     def succeeded(self, run_id: int, output: bytes | None) -> None:
@@ -276,9 +276,9 @@ class LocalStation:
         """The store's time, as well as it is known here."""
         return self.store.estimate_us() or _HOST.now_us()
 
-    def new_run_id(self) -> int:
-        """An id for a new run."""
-        return self.orchestrator.new_id()
+    def new_run_id(self, tenant: str) -> int:
+        """An id for a new run of this tenant."""
+        return self.orchestrator.new_id(tenant)
 
     async def put_aside(self, lease: Lease, body: bytes) -> bytes:
         """Put a large payload among the artifacts; what to store instead."""

@@ -478,7 +478,7 @@ class Worker:
         lease = held.lease
         workflow = self.registry.workflows[lease.workflow]
         child = c.StartChild(
-            run_id=self.station.new_run_id(),
+            run_id=self.station.new_run_id(lease.tenant),
             workflow=workflow.name,
             code_version=workflow.version,
             profile=workflow.profile.name,

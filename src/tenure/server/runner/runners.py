@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -202,7 +203,7 @@ class Runners:
             "tenant": ticket.tenant,
             "context": c.Context(f"worker:{ticket.owner}", "system", lease_text(*key)),
         }
-        command = command_of(message, head, self._engine.orchestrator.new_id)
+        command = command_of(message, head, partial(self._engine.orchestrator.new_id, ticket.tenant))
         if isinstance(command, c.Heartbeat):
             check_command(command)  # the kernel looks at the others; heartbeats are written without it
         return command

@@ -69,7 +69,7 @@ async def prepare(engine: Engine, asked: Start) -> Prepared:
     fields = {"timeout_seconds": known.timeout_seconds, **known.terms.fields(), **fields}
     command = c.CreateRun(
         context=asked.context or engine.context(asked.actor),
-        run_id=engine.orchestrator.new_id(),
+        run_id=engine.orchestrator.new_id(engine.tenant),
         tenant=engine.tenant,
         workspace=engine.workspace,
         workflow=known.name,
