@@ -103,12 +103,16 @@ class LeasedRuns:
     async def _made(
         cls, orchestrator: Orchestrator, plan: Plan, steps: int, needs: tuple[str, ...] | None, limit: int
     ) -> LeasedRuns:
-        queue = f"q{orchestrator.new_id("default")}"  # its own, so that its steps are not taken for another's
+        queue = f"q{orchestrator.new_id('default')}"  # its own, so that its steps are not taken for another's
         specs = tuple(StepSpec(name=f"step-{i}", queue=queue, needs=needs) for i in range(steps))
         ids = []
         for _ in range(plan.long_runs):
             command = CreateRun(
-                run_id=orchestrator.new_id("default"), tenant="tenant-1", workflow="bench", input=INPUT, plan=specs
+                run_id=orchestrator.new_id("default"),
+                tenant="tenant-1",
+                workflow="bench",
+                input=INPUT,
+                plan=specs,
             )
             ids.append((await orchestrator.create(command)).run_id)
         return cls(orchestrator, ids, queue, steps, limit)
