@@ -22,8 +22,12 @@ async def hello() -> str:
     return "hello"
 """
 MAIN = "from tenure.cli.main import main; main()"
-COMMANDS = {"worker": ("worker", "app", "--json"), "serve": ("serve", "--port", "0")}
-BEGUN = {"worker": b"hello", "serve": b"server_started"}
+COMMANDS = {
+    "worker": ("worker", "app", "--json"),
+    "serve": ("serve", "--port", "0"),
+    "dev": ("dev", "app", "--no-api", "--no-reload", "--no-commands"),
+}
+BEGUN = {"worker": b"hello", "serve": b"server_started", "dev": b"worker_started"}
 
 
 @asynccontextmanager
@@ -64,4 +68,4 @@ async def test_whoever_starts_before_postgresql_waits_for_it(kind: str, tmp_path
         async with started(tmp_path, server.dsn(), *COMMANDS[kind]) as process:
             assert b"60s at most" in await line_with(process.stderr, b"waiting for the database")
             await asyncio.to_thread(server.start)
-            await line_with(process.stdout, BEGUN[kind])
+            await line_with(process.stderr if kind == "dev" else process.stdout, BEGUN[kind])

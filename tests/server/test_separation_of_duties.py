@@ -376,6 +376,33 @@ async def takes_a_step_from_its_worker(p: People) -> str:
     return run
 
 
+async def taking(p: People, tool: str) -> tuple[str, dict[str, Any]]:
+    """A run with a step for this tool and a question, and a claim of that step."""
+    step = {"id": "b", "uses": tool, "required": False, "needs": []}
+    await sent(
+        p.service, "PUT", f"/workflows/{tool}", name=tool, version="1", steps=[step, BUILD["steps"][1]]
+    )
+    run = await started(p.service, tool)
+    return run, {"claim_id": run, "capabilities": [f"default|tool:{tool}"], "max": 1}
+
+
+@way("POST /runner/claim")
+async def works_on_a_step_with_her_own_key(p: People) -> str:
+    run, claim = await taking(p, "saw")
+    [lease] = (await sent(p.ada, "POST", "/runner/claim", **claim))["leases"]
+    [again] = (await sent(p.ada, "POST", "/runner/claim", **claim))["leases"]
+    assert lease["token"] == again["token"]
+    return run
+
+
+@way("POST /runner/messages")
+async def works_on_a_step_in_a_batch_with_her_own_key(p: People) -> str:
+    run, claim = await taking(p, "plane")
+    answer = await sent(p.ada, "POST", "/runner/messages", messages=[], claim=claim)
+    assert len(answer["leases"]) == 1, answer
+    return run
+
+
 @way("POST /people", "POST /people/{person_id}/enrolment", "POST /enrolments")
 async def makes_somebody_who_starts(p: People) -> str:
     await sent(p.ada, "POST", "/people", id="x1", name="X", roles=["operator", "approver"])
@@ -435,7 +462,7 @@ CLASSES: dict[str, str] = {
     "confirms": "a second person says that an edit is as it should be",
     "decides": "what only a second person does",
     "when": "changes when a run works, or that it ends, not what it does",
-    "work": "what runners do: written down, counted for nobody",
+    "work": "what runners do with a service's key: written down, counted for nobody",
     "two_people": "takes two people by itself",
     "operator": "the installation's operator breaks the glass, audited",
     "oneself": "about one's own sessions and keys",

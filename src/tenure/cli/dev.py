@@ -19,7 +19,7 @@ import typer
 
 from tenure.cli.console import err, shown
 from tenure.cli.developing import Wanted
-from tenure.cli.options import ConnectorsFile, Db, PolicyFile, SigningKey, WithEvidence
+from tenure.cli.options import ConnectorsFile, Db, PolicyFile, SigningKey, WaitForDatabase, WithEvidence
 from tenure.cli.serve import Host, Port, need_server
 from tenure.cli.session import seconds
 from tenure.cli.worker import Grace, Queues, Slots, Target
@@ -68,6 +68,7 @@ def dev(
     evidence: WithEvidence = False,
     signing_key: SigningKey = None,
     db: Db = None,
+    wait_for_database: WaitForDatabase = "60s",
 ) -> None:
     """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler; anew whenever a file changes.
 
@@ -90,12 +91,14 @@ def dev(
         db=db,
         host=host,
         port=port,
+        wait_for_database=wait_for_database,
         server=server,
         connectors=connectors,
         policy=policy,
         evidence=evidence,
         signing_key=signing_key,
     )
+    seconds(wait_for_database)  # refused here, and not by what is started
     watched = _Watched(Path.cwd())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started
     child = _start(wanted)

@@ -17,7 +17,8 @@ import msgspec
 import structlog
 
 from tenure.cli.console import counted, err, show_error, shown
-from tenure.cli.session import wait_for
+from tenure.cli.session import wait_for, wait_for_database
+from tenure.config import choose_database
 from tenure.errors import TenureError
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,7 @@ class Wanted(msgspec.Struct, kw_only=True):
     db: str | None
     host: str
     port: int
+    wait_for_database: str = "0"
     server: bool
     """Whether there is a server to be had: it is an extra."""
     connectors: str | None = None
@@ -53,6 +55,7 @@ def main() -> None:
     if wanted.owner is not None:
         threading.Thread(target=_end_with, args=(wanted.owner,), daemon=True).start()
     try:
+        wait_for_database(choose_database(wanted.db), wanted.wait_for_database)
         stuck = wait_for(_develop(wanted))
     except TenureError as error:
         show_error(error)
@@ -70,7 +73,6 @@ def _end_with(owner: int) -> None:
 async def _develop(wanted: Wanted) -> int:
     from tenure.cli.registering import put_all, workflows_in
     from tenure.cli.targets import definitions_of
-    from tenure.config import choose_database
     from tenure.embedded import Engine
     from tenure.embedded.serving import told_to_end
     from tenure.sdk.definitions import Registry

@@ -30,10 +30,11 @@ from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.artifact_rules import name_problem
+from tenure.kernel.behind import people_behind
 from tenure.kernel.beside import LogLine, RegisteredWorkflow, WorkerProcess
 from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.model import Inbox, Run
+from tenure.kernel.model import Inbox, Run, RunSpec
 from tenure.kernel.service import Artifact
 from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX, WORKER_BEAT_SECONDS
 from tenure.orchestrator.artifact_views import find_artifact, reference_to
@@ -108,6 +109,8 @@ class Runners:
 
         wait = request.wait_s if request.max else 0.0
         claimed = await self._engine.orchestrator.claims.remote(wanted, wait, goes_on)
+        granted = [row.run_id for row in claimed.before] + [lease.run_id for lease in claimed.leases]
+        await self._stand_behind(who, granted)
         if claimed.before:
             return await self._before(claimed.before, remote)
         found = []
@@ -117,6 +120,20 @@ class Runners:
             self.tickets.keep(Ticket(*key, lease.tenant, token_hash(token), worker, lease.name, remote.name))
             found.append(granted_of(lease, token))
         return found
+
+    async def _stand_behind(self, who: Principal, run_ids: Sequence[int]) -> None:
+        """A person who works on runs with a key of their own feeds them, and so stands behind them: known before the leases are
+        handed out. Should this fail, the same claim again finds them and says it."""
+        if who.kind != "person":
+            return
+        store = self._engine.store
+        context = c.Context(who.actor, "user", "runner/claim")
+        for run_id in dict.fromkeys(run_ids):
+            specs: list[RunSpec] = await store.read("get_spec", run_id)
+            if specs and not set(who.people.split()) <= people_behind(specs[0]):
+                await self._engine.orchestrator.send(
+                    c.UpdateMetadata(run_id=run_id, context=context, behind=who.people)
+                )
 
     async def _before(self, rows: list[Any], remote: RemoteClaim) -> list[p.GrantedLease]:
         """The leases that a claim was given before and that are still live."""
