@@ -27,6 +27,7 @@ import pytest
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
 from tenure.devtools.s3 import PrivateS3
 from tenure.store.postgres import PostgresStore
+from tests.cases import EXAMPLES, cases
 from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
@@ -37,7 +38,7 @@ LONGEST = ("docs", "simulation", "worker", "chaos", "server", "cli", "sdk")
 """Folders whose files take longest: they go first, so that no process is left alone with one of them at the end."""
 
 # A shared machine may stall: time limits are the guard's business. A failure prints its reproduction.
-hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True, max_examples=cases(EXAMPLES))
 hypothesis.settings.load_profile("tenure")
 
 
@@ -53,7 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         guard = item.get_closest_marker("guard_seconds")
         if guard is not None:  # the guard's own message comes first
-            item.add_marker(pytest.mark.timeout(max(float(guard.args[0]) + 60.0, TIMEOUT_SECONDS)))
+            seconds = max(float(guard.args[0]) + 60.0, TIMEOUT_SECONDS)
+            item.add_marker(pytest.mark.timeout(seconds * cases(1)))  # a hunt draws more cases
     last = [item for item in items if item.path.name == "test_edges.py"]
     if last:
         whole = _is_whole(config) and not hasattr(config, "workeroutput")

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
+from tests.cases import read_tally
 from tests.chaos.harness import Hunt, Place, Tally, summary
 
 ROOT = Path(__file__).parents[2]
@@ -29,14 +30,13 @@ KILLS, STOPS, DRAINS, CUTS, CRASHES = 150, 26, 20, 200, 10
 """Kills, stops and drains on each of the two stores; cuts and crashes on PostgreSQL."""
 SIMULATED_SEEDS = 5_000
 FUZZ_CASES = 20_000
-FUZZED = (
-    "tests/server/test_openapi.py",
-    "tests/server/test_canonical.py",
-    "tests/server/test_parser_cost.py",
-    "tests/declared",
-    "tests/govern/test_policy_check.py",
-)
-"""What draws its cases at random."""
+FUZZED = {
+    "property tests": ("-m", "hypothesis", "tests"),
+    "parsers": ("tests/server/test_parser_cost.py",),
+    "schemathesis": ("--numprocesses", "2", "tests/server/test_openapi.py", "-k", "schemathesis"),
+}
+"""What draws its cases at random (`tests/cases.py`), as pytest is told; schemathesis on one store in each process."""
+FUZZ_SECONDS_MAX = 3_600
 
 
 async def hunt_sqlite(seed: int, share: float, folder: Path) -> Tally:
@@ -99,9 +99,17 @@ def simulate(seed: int, share: float) -> bool:
 
 def fuzz(_seed: int, share: float) -> bool:
     """The property tests and schemathesis, with many cases."""
-    cases = str(_share(FUZZ_CASES, share))
-    there = [path for path in FUZZED if (ROOT / path).exists()]
-    return run(sys.executable, "-m", "pytest", "-q", *there, HUNT_CASES=cases)
+    with tempfile.TemporaryDirectory(prefix="tenure-hunt-") as folder:
+        noted = Path(folder, "tally")
+        given = {"HUNT_CASES": str(_share(FUZZ_CASES, share)), "HUNT_TALLY": str(noted)}
+        pytest = (sys.executable, "-m", "pytest", "-q", "--timeout", str(FUZZ_SECONDS_MAX))
+        held = {what: run(*pytest, *words, **given) for what, words in FUZZED.items()}
+        sent = read_tally(noted)
+    rows = [{"fuzzed": what, "cases": "", "held": "yes" if well else "NO"} for what, well in held.items()]
+    rows += [{"fuzzed": what, "cases": str(count), "held": ""} for what, count in sorted(sent.items())]
+    rows.append({"fuzzed": "requests in all", "cases": str(sum(sent.values())), "held": ""})
+    print_table(rows)
+    return all(held.values()) and sum(sent.values()) >= int(given["HUNT_CASES"])
 
 
 def pgbouncer(_seed: int, _share: float) -> bool:

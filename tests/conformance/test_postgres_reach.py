@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
+from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.store.port import Saved
 from tenure.store.postgres import PostgresStore, link
@@ -56,6 +57,50 @@ async def code_of(work: Any) -> str:
     with pytest.raises(TenureError) as refused:
         await work
     return refused.value.code
+
+
+async def test_a_server_that_goes_away_while_it_is_looked_at_is_asked_again(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    look_at = link.Target._look_at
+
+    async def broken(*what: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        if looked % 2:
+            raise asyncpg.InternalClientError(
+                "cannot switch to state 11; another operation (2) is in progress"
+            )
+        return await look_at(*what)
+
+    monkeypatch.setattr(link.Target, "_look_at", broken)
+    store = PostgresStore(postgres_dsn)
+    await store.migrate()
+    await store.open()
+    await create(store, a_run(1), a_spec(1))
+    await store.close()
+    assert looked >= 4
+
+
+async def test_an_engine_waits_for_a_database_that_goes_away_again(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+    migrate = PostgresStore.migrate
+
+    async def gone(store: PostgresStore) -> list[str]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise TenureError("STORE_UNAVAILABLE", "it was there a moment ago")
+        return await migrate(store)
+
+    monkeypatch.setattr(PostgresStore, "migrate", gone)
+    async with Engine(postgres_dsn, wait_for_database=30):
+        assert tries == 2
+    tries = 0
+    assert await code_of(Engine(postgres_dsn).__aenter__()) == "STORE_UNAVAILABLE"
 
 
 # ------------------------------------------------------------------------------------------------ hosts

@@ -17,6 +17,7 @@ from tenure.declared.expression_cost import pattern_cost, shape_of
 from tenure.declared.expressions import Malformed
 from tenure.errors import TenureError
 from tenure.limits import EXPRESSION_WORK_MAX
+from tests.cases import cases
 from tests.declared.evaluator import CPU_SECONDS, Evaluator
 
 DOUBLED = ".map(x, " + "+".join("x" * 30) + ")"
@@ -180,7 +181,7 @@ EXPRESSIONS = st.recursive(_ATOMS, _grown, max_leaves=9).map(
 
 
 @pytest.mark.guard_seconds(300)
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(250), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EXPRESSIONS)
 def test_nothing_that_is_made_by_chance_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
     said = evaluator.ask(source, SCOPE)
@@ -255,7 +256,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(
     _VALUES,
     st.sampled_from(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tenure.kernel.admission import Lane, Shares
 from tenure.kernel.model import Cap
+from tests.cases import cases
 
 LANES: list[Lane] = [(f"t{n}", "main") for n in range(6)]
 
@@ -48,7 +49,7 @@ def test_weights_are_respected(weights: list[int], limit: int) -> None:
         assert abs(got[lane] - total * weight / sum(weights)) <= len(lanes) + limit
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 @given(WEIGHTS, st.integers(0, 120), st.booleans())
 def test_a_lane_that_was_idle_or_at_its_cap_has_earned_nothing(
     weights: list[int], away: int, capped: bool
@@ -65,7 +66,7 @@ def test_a_lane_that_was_idle_or_at_its_cap_has_earned_nothing(
     assert got[back] <= 4 * weights[0] + len(lanes) + 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 @given(WEIGHTS, st.integers(0, 200), st.booleans())
 def test_the_single_step_of_a_new_lane_is_served_within_one_round(
     weights: list[int], before: int, someone_capped: bool

@@ -15,6 +15,7 @@ from tenure.clock import SECOND_US
 from tenure.errors import TenureError
 from tenure.kernel.cron import Cron, parse, slot_text
 from tenure.limits import MOMENT_US_MAX
+from tests.cases import cases
 
 MINUTE_US = 60 * SECOND_US
 
@@ -193,7 +194,7 @@ def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end:
     return sorted(s * SECOND_US for s in found if begin < s * SECOND_US <= end)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 @given(
     st.sampled_from([(zone, date) for zone, dates in ZONES.items() for date in dates]),
     minutes,

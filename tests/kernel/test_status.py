@@ -23,6 +23,7 @@ from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.machines import RUN, RUN_PATHS
 from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, Step
+from tests.cases import cases
 from tests.kernel.driver import RUN_ID, Story
 from tests.words import run_states
 
@@ -228,7 +229,7 @@ def plan_by(chance: random.Random, profile: str) -> list[str | c.StepSpec] | Non
 
 
 # The seed is hypothesis's, what follows from it is not: deeds it draws one by one stay near the ground.
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(profile=st.sampled_from(profiles.names()), seed=st.integers(0, 2**32), length=st.integers(1, 90))
 def test_the_status_is_what_the_steps_say_whatever_is_done(profile: str, seed: int, length: int) -> None:
     chance = random.Random(seed)

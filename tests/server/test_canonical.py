@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tenure.canonical import DuplicateName, canonical, decode_json, encode_json, is_equal, number
 from tenure.errors import TenureError
+from tests.cases import cases
 
 NUMBERS = {
     "0000000000000000": "0",
@@ -143,7 +144,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 @given(VALUES, VALUES)
 @example(9007199254740993, 9007199254740992)
 @example(9007199254740993, 9007199254740992.0)
@@ -160,7 +161,7 @@ def test_two_values_have_one_form_exactly_if_they_are_equal(one: Any, other: Any
         assert equal(decode_json(encode_json(value)), value), "and so is what is sent"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(VALUES, st.booleans())
 def test_a_text_is_read_exactly_if_no_name_is_there_twice(value: Any, escaped: bool) -> None:
     text = json.dumps({"a": value, "b:": ["x:y", value]}, ensure_ascii=escaped)

@@ -19,6 +19,7 @@ from tenure.embedded.plan import request_hash
 from tenure.errors import TenureError
 from tenure.kernel.commands import CreateRun
 from tenure.sdk import Workflow, codec
+from tests.cases import cases
 from tests.govern.acting import ASK
 from tests.server.senders import SECRET, SECRET_NAME, GitHub, make_hook, register
 from tests.server.stage import problem, site
@@ -169,7 +170,7 @@ async def test_what_is_approved_is_shown_digested_and_sent_to_the_last_digit(
             assert service.effects == [], "nobody has said yes to this number"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(VALUES, VALUES)
 def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
     assert (codec.digest((one,), {"x": one}) == codec.digest((other,), {"x": other})) == equal(one, other)

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tenure.server.http.openapi import document, encoded
 from tenure.server.http.page import POLICY
 from tenure.server.identity.roles import ALLOWED
+from tests.cases import HUNTED, cases, note_cases
 from tests.server.stage import problem, site
 from tests.server.test_runner import claim, start
 from tests.server.workflows import begin, patient, register
@@ -45,6 +47,7 @@ STATUSES = {
     503,
     504,
 }
+STORES = 2
 EVERY = ("viewer", "operator", "approver", "admin", "runner")
 
 
@@ -132,21 +135,26 @@ def served(url: str, folder: Path) -> Iterator[str]:
     assert not [line for line in told if "request_failed" in line], "nothing failed inside"
 
 
-def explore(address: str, bearer: str, folder: Path, *words: str, **parameters: Any) -> None:
-    """Have schemathesis look for an answer that is not in the document."""
+def explore(
+    address: str, bearer: str, *words: str, folder: Path, seed: int, about: Mapping[str, str] | None = None
+) -> int:
+    """Have schemathesis look for an answer that is not in the document; how many cases it has sent."""
     settings = folder / "schemathesis.toml"
-    given = "".join(f'"{name}" = "{value}"\n' for name, value in parameters.items())
+    given = "".join(f'"{name}" = "{value}"\n' for name, value in (about or {}).items())
     settings.write_text(f"[parameters]\n{given}")
     ran = subprocess.run(
         [
             sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
-            "--config-file", str(settings), "run", f"{address}/openapi.json", "--seed", "1", "--mode", "all",
+            "--config-file", str(settings), "run", f"{address}/openapi.json", "--seed", str(seed), "--mode", "all",
             "--header", f"Authorization: Bearer {bearer}", "--checks", CHECKS, "--warnings", "off",
             "--exclude-path", "/events/stream", "--request-timeout", "60", "--no-color", "--no-shrink", *words,
         ],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-12_000:] + ran.stderr[-2_000:]
+    sent = re.search(r"(\d+) generated", ran.stdout)
+    assert sent is not None, ran.stdout[-2_000:]
+    return int(sent[1])
 
 
 class Made(NamedTuple):
@@ -174,11 +182,17 @@ async def furnished(url: str) -> Made:
 def test_schemathesis_finds_no_answer_that_is_not_documented(url: str, tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         made = runner.run(furnished(url))
+    phases = "coverage,fuzzing" if HUNTED else "fuzzing"
+    words = ("--phases", phases, "--max-examples", str(cases(3)))
+    known = ("--phases", phases, "--max-examples", str(cases(5)), "--include-path-regex")
+    about = {"run_id": made.run, "name": "news", "key": "main", "wait": "0"}
     with served(url, tmp_path) as address:
-        words = ("--phases", "fuzzing", "--max-examples", "3")
-        explore(address, made.everything, tmp_path, *words)
-        known = ("--phases", "fuzzing", "--max-examples", "5", "--include-path-regex")
-        about = {"run_id": made.run, "name": "news", "key": "main", "wait": "0"}
-        explore(address, made.everything, tmp_path, *known, "^/runs/.run_id", **about)
-        explore(address, made.token, tmp_path, *known, "^/runner/leases/", lease_id=made.lease)
-        explore(address, made.operator, tmp_path, *known, "^/admin/", tenant_id="acme")
+        sent = seed = 0
+        while not seed or sent < HUNTED / STORES:
+            seed += 1
+            look = partial(explore, address, folder=tmp_path, seed=seed)
+            sent += look(made.everything, *words)
+            sent += look(made.everything, *known, "^/runs/.run_id", about=about)
+            sent += look(made.token, *known, "^/runner/leases/", about={"lease_id": made.lease})
+            sent += look(made.operator, *known, "^/admin/", about={"tenant_id": "acme"})
+        note_cases(f"schemathesis on {url.partition(':')[0]}", sent)

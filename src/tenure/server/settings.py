@@ -29,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a delivery's answer waits for its run; after that it is 202, and the run is made all the same."""
     header_bytes_max: int = 32 * 1024
     requests_per_second: float = 2_000.0
-    """Of one credential, on average, at this process; more are answered 429."""
+    """Of one credential, on average, at this process; more are answered 429. Less than a process can do, and some fifty times
+    what a busy worker sends (docs/server.md)."""
     requests_burst: int = 10_000
     connections_max: int = 10_000
     """In all; no more than the process may have files, less some."""

@@ -28,6 +28,14 @@ class StandbyFound(ConnectionError):
 
 _CONNECTION = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)
 """OSError: reset by peer, no such socket. TimeoutError: half-open, nobody answers."""
+NOT_REACHED = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""What making a connection raises where the server is not there, does not want us, or goes away meanwhile."""
 _SHUTDOWN = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 """The server ends the session: terminated, crashed, starting up, idle too long (also within a transaction)."""
 _CODES = {
@@ -48,11 +56,11 @@ _HEALING = frozenset({"53300", *_SHUTDOWN})
 
 
 def heals(fault: BaseException) -> bool:
-    """Whether a server answered that is not ready to serve us: a standby, one that starts or ends, one that is full, or
-    a pooler without its server (class 08)."""
+    """Whether a server answered that is not ready to serve us: a standby, one that starts or ends, one that is full, one that
+    went away in the middle of its answer, or a pooler without its server (class 08)."""
     if isinstance(fault, asyncpg.PostgresError):
         return fault.sqlstate in _HEALING or (fault.sqlstate or "").startswith("08")
-    return isinstance(fault, StandbyFound)
+    return isinstance(fault, StandbyFound | asyncpg.InternalClientError)
 
 
 def is_connection_fault(fault: BaseException) -> bool:

@@ -32,7 +32,7 @@ from tenure.errors import TenureError
 from tenure.kernel.model import ROWS
 from tenure.logs import get_logger
 from tenure.store import families
-from tenure.store.postgres.faults import StandbyFound, heals, translated, unavailable
+from tenure.store.postgres.faults import NOT_REACHED, StandbyFound, heals, translated, unavailable
 
 log = get_logger(__name__)
 
@@ -138,13 +138,7 @@ class Target:
         for dsn in self._hosts:
             try:
                 return await self._connect_to(dsn, settings, seconds, command_seconds)
-            except (
-                OSError,
-                TimeoutError,
-                asyncpg.PostgresError,
-                asyncpg.InterfaceError,
-                TenureError,
-            ) as fault:
+            except (*NOT_REACHED, TenureError) as fault:
                 # What may heal is told before what will not: one of several hosts may be misconfigured.
                 if last is None or (heals(fault) and not heals(last)):
                     last = fault
@@ -216,7 +210,7 @@ class Target:
             seconds = CONNECT_SECONDS_MAX if left <= 0 else min(max(left, 0.5), CONNECT_SECONDS_MAX)
             try:
                 return await self.connect(settings, seconds=seconds, command_seconds=command_seconds)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as fault:
+            except NOT_REACHED as fault:
                 refused = isinstance(fault, asyncpg.PostgresError) and (fault.sqlstate or "")[:2] in (
                     "28",
                     "3D",
