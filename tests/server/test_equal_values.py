@@ -24,8 +24,7 @@ from tests.govern.acting import ASK
 from tests.server.senders import SECRET, SECRET_NAME, GitHub, make_hook, register
 from tests.server.stage import problem, site
 from tests.server.test_canonical import VALUES, equal
-from tests.server.test_runner import claim
-from tests.server.test_runner_acts import POST, acme, governed, start
+from tests.server.test_runner_acts import POST, acme, governed, holding
 
 PAIRS = [
     ("9007199254740993", "9007199254740992"),
@@ -123,11 +122,8 @@ async def test_by_the_runner_protocol_a_label_stands_for_equal_values_alone(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        await start(s)
-        (lease,) = await claim(await s.as_("runner"), ack=True)
-        caller = await s.as_("runner")
-        path = f"/runner/leases/{lease['id']}/act"
-        headers = {"Authorization": f"Bearer {lease['token']}", "Content-Type": "application/json"}
+        caller, _, path, headers = await holding(s)
+        headers["Content-Type"] = "application/json"
 
         async def act(label: str, text: str) -> Any:
             said = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})

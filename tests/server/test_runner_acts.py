@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from examples.plain_runner import Job, NotDone, PlainRunner
@@ -50,6 +51,14 @@ async def start(s: Site) -> str:
     return await acme(s).create("ci", [{"name": "build", "tool": "build"}])
 
 
+async def holding(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict[str, str]]:
+    """A runner that has taken a step: its caller, the lease, where it acts, and what it shows there."""
+    await start(s)
+    caller = await s.as_("runner")
+    (lease,) = await claim(caller, ack=True)
+    return caller, lease, f"/runner/leases/{lease['id']}/act", {"Authorization": f"Bearer {lease['token']}"}
+
+
 async def test_a_runner_of_the_standard_library_acts_when_people_have_said_yes(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,10 +92,7 @@ async def test_the_same_label_again_is_the_same_act_also_while_it_is_under_way(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        await start(s)
-        (lease,) = await claim(await s.as_("runner"), ack=True)
-        caller = await s.as_("runner")
-        path, headers = f"/runner/leases/{lease['id']}/act", {"Authorization": f"Bearer {lease['token']}"}
+        caller, _, path, headers = await holding(s)
         service.hold()
         asking = [
             asyncio.ensure_future(caller.post(path, json={"label": "p", **POST}, headers=headers))
@@ -154,17 +160,12 @@ async def test_only_the_holder_of_a_live_lease_acts(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        await start(s)
-        (lease,) = await claim(await s.as_("runner"), ack=True)
-        caller = await s.as_("runner")
-        path = f"/runner/leases/{lease['id']}/act"
+        caller, lease, path, headers = await holding(s)
         assert (await caller.post(path, json={"label": "p", **POST})).status_code == 401, (
             "a runner's key is no token"
         )
         await say(s, lease, "release", 1)
-        late = await caller.post(
-            path, json={"label": "p", **POST}, headers={"Authorization": f"Bearer {lease['token']}"}
-        )
+        late = await caller.post(path, json={"label": "p", **POST}, headers=headers)
         assert problem(late) == "LEASE_STALE"
         assert service.requests == []
 

@@ -24,6 +24,8 @@ from tests.worker.flows import notes, open_gate
 from tests.worker.process import WorkerProcess as Process
 from tests.worker.stage import Watched, until, watching
 
+Sleeper = tuple[subprocess.Popen[bytes], ProcessIdentity]
+
 ME = own_identity()
 pytestmark = pytest.mark.skipif(ME is None, reason="no /proc: nothing can be proven here")
 
@@ -35,7 +37,7 @@ def me() -> ProcessIdentity:
 
 
 @pytest.fixture
-def sleeper() -> Iterator[tuple[subprocess.Popen[bytes], ProcessIdentity]]:
+def sleeper() -> Iterator[Sleeper]:
     """A process that does nothing."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     ticks = processes._stat(process.pid).start_ticks
@@ -48,7 +50,7 @@ def sleeper() -> Iterator[tuple[subprocess.Popen[bytes], ProcessIdentity]]:
 
 
 def test_a_process_is_gone_once_it_was_killed_also_before_its_parent_looks(
-    sleeper: tuple[subprocess.Popen[bytes], ProcessIdentity],
+    sleeper: Sleeper,
 ) -> None:
     process, identity = sleeper
     assert not is_gone(identity, me())
@@ -72,7 +74,7 @@ def test_a_pid_that_somebody_else_has_by_now_is_a_proof() -> None:
     ids=str,
 )
 def test_nothing_is_proven_about_another_host_or_container(
-    sleeper: tuple[subprocess.Popen[bytes], ProcessIdentity], elsewhere: dict[str, object]
+    sleeper: Sleeper, elsewhere: dict[str, object]
 ) -> None:
     process, identity = sleeper
     process.kill()
@@ -156,15 +158,20 @@ async def test_a_worker_that_ended_in_a_process_that_lives_proves_nothing(url: s
         await engine.cancel(run.id)
 
 
-async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_heard_of(
-    url: str, folder: str, sleeper: tuple[subprocess.Popen[bytes], ProcessIdentity]
-) -> None:
+async def put_dead(engine: Watched, sleeper: Sleeper) -> None:
+    """The worker `gone`, whose session is 77 and whose process has ended."""
     process, dead = sleeper
     process.kill()
     process.wait()
+    row = WorkerProcess(77, "", "gone", dead.boot_id, dead.namespaces, dead.pid, dead.start_ticks)
+    await engine.store.put_worker("gone", ["default"], 1, "", row)
+
+
+async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_heard_of(
+    url: str, folder: str, sleeper: Sleeper
+) -> None:
     async with watching(url, sweep=False) as engine:
-        row = WorkerProcess(77, "", "gone", dead.boot_id, dead.namespaces, dead.pid, dead.start_ticks)
-        await engine.store.put_worker("gone", ["default"], 1, "", row)
+        await put_dead(engine, sleeper)
         run = await engine.start(flows.patient, folder)
         queues = flows.patient.serves
         (lease,) = await engine.orchestrator.claim("gone", queues=queues, session=77)
@@ -186,14 +193,10 @@ async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_hear
 
 
 async def test_a_dead_holder_of_a_step_that_is_being_canceled_ends_it(
-    url: str, folder: str, sleeper: tuple[subprocess.Popen[bytes], ProcessIdentity]
+    url: str, folder: str, sleeper: Sleeper
 ) -> None:
-    process, dead = sleeper
-    process.kill()
-    process.wait()
     async with watching(url, sweep=False) as engine:
-        row = WorkerProcess(77, "", "gone", dead.boot_id, dead.namespaces, dead.pid, dead.start_ticks)
-        await engine.store.put_worker("gone", ["default"], 1, "", row)
+        await put_dead(engine, sleeper)
         run = await engine.start(flows.patient, folder)
         await engine.orchestrator.claim("gone", queues=flows.patient.serves, session=77)
         assert await engine.cancel(run.id) == "canceling"

@@ -79,22 +79,9 @@ class HeldLease(msgspec.Struct, gc=False):
         return self.expires_at if self.expires_at <= self.now_us else None
 
 
-class ArtifactLine(msgspec.Struct, gc=False):
+class ArtifactLine(Artifact, gc=False):
     """An artifact with what its state is derived from."""
 
-    run_id: int
-    name: str
-    idx: int
-    n: int
-    late: bool
-    tenant: str
-    step: str
-    worker: str
-    size: int
-    digest: str
-    content_type: str
-    at: int
-    events: int
     kind: str
     """Its step's."""
     step_state: str

@@ -14,20 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tenure.declared import syntax
 from tenure.declared.expression_cost import COMPREHENSIONS
-from tenure.declared.syntax import (
-    Call,
-    Choice,
-    Expr,
-    Index,
-    Listed,
-    Literally,
-    Mapped,
-    Member,
-    Name,
-    Operator,
-    Unfollowed,
-)
 from tenure.suggestions import Suggestions
 
 Schema = Mapping[str, Any]
@@ -63,7 +51,7 @@ Tell = Callable[[str], None]
 
 
 def check_paths(
-    tree: Expr, roots: Mapping[str, Schema], tell: Tell, guesses: Suggestions | None = None
+    tree: syntax.Expr, roots: Mapping[str, Schema], tell: Tell, guesses: Suggestions | None = None
 ) -> None:
     """Tell everything that is wrong with a condition over `roots`."""
     walk = _Walk(tell, guesses or Suggestions())
@@ -96,27 +84,27 @@ class _Walk:
         self._tell = tell
         self._guesses = guesses
 
-    def type_of(self, tree: Expr, scope: Mapping[str, Schema]) -> Schema:
+    def type_of(self, tree: syntax.Expr, scope: Mapping[str, Schema]) -> Schema:
         match tree:
-            case Literally(type=type_, value=value):
+            case syntax.Literally(type=type_, value=value):
                 return {"type": type_, "const": value}
-            case Name(name=name):
+            case syntax.Name(name=name):
                 return self._named(name, scope)
-            case Member(of=of, name=name):
+            case syntax.Member(of=of, name=name):
                 return self._field(self.type_of(of, scope), name, _written(tree))
-            case Index(of=of, by=by):
+            case syntax.Index(of=of, by=by):
                 return self._item(self.type_of(of, scope), by, scope, _written(tree))
-            case Call():
+            case syntax.Call():
                 return self._called(tree, scope)
-            case Listed(items=items):
+            case syntax.Listed(items=items):
                 made = [self.type_of(item, scope) for item in items]
                 return {"type": "array", "items": {"anyOf": made} if made else ANYTHING}
-            case Mapped(entries=entries):
+            case syntax.Mapped(entries=entries):
                 return self._mapped(entries, scope)
-            case Choice(condition=condition, yes=yes, no=no):
+            case syntax.Choice(condition=condition, yes=yes, no=no):
                 self.type_of(condition, scope)
                 return {"anyOf": [self.type_of(yes, scope), self.type_of(no, scope)]}
-            case Operator(sign=sign, operands=operands):
+            case syntax.Operator(sign=sign, operands=operands):
                 return self._operated(sign, operands, scope)
 
     def _named(self, name: str, scope: Mapping[str, Schema]) -> Schema:
@@ -147,10 +135,10 @@ class _Walk:
             self._tell(f"there is no {written}: what is before it is {_shown(schema)}")
         return ANYTHING
 
-    def _item(self, schema: Schema, by: Expr, scope: Mapping[str, Schema], written: str) -> Schema:
-        if isinstance(by, Literally) and by.type == "string":
+    def _item(self, schema: Schema, by: syntax.Expr, scope: Mapping[str, Schema], written: str) -> Schema:
+        if isinstance(by, syntax.Literally) and by.type == "string":
             if by.value is None:
-                raise Unfollowed(f"{written}: a name with escapes cannot be followed")
+                raise syntax.Unfollowed(f"{written}: a name with escapes cannot be followed")
             return self._field(schema, by.value, written)
         self.type_of(by, scope)
         found: list[Schema] = []
@@ -168,7 +156,7 @@ class _Walk:
             return ANYTHING
         return {"anyOf": found}
 
-    def _called(self, call: Call, scope: Mapping[str, Schema]) -> Schema:
+    def _called(self, call: syntax.Call, scope: Mapping[str, Schema]) -> Schema:
         if call.name in COMPREHENSIONS and call.of is not None:
             return self._comprehended(call, call.of, scope)
         given = [self.type_of(part, scope) for part in ((call.of,) if call.of is not None else ())]
@@ -177,10 +165,10 @@ class _Walk:
             return given[0]
         return _RESULTS.get(call.name, _NUMBER)
 
-    def _comprehended(self, call: Call, of: Expr, scope: Mapping[str, Schema]) -> Schema:
+    def _comprehended(self, call: syntax.Call, of: syntax.Expr, scope: Mapping[str, Schema]) -> Schema:
         over = self.type_of(of, scope)
-        if not call.arguments or not isinstance(call.arguments[0], Name):
-            raise Unfollowed(f"{call.name}() cannot be followed: its first argument is a name")
+        if not call.arguments or not isinstance(call.arguments[0], syntax.Name):
+            raise syntax.Unfollowed(f"{call.name}() cannot be followed: its first argument is a name")
         items: list[Schema] = []
         for part in alternatives(over):
             if part.get("type") == "array":
@@ -199,22 +187,24 @@ class _Walk:
             {"type": "array", "items": within[call.arguments[0].name]} if call.name == "filter" else _BOOLEAN
         )
 
-    def _mapped(self, entries: tuple[tuple[Expr, Expr], ...], scope: Mapping[str, Schema]) -> Schema:
+    def _mapped(
+        self, entries: tuple[tuple[syntax.Expr, syntax.Expr], ...], scope: Mapping[str, Schema]
+    ) -> Schema:
         properties: dict[str, Any] = {}
         values: list[Schema] = []
         for key, value in entries:
             self.type_of(key, scope)
             made = self.type_of(value, scope)
             values.append(made)
-            if isinstance(key, Literally) and isinstance(key.value, str):
+            if isinstance(key, syntax.Literally) and isinstance(key.value, str):
                 properties[key.value] = made
         if len(properties) == len(entries):
             return {"type": "object", "properties": properties, "additionalProperties": False}
         return {"type": "object", "additionalProperties": {"anyOf": values}}
 
-    def _operated(self, sign: str, operands: tuple[Expr, ...], scope: Mapping[str, Schema]) -> Schema:
+    def _operated(self, sign: str, operands: tuple[syntax.Expr, ...], scope: Mapping[str, Schema]) -> Schema:
         types = [self.type_of(part, scope) for part in operands]
-        if sign == "in" and isinstance(operands[0], Literally) and isinstance(operands[0].value, str):
+        if sign == "in" and isinstance(operands[0], syntax.Literally) and isinstance(operands[0].value, str):
             self._check_key(types[1], operands[0].value, _written(operands[1]))
         if sign in _TRUTH:
             return _BOOLEAN
@@ -236,21 +226,21 @@ def _shown(schema: Schema) -> str:
     return " or ".join(dict.fromkeys(kinds.get(type_, f"a {type_}") for type_ in types)) or "nothing"
 
 
-def _written(tree: Expr) -> str:
+def _written(tree: syntax.Expr) -> str:
     """A path as it is written, as far as it is one."""
     match tree:
-        case Name(name=name):
+        case syntax.Name(name=name):
             return name
-        case Member(of=of, name=name):
+        case syntax.Member(of=of, name=name):
             return f"{_written(of)}.{name}"
-        case Index(of=of, by=Literally(type="string", value=str(value))):
+        case syntax.Index(of=of, by=syntax.Literally(type="string", value=str(value))):
             return f"{_written(of)}.{value}"
-        case Index(of=of, by=Literally(value=int(value))):
+        case syntax.Index(of=of, by=syntax.Literally(value=int(value))):
             return f"{_written(of)}[{value}]"
-        case Index(of=of):
+        case syntax.Index(of=of):
             return f"{_written(of)}[...]"
-        case Call(name=name, of=None):
+        case syntax.Call(name=name, of=None):
             return f"{name}(...)"
-        case Call(name=name, of=of) if of is not None:
+        case syntax.Call(name=name, of=of) if of is not None:
             return f"{_written(of)}.{name}(...)"
     return "(...)"
