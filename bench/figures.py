@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
 
-from bench import finished, suspended, workloads
+from bench import finished, many, suspended, workloads
 from bench.checking import Broken, check
 from bench.long_runs import CheckpointRuns, LeasedRuns, LongRuns, Maker
 from bench.places import STORES, Database, Place
@@ -223,6 +224,40 @@ async def _suspended(place: Place, plan: Plan, say: Callable[[str], None]) -> Pa
         yield [(SUSPENDED_MEGABYTES, cost.megabytes), (SUSPENDED_CPU, cost.cpu_share)]
 
 
+async def _many(kind: str, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """Microseconds for each item of a run that has many, against a run that has a tenth of them."""
+    while True:
+        micros = []
+        for count in plan.many:
+            say(f"{count:,} {kind} in one run")
+            async with place.address() as address:
+                micros.append((await many.in_a_process(address, kind, count)).micros)
+        yield [*pairwise(micros)]
+
+
+async def _children(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """Seconds from the start of a run to its result, against what so many children may take."""
+    while True:
+        say(f"{plan.children:,} children started and collected")
+        async with place.address() as address:
+            cost = await many.in_a_process(address, "children", plan.children)
+        yield [(CHILDREN_SECONDS, cost.seconds)]
+
+
+async def _replay(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
+    """Microseconds for each recorded step that a run passes again, against a run that has a tenth of them."""
+    while True:
+        micros = []
+        for steps in (plan.replayed_steps // 10, plan.replayed_steps):
+            say(f"replaying {steps:,} steps")
+            async with place.address() as address:
+                micros.append((await many.in_a_process(address, many.REPLAY, steps)).micros)
+        yield [(micros[0], micros[1])]
+
+
+LINEAR = Fraction(3, 2)
+"""How much more an item may cost where there are ten times as many."""
+CHILDREN_SECONDS = 20.0
 SUSPENDED_MEGABYTES = 200.0
 SUSPENDED_CPU = 0.02
 """Less than this nobody can tell from nothing."""
@@ -268,6 +303,23 @@ def all_series(plan: Plan) -> list[Series]:
             Figure(f"suspended_memory_{store}", store, "MB", Fraction(1), True, "what they may take"),
             Figure(f"suspended_load_{store}", store, "cpus", Fraction(1), True, "what they may take"),
         )
+    for kind in many.KINDS:
+        for store in STORES:
+            add(
+                partial(_many, kind),
+                *(
+                    Figure(
+                        f"many_{kind}_{count}_{store}", store, "µs each", LINEAR, True, f"{fewer:,} in a run"
+                    )
+                    for fewer, count in pairwise(plan.many)
+                ),
+            )
+    for store in STORES:
+        name = f"children_{plan.children}_{store}"
+        add(_children, Figure(name, store, "s", Fraction(1), True, "what they may take"))
+    for store in STORES:
+        name, fewer = f"replay_{plan.replayed_steps}_steps_{store}", plan.replayed_steps // 10
+        add(_replay, Figure(name, store, "µs each", LINEAR, True, f"a run of {fewer:,}"))
     for store in STORES if plan.finished else ():
         names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]
         against = "the same in an empty database"

@@ -32,6 +32,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Finished runs in the database of the figures about those; 0 leaves them out."""
     suspended: int = 10_000
     """Runs that wait for a person."""
+    many: tuple[int, int, int] = (100, 1_000, 10_000)
+    """Items of one run, whose cost for each is compared."""
+    children: int = 5_000
+    """Children of one run that is timed as a whole."""
+    replayed_steps: int = 50_000
+    """Recorded steps of a run that goes on."""
     checked_runs: int = 5
     """Runs of each sample that the doctor looks at."""
 
@@ -50,6 +56,9 @@ QUICK = Plan(
     long_runs=2,
     segment_steps=20,
     suspended=20,
+    many=(4, 8, 16),
+    children=20,
+    replayed_steps=100,
     checked_runs=2,
 )
 """Shows that the bench works; says nothing about speed."""

@@ -12,6 +12,7 @@ from bench.__main__ import load_of
 from bench.checking import Broken, check
 from bench.figures import Figure, all_series, guarded, orchestrating
 from bench.finished import TABLES, fill
+from bench.many import KINDS
 from bench.places import SqlitePlace, open_places
 from bench.plan import QUICK, Plan
 from bench.report import result_of
@@ -45,6 +46,9 @@ def test_a_quick_bench_prints_a_line_per_figure_and_a_table(tmp_path: Path) -> N
         "flat_long_run_fan_end_sqlite",
         "suspended_memory_sqlite",
         "suspended_load_sqlite",
+        *(f"many_{kind}_{count}_sqlite" for kind in KINDS for count in (8, 16)),
+        "children_20_sqlite",
+        "replay_100_steps_sqlite",
         "flat_finished_runs_code_first_sqlite",
         "flat_finished_runs_leased_sqlite",
     ]
@@ -108,6 +112,8 @@ def test_every_bar_of_the_specification_is_there() -> None:
     million = bars([figure for one in all_series(Plan(finished=1_000_000)) for figure in one.figures])
     assert {bar for name, bar in million.items() if name.startswith("flat_finished")} == {"3/4"}
     assert {bar for name, bar in found.items() if name.startswith("suspended_")} == {"1"}
+    assert {bar for name, bar in found.items() if name.startswith(("many_", "replay_50000_"))} == {"3/2"}
+    assert {bar for name, bar in found.items() if name.startswith("children_5000_")} == {"1"}
 
 
 async def test_a_run_that_did_not_end_as_it_should_stops_the_bench(tmp_path: Path) -> None:

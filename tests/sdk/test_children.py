@@ -9,6 +9,7 @@ import pytest
 
 import tenure
 from tenure.errors import TenureError
+from tenure.kernel.decide import waits
 from tenure.sdk import waiting
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
@@ -342,3 +343,45 @@ async def test_collecting_children_that_have_ended_asks_for_many_at_a_time(
         ended.set()
         assert await run.result() == sum(range(24))
         assert len([event for event in await run.history() if event.kind == "go_on"]) == 3
+
+
+async def test_starting_children_one_after_the_other_takes_few_commits(url: str | None) -> None:
+    """Neither starting a child, nor making its run, nor telling its parent waits for the one before."""
+
+    @flow(name="quick-child")
+    async def quick_child(number: int) -> int:
+        return number
+
+    @flow
+    async def parent(n: int) -> int:
+        started = [await tenure.start(quick_child, number) for number in range(n)]
+        return sum([await each.result() for each in started])
+
+    async with Lab(parent, quick_child, url=url) as lab:
+        before = lab.engine.orchestrator.batches
+        run = await lab.start(parent, 100)
+        assert await run.result() == sum(range(100))
+        assert lab.engine.orchestrator.batches - before < 60
+
+
+async def test_a_child_that_is_refused_fails_the_run_before_anything_else_begins(
+    url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "CHILDREN_PER_RUN_MAX", 20)
+    done: Steps = []
+    after = noted(done, "after")
+
+    @flow
+    async def parent(work: bool) -> None:
+        for _ in range(30):
+            await tenure.start(waiter)
+        if work:
+            await after(1)
+
+    async with Lab(parent, waiter, url=url) as lab:
+        for work in (True, False):
+            run = await lab.start(parent, work)
+            with pytest.raises(TenureError, match="at most 20 open children") as refused:
+                await run.result()
+            assert refused.value.code == "LIMIT_EXCEEDED"
+    assert done == []

@@ -145,7 +145,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cached-tick": Bug(
         "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
-        (Change(batch.decide_cached, "if isinstance(command, Tick | HolderDied):", "if False:"),),
+        (Change(batch._needs_lock, " or isinstance(item.command, Tick | HolderDied)", ""),),
         23,
     ),
     "answer-by-heartbeat": Bug(

@@ -71,7 +71,7 @@ class Delivered(msgspec.Struct, frozen=True, kw_only=True):
     again: bool
     """Whether this event had been delivered before."""
     awaited: tuple[str, ...] = ()
-    """The other events that the run waits for now."""
+    """The other events that the run waits for now, where nobody has taken this one."""
 
 
 def log_view(line: LogLine) -> LogView:
@@ -173,11 +173,10 @@ class Looking:
             behind=behind,
         )
         answer = await engine.orchestrator.send(command)
-        waits: list[Wait] = await engine.store.read("waits_of", number)
+        taken = bool(answer["taken"])
+        waits: list[Wait] = [] if taken else await engine.store.read("waits_of", number)
         names = (w.name for w in waits if w.state == "open" and w.kind == "event" and w.name != event)
-        return Delivered(
-            taken=bool(answer["taken"]), again=bool(answer["again"]), awaited=tuple(dict.fromkeys(names))
-        )
+        return Delivered(taken=taken, again=bool(answer["again"]), awaited=tuple(dict.fromkeys(names)))
 
     async def list_artifacts(self, run_id: str) -> list[ArtifactView]:
         """The files that its runners have uploaded, by name, step and attempt; those that came late too."""

@@ -7,7 +7,7 @@ Laws:
    refused, already done or not saved is decided again under the lock. (The head: a run may be deleted and made anew
    under its id, and come to the same version.)
 3. A snapshot is taken out of the cache before it is used and put back only when its commit is known to
-   have happened.
+   have happened, or when nothing was decided on it (`Work.unused`).
 4. An exception in a decision concerns its own command only.
 5. What looks at or writes many rows is not done in the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and
    a transaction that finds itself long says so (`ASIDE`).
@@ -157,6 +157,7 @@ class Work:
         "snap",
         "told",
         "touched",
+        "unused",
         "valid_until",
     )
 
@@ -174,6 +175,8 @@ class Work:
         self.touched = False
         self.valid_until: int | None = None
         self.deleted = False
+        self.unused = False
+        """Whether nothing was decided on the snapshot, and nothing is wrong with it: it only lacks something, or the lock."""
 
     def accept(self, item: Item, decision: Decision) -> None:
         """Take a decision's rows over; the next command of the run is decided on top of them."""
@@ -231,17 +234,21 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
 # ------------------------------------------------------------------------------------- the quick way
 
 
+def _needs_lock(item: Item) -> bool:
+    """Whether a command is decided under the lock whatever is known of its run: what was delivered is deleted in the commit, so it must be
+    sure; what has a proof may have happened already; and a heartbeat elsewhere may have moved a moment, without the run's version."""
+    return item.delivery is not None or bool(item.evidence) or isinstance(item.command, Tick | HolderDied)
+
+
 def decide_cached(work: Work, now: int, chance: Chance) -> bool:
     """Decide a run's commands on a cached snapshot, from where it was left; False when it has to be done under the lock.
     TooLong: it was left, to be gone on with in a thread."""
+    work.unused = False
+    if any(map(_needs_lock, work.items)):
+        work.unused = True
+        return False
     for item in work.items[len(work.decided) :]:
         command = item.command
-        if item.delivery is not None:
-            return False  # what was delivered is deleted in the commit: it must be sure
-        if item.evidence:
-            return False  # it may have happened already
-        if isinstance(command, Tick | HolderDied):
-            return False  # a heartbeat elsewhere may have moved the moment, without the run's version
         if isinstance(command, LeaseMessage):
             attempt = work.snap.attempts.get((command.idx, command.n))
             if attempt is None:
@@ -251,7 +258,11 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
         try:
             decision = decide(work.snap, command, now, chance)
         except TooLong:
+            work.unused = not work.decided
             raise
+        except Need:
+            work.unused = not work.decided
+            return False
         except Exception:
             return False
         if decision.event is None or decision.error is not None:

@@ -348,21 +348,27 @@ class Orchestrator:
             if decided:
                 works.append(work)
             else:
+                self._put_back(work)
                 slow += mine
         return works, slow
+
+    def _put_back(self, work: Work) -> None:
+        """Keep a snapshot that nothing was decided on, for the same commands under the lock: there it counts if its run has the same head."""
+        if work.unused and not work.new:
+            work.snap.rows_max = None
+            self._cache[work.snap.run_id] = work.snap
 
     def _decide_run(self, mine: list[Item], now: int) -> Work | None:
         """What is decided about the commands of one run on the snapshot we have; None: they need the lock."""
         work = self._begin(mine)
         try:
-            return work if work is not None and batches.decide_cached(work, now, self._chance) else None
+            if work is None or batches.decide_cached(work, now, self._chance):
+                return work
         except TooLong:
-            if work is not None and not work.decided and not work.new:
-                work.snap.rows_max = None
-                self._cache[work.snap.run_id] = (
-                    work.snap
-                )  # nothing was decided on it: it is used where that may take long
-            return None
+            pass  # it is decided where that may take long
+        assert work is not None
+        self._put_back(work)
+        return None
 
     def _begin(self, mine: list[Item]) -> Work | None:
         """Commands of one run with the snapshot we have; None: there is none."""

@@ -3,6 +3,7 @@ their own: at least once, deduplicated by the kernel."""
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterable
 from functools import partial
@@ -29,7 +30,7 @@ from tenure.kernel.commands import (
     Trigger,
 )
 from tenure.kernel.model import Outbox, Run, RunSpec
-from tenure.limits import KEY_HORIZON_SECONDS
+from tenure.limits import BATCH_COMMANDS_MAX, KEY_HORIZON_SECONDS
 from tenure.logs import get_logger
 from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
 
@@ -45,39 +46,87 @@ _create = msgspec.msgpack.Decoder(CreateRun)
 async def deliver(
     orchestrator: Orchestrator, rows: Iterable[Outbox], lacking: list[Outbox] | None = None
 ) -> int:
-    """Carry out what these rows say; how many were. Rows that are for a process with another profile go to `lacking`."""
+    """Carry out what these rows say; how many were. Rows that are for a process with another profile go to `lacking`.
+
+    Commands are submitted one after the other without waiting for each: those of a thousand children share a few commits."""
     done = 0
+    under_way: list[tuple[Outbox, asyncio.Future[Any]]] = []
     for row in rows:
-        key = (row.run_id, row.seq, row.part)
-        try:
-            if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
-                continue  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
-            if row.topic == "resolve" and orchestrator.resolver is None:
-                if lacking is not None:
-                    lacking.append(row)
-                continue
-            command = await _command(orchestrator, row)
-            if isinstance(command, CreateRun):
-                profiles.of_run(command.profile)  # whoever owes it has it: the run can be made, only not here
-            if command is None:
-                await orchestrator.store.transact(partial(_forget, key))
-            else:
-                await orchestrator.submit(command, delivery=key)
-            done += 1
-        except (Conflict, Ambiguous) as fault:
-            log.warning("delivery_failed", topic=row.topic, error=repr(fault))
-        except TenureError as refused:
-            # A child's id is its parent's choice: another is not taken. Whatever else is owed is made with another one.
-            taken = refused.code == "RUN_ID_TAKEN" and row.topic == "create"
-            if refused.code == "PROFILE_NOT_HERE" and lacking is not None:
+        if (
+            len(under_way) >= BATCH_COMMANDS_MAX or row.topic == "cancel"
+        ):  # which must see what was made before it
+            done += await _carried_out(orchestrator, under_way, lacking)
+        submitted = await _submitted(orchestrator, row, lacking)
+        if isinstance(submitted, asyncio.Future):
+            under_way.append((row, submitted))
+        else:
+            done += submitted
+    return done + await _carried_out(orchestrator, under_way, lacking)
+
+
+async def _submitted(
+    orchestrator: Orchestrator, row: Outbox, lacking: list[Outbox] | None
+) -> asyncio.Future[Any] | int:
+    """The answer to come to a row's command; where there is none, whether the row is done with."""
+    key = (row.run_id, row.seq, row.part)
+    try:
+        if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
+            return 0  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
+        if row.topic == "resolve" and orchestrator.resolver is None:
+            if lacking is not None:
                 lacking.append(row)
-            elif (refused.retryable and not taken) or refused.code == "INTERNAL_ERROR":
-                log.warning("delivery_failed", topic=row.topic, error=refused.code)
-            else:
-                done += await _give_up(orchestrator, row, refused)
-        except Exception:  # a defect, met by this row alone: it stays owed, and holds up no other
-            log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=traceback.format_exc())
+            return 0
+        command = await _command(orchestrator, row)
+        if isinstance(command, CreateRun):
+            profiles.of_run(command.profile)  # whoever owes it has it: the run can be made, only not here
+        if command is not None:
+            return orchestrator.submit(command, delivery=key)
+        await orchestrator.store.transact(partial(_forget, key))
+    except Exception as fault:
+        return await _failed(orchestrator, row, fault, lacking)
+    return 1
+
+
+async def _carried_out(
+    orchestrator: Orchestrator,
+    under_way: list[tuple[Outbox, asyncio.Future[Any]]],
+    lacking: list[Outbox] | None,
+) -> int:
+    """Wait for the answers to commands that were submitted; how many rows are done with."""
+    done = 0
+    rows, under_way[:] = under_way[:], []
+    if rows:
+        await asyncio.wait([answer for _, answer in rows])
+    for row, answer in rows:
+        fault = answer.exception()
+        if fault is None:
+            done += 1
+        elif isinstance(fault, Exception):
+            done += await _failed(orchestrator, row, fault, lacking)
+        else:
+            raise fault
     return done
+
+
+async def _failed(
+    orchestrator: Orchestrator, row: Outbox, fault: Exception, lacking: list[Outbox] | None
+) -> int:
+    """A row that could not be carried out: it stays owed, or nothing is owed any more; whether it is done with."""
+    if isinstance(fault, Conflict | Ambiguous):
+        log.warning("delivery_failed", topic=row.topic, error=repr(fault))
+    elif isinstance(fault, TenureError):
+        # A child's id is its parent's choice: another is not taken. Whatever else is owed is made with another one.
+        taken = fault.code == "RUN_ID_TAKEN" and row.topic == "create"
+        if fault.code == "PROFILE_NOT_HERE" and lacking is not None:
+            lacking.append(row)
+        elif (fault.retryable and not taken) or fault.code == "INTERNAL_ERROR":
+            log.warning("delivery_failed", topic=row.topic, error=fault.code)
+        else:
+            return await _give_up(orchestrator, row, fault)
+    else:  # a defect, met by this row alone: it stays owed, and holds up no other
+        told = "".join(traceback.format_exception(fault))
+        log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=told)
+    return 0
 
 
 async def _still_to_be_made(orchestrator: Orchestrator, row: Outbox) -> bool:

@@ -24,7 +24,7 @@ from tenure.sdk import codec, here
 from tenure.sdk.acts import Acting
 from tenure.sdk.awaited import check_awaited
 from tenure.sdk.definitions import Step, Workflow
-from tenure.sdk.faults import Failure, LeaseLost, NotBegun, Restart, ResumeFailed, StepFailed
+from tenure.sdk.faults import Failure, LeaseLost, NotBegun, Restart, ResumeFailed, StartRefused, StepFailed
 from tenure.sdk.line import Line
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX, failure_of, pause_us, told_of
 from tenure.sdk.past import BESIDE, Past
@@ -74,10 +74,14 @@ class Body(Acting):
                 value = await self.in_thread_of(scope, code)
             else:
                 value = await self.workflow.parameters.call(function, input_)
+            if self._openings:  # the run does not succeed without a child that it has started
+                await self.barrier()
         except BaseException as how:
             self.unbegun.clear()
             if isinstance(self._over, Restart):
                 self._over.input = await self.aside(self._over.input) or b"{}"
+            if isinstance(self._over, StartRefused):
+                raise self._over.refused from None
             if self._over is not None:
                 raise self._over from None
             if isinstance(how, SystemExit | KeyboardInterrupt):
@@ -207,7 +211,7 @@ class Body(Acting):
         if self.workflow.profile.checkpoint_inputs:
             given = await self.aside(codec.arguments(args, kwargs))
         while True:
-            if self._pending or self._unsent is not None:
+            if self._pending or self._unsent is not None or self._collects:
                 await self.barrier()
             if self._letting_go is not None:
                 await self.undecided()

@@ -109,6 +109,14 @@ class ResumeFailed(Signal):
     """What was begun can be neither reused nor repeated: the run ends with RUN_RESUME_FAILED."""
 
 
+class StartRefused(Signal):
+    """A child that the code started cannot be: the code has gone on without it meanwhile, so the run fails."""
+
+    def __init__(self, refused: TenureError) -> None:
+        self.refused = refused
+        super().__init__(refused.code)
+
+
 class Misfit(Signal):
     """The code does not fit what was recorded; `why` names the first step that differs."""
 

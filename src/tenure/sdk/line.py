@@ -51,7 +51,7 @@ class Line(Protocol):
         """Record a checkpoint; the answer is there when it is durable."""
         ...
 
-    async def open_wait(
+    def open_wait(
         self,
         label: str,
         *,
@@ -61,8 +61,8 @@ class Line(Protocol):
         event: WaitSpec | None = None,
         until: int | None = None,
         child: StartChild | None = None,
-    ) -> Reply:
-        """Open a wait, or find it opened."""
+    ) -> asyncio.Future[Reply]:
+        """Open a wait, or find it opened; the answer is there when it is durable."""
         ...
 
     async def suspend(self, waits: tuple[int, ...]) -> Reply:

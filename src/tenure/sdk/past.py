@@ -53,10 +53,20 @@ class Past:
         self._unasked: dict[str, dict[str, None]] = {}
         self.proposed = dict.fromkeys(_act_of(label) for label in self.waits if label.startswith(ASKED))
         """Acts that people were asked about."""
+        self._beneath: dict[str, int] = {}
+        """How many scopes beneath a scope have something that has not been asked for."""
         said = [label for label in self.waits if not label.startswith((ASKED, SETTLED))]
         for key in (*self.checkpoints, *said, *self.acts, *self.proposed):
             if BESIDE not in key and not key[key.rfind("/") + 1 :].startswith(PATCHED):
                 self._unasked.setdefault(scope_of(key), {})[key] = None
+        for scope in self._unasked:
+            self._count(scope, 1)
+
+    def _count(self, scope: str, change: int) -> None:
+        """A scope has something that has not been asked for, or has it no more."""
+        while scope:
+            scope = scope_of(scope[:-1])
+            self._beneath[scope] = self._beneath.get(scope, 0) + change
 
     def __bool__(self) -> bool:
         return bool(self.checkpoints or self.waits or self.acts)
@@ -69,6 +79,7 @@ class Past:
             left.pop(key, None)
             if not left:
                 del self._unasked[scope]
+                self._count(scope, -1)
 
     def begin(self, scope: str) -> None:
         """The code has made a branch of this path."""
@@ -94,9 +105,12 @@ class Past:
         if not self._unasked:
             return
         scope = scope_of(key)
-        for path, left in self._unasked.items():
-            if path == scope or (path.startswith(scope) and self._is_ahead(path, scope)):
-                raise Misfit(f"the code calls {key!r} where {next(iter(left))!r} was recorded")
+        left = self._unasked.get(scope)
+        if left is None and self._beneath.get(scope):
+            beneath = (path for path in self._unasked if path.startswith(scope))
+            left = next((self._unasked[path] for path in beneath if self._is_ahead(path, scope)), None)
+        if left is not None:
+            raise Misfit(f"the code calls {key!r} where {next(iter(left))!r} was recorded")
 
     def _is_ahead(self, path: str, scope: str) -> bool:
         branch = path[: path.index("/", len(scope)) + 1]

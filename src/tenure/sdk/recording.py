@@ -41,6 +41,10 @@ class Recording:
         self.run_id = ids.run_text(line.lease.run_id)
         self._loop = asyncio.get_running_loop()
         self._pending: list[asyncio.Future[Reply]] = []
+        self._awaited: list[asyncio.Future[Reply]] = []
+        """Taken from there by a strand that waits for their answers."""
+        self._collects = False
+        """Whether there is such a strand now."""
         self._unsent: RecordCheckpoint | None = None
         """Recorded a moment ago: it goes out at once, or with the end of the body if that comes in the same breath."""
         self.unbegun: dict[str, Coroutine[Any, Any, Any]] = {}
@@ -88,18 +92,38 @@ class Recording:
     async def barrier(self) -> None:
         """Wait until everything recorded is durable."""
         self.flush()
-        while self._pending:
-            pending, self._pending = self._pending, []
-            for recorded in pending:
-                try:
-                    reply = await recorded
-                except TenureError as refused:
-                    raise self._trouble(refused) from refused
-                if reply.cancel:
-                    self.line.hurry()
-                if reply.state == "refused":  # the run has spent more than it may, and has ended
-                    self.end(LeaseLost(reply.outcome or "refused"))
-                    self.check()
+        if self._collects:  # another strand takes the answers; this one waits for what was recorded by now
+            last = (self._pending or self._awaited)[-1]
+            if not last.done():
+                await asyncio.wait((last,))
+            self.check()
+            if not last.cancelled() and isinstance(refused := last.exception(), TenureError):
+                raise self._refuse(last, refused)
+            return
+        self._collects = True
+        try:
+            while self._pending:
+                self._awaited, self._pending = self._pending, []
+                for place, recorded in enumerate(self._awaited):
+                    try:
+                        reply = await recorded
+                    except TenureError as refused:
+                        raise self._refuse(recorded, refused) from refused
+                    except asyncio.CancelledError:
+                        self._pending[:0] = self._awaited[place + 1 :]
+                        raise
+                    if reply.cancel:
+                        self.line.hurry()
+                    if reply.state == "refused":  # the run has spent more than it may, and has ended
+                        self.end(LeaseLost(reply.outcome or "refused"))
+                        self.check()
+        finally:
+            self._collects = False
+
+    def _refuse(self, recorded: asyncio.Future[Reply], refused: TenureError) -> BaseException:
+        """What the refusal of something recorded comes to."""
+        del recorded
+        return self._trouble(refused)
 
     def _trouble(self, refused: TenureError) -> BaseException:
         """What a refusal of something durable means: the body is over, unless it is about the content alone."""

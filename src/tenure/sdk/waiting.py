@@ -9,6 +9,9 @@ Laws:
 4. While the worker ends, whatever is new waits, and the run is given back as soon as nothing is at work: at once where its
    strands only wait or let time pass, after HAND_OVER_SECONDS where one does something we cannot see. A run that only waits for
    what is durable is suspended, as ever.
+5. A run that was let go is replayed when the first of its waits settles, which costs as much as it has recorded. One that has recorded
+   much stays a while before it is let go, about as long as its replay takes, so that what arrives meanwhile is taken without one:
+   of a thousand events that come one by one each would cost a replay.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from tenure.errors import TenureError
 from tenure.futures import take_outcome
 from tenure.kernel.decide.leases import Reply
 from tenure.sdk import here
-from tenure.sdk.faults import HandedOver, Interrupted, LeaseLost, Signal, Suspended
+from tenure.sdk.faults import HandedOver, Interrupted, LeaseLost, Signal, StartRefused, Suspended
 from tenure.sdk.line import Line
+from tenure.sdk.outcomes import LOST
 from tenure.sdk.past import BESIDE, Past
 from tenure.sdk.recording import Recording
 from tenure.store.port import Waited
@@ -37,8 +41,18 @@ SHORT_SECONDS = 5.0
 AHEAD_MAX = 100
 """Waits that are asked for beyond the one that has settled: code often asks for one after the other."""
 HAND_OVER_SECONDS = 0.2
+CANCELING = "RUN_CANCELING"
+OPENINGS_MAX = 256
+"""Waits of one body whose opening is not durable yet."""
+STAY_SECONDS_PER_ROW = 50e-6
+STAY_SECONDS_MIN = 0.01
+STAY_SECONDS_MAX = 1.0
+"""How long a run that only waits stays in memory; see law 5."""
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
+
+Opening = int | asyncio.Future[Reply]
+"""A wait that was opened: its number, or the answer that will name it."""
 
 
 class Waiting(Recording):
@@ -60,6 +74,9 @@ class Waiting(Recording):
         """How often a wait was waited for."""
         self._ahead: dict[int, Waited] = {}
         """Answers that came with another one, before the code has asked for them."""
+        self._openings: set[asyncio.Future[Reply]] = set()
+        """Waits that were opened without waiting for the answer, until it has come."""
+        self._openings_room = asyncio.Semaphore(OPENINGS_MAX)
         self._quiet: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
         self._letting_go: asyncio.Task[None] | None = None
@@ -98,11 +115,19 @@ class Waiting(Recording):
         they take."""
         self._busy += 1
         try:
-            await super().barrier()
+            await self._durable()
         finally:
             self._busy -= 1
             if self._waiting or self.line.draining:
                 self._poke()
+
+    async def _durable(self) -> None:
+        try:
+            await super().barrier()
+        except TenureError as refused:
+            if refused.code != CANCELING:
+                raise
+            await self._canceled()
 
     async def _at_work(self, work: Awaitable[T]) -> T:
         self._busy += 1
@@ -201,30 +226,112 @@ class Waiting(Recording):
         no = await self._open(label, **what)
         return no.no if isinstance(no, Waited) else no
 
+    async def begin_open(self, label: str, **what: Any) -> Opening:
+        """Open a wait that nobody waits for yet, and go on before it is durable. One that is refused ends the body: its code has
+        gone on without it."""
+        self.unbegun.pop(label, None)
+        self.check()
+        known = self.past.waits.get(label)
+        if known is not None:
+            return known.no
+        self._fit(self.past.check_new_wait, label)
+        if self.line.draining:
+            await self.park()
+        if self._openings_room.locked():
+            await self._at_work(self._openings_room.acquire())
+        else:
+            await self._openings_room.acquire()
+        try:
+            opening = self._say_open(label, what)
+        except BaseException:
+            self._openings_room.release()
+            raise
+        if opening.done():
+            self._openings_room.release()
+            await self._number(opening)  # a refusal is raised here
+        else:
+            self._openings.add(opening)
+            self._pending.append(opening)
+            opening.add_done_callback(self._begun_open)
+        return opening
+
+    async def opened(self, opening: Opening) -> int:
+        """The number of a wait that was opened, once it is durable."""
+        if isinstance(opening, int):
+            return opening
+        if not opening.done():
+            try:
+                await self._at_work(asyncio.wait((opening,)))
+            except asyncio.CancelledError:
+                if self.goes_on():  # held until it is known what the code has given up; see law 3
+                    with suppress(TenureError):
+                        no = (await opening).no or 0
+                        self._turns[no] = turn = self._turns.get(no, 0) + 1
+                        self.record(f"{BESIDE}{no}.{turn}", state="failed", error=STOPPED, tries=0, closes=no)
+                raise
+        self.check()
+        return await self._number(opening)
+
+    def _begun_open(self, opening: asyncio.Future[Reply]) -> None:
+        self._openings_room.release()
+        refused = None if opening.cancelled() else opening.exception()
+        if isinstance(refused, TenureError):
+            self._refuse(opening, refused)
+            if refused.code == CANCELING:
+                self.line.hurry()
+        self._openings.discard(opening)
+
+    def _refuse(self, opening: asyncio.Future[Reply], refused: TenureError) -> BaseException:
+        if opening in self._openings and not refused.retryable and refused.code not in LOST | {CANCELING}:
+            self.end(StartRefused(refused))
+        return super()._refuse(opening, refused)
+
+    def _say_open(self, label: str, what: dict[str, Any]) -> asyncio.Future[Reply]:
+        # Recorded before it in the same conversation, so committed before it or together with it.
+        self.flush()
+        try:
+            return self.line.open_wait(label, **what)
+        except TenureError as refused:
+            raise self._trouble(refused) from refused
+
+    async def _number(self, opening: asyncio.Future[Reply]) -> int:
+        """The number of a wait from the answer to its opening, which is there."""
+        try:
+            no = opening.result().no
+        except TenureError as refused:
+            if refused.code != CANCELING:
+                raise self._trouble(refused) from refused
+            await self._canceled()
+        assert no is not None
+        return no
+
+    async def _canceled(self) -> NoReturn:
+        """The run is being canceled and opens nothing any more: wait to be stopped."""
+        if self.line.stop.is_set():  # it knows, and asks all the same
+            raise asyncio.CancelledError
+        self.line.hurry()
+        await self.never()
+        raise AssertionError("never ends")
+
     async def _open(self, label: str, **what: Any) -> int | Waited:
         self._busy += 1
         try:
-            # Recorded before it in the same conversation, so committed before it or together with it.
-            self.flush()
-            opening = asyncio.ensure_future(self.line.open_wait(label, **what))
-            opening.add_done_callback(take_outcome)  # a barrier that fails may fail together with it
-            try:
-                await super().barrier()
-            except BaseException:
-                opening.cancel()
-                raise
-            try:
-                reply = await self._opened(opening)
-                assert reply.no is not None
-                return await self._answer(reply.no) if reply.state == "go_on" else reply.no
-            except TenureError as refused:
-                if refused.code != "RUN_CANCELING":
-                    raise self._trouble(refused) from refused
-            if self.line.stop.is_set():  # it knows, and asks all the same
-                raise asyncio.CancelledError
-            self.line.hurry()
-            await self.never()
-            raise AssertionError("never ends")
+            async with self._openings_room:
+                opening = self._say_open(label, what)
+                opening.add_done_callback(take_outcome)  # a barrier that fails may fail together with it
+                try:
+                    await self._durable()
+                except BaseException:
+                    opening.cancel()
+                    raise
+                try:
+                    reply = await self._opened(opening)
+                except TenureError as refused:
+                    if refused.code != CANCELING:
+                        raise self._trouble(refused) from refused
+                    await self._canceled()
+            assert reply.no is not None
+            return await self._answer(reply.no) if reply.state == "go_on" else reply.no
         finally:
             self._busy -= 1
             if self.line.draining:
@@ -275,10 +382,18 @@ class Waiting(Recording):
                 self._watch = self._loop.create_task(self._look_again())
         elif draining and self._strands > self._resting:
             self._quiet = self._loop.call_later(HAND_OVER_SECONDS, self._let_go)
-        elif draining or self._strands <= 0:
+        elif draining or (self._strands <= 0 and (stay := self._stay_seconds()) < STAY_SECONDS_MIN):
             self._let_go()
+        elif self._strands <= 0:
+            self._quiet = self._loop.call_later(stay, self._let_go)
         else:
             self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
+
+    def _stay_seconds(self) -> float:
+        """How long a run that only waits stays here before it suspends: about as long as its replay would take; see law 5."""
+        past = self.past
+        rows = len(past.checkpoints) + self._steps_begun + max(len(past.waits), len(self._turns))
+        return min(rows * STAY_SECONDS_PER_ROW, STAY_SECONDS_MAX)
 
     async def undecided(self) -> None:
         """While it is being let go, nothing new begins: nobody would hear of it."""
@@ -333,7 +448,11 @@ class Waiting(Recording):
 
     async def _suspend(self) -> None:
         try:
-            await super().barrier()
+            try:
+                await super().barrier()
+            except TenureError as refused:
+                if refused.code != CANCELING:  # that is what it is told again
+                    raise
             reply = await self.line.suspend(tuple(self._waiting))
             rows = []
             if reply.state == "go_on":

@@ -35,7 +35,7 @@ from tenure.sdk.outcomes import refusal
 from tenure.sdk.past import PATCHED
 from tenure.sdk.scope import Scope
 from tenure.sdk.trying import left
-from tenure.sdk.waiting import SHORT_SECONDS
+from tenure.sdk.waiting import SHORT_SECONDS, Opening
 from tenure.store.port import Waited
 
 T = TypeVar("T")
@@ -337,20 +337,20 @@ class Child(Generic[T]):
     """A run that this one started."""
 
     def __init__(
-        self, body: Body, scope: Scope, no: int, run_id: str, workflow: Workflow[..., Any] | None
+        self, body: Body, scope: Scope, opening: Opening, run_id: str, workflow: Workflow[..., Any] | None
     ) -> None:
         self._body = body
         self._scope = scope
-        self._no = no
+        self._opening = opening
         self._workflow = workflow
         self.run_id = run_id
 
     def result(self) -> Coroutine[Any, Any, T]:
         """Wait for its end; its output, or ChildFailed."""
-        return self._scope.say(f"result:{self._no}", self._result())
+        return self._scope.say(f"result:{self.run_id}", self._result())
 
     async def _result(self) -> Any:
-        row = await self._body.wait_for(self._no)
+        row = await self._body.wait_for(await self._body.opened(self._opening))
         if row.child_outcome != "succeeded":
             error = None if row.child_error is None else row.child_error.decode(errors="replace")
             raise ChildFailed(self.run_id, row.child_outcome or "ended", row.child_code or "?", error)
@@ -366,7 +366,8 @@ def start(
     on_close: Literal["cancel", "leave", "wait"] = "cancel",
     **kwargs: Any,
 ) -> Coroutine[Any, Any, Child[Any]]:
-    """Start a run of another workflow and go on; `await child.result()` waits for it.
+    """Start a run of another workflow and go on; `await child.result()` waits for it. The code goes on before the child is durable, so
+    that many are started in one commit; no step, act or wait begins before it is. A child that the store refuses (a limit) fails the run.
 
     `on_close` says what happens to it when this run ends first: it is canceled, left alone, or waited for.
     """
@@ -401,10 +402,10 @@ async def _start(
         timeout_seconds=workflow.timeout_seconds,
         terms=workflow.terms,
     )
-    no = await body.open(key, child=child)
+    opening = await body.begin_open(key, child=child)
     known = body.past.waits.get(key)
     run_id = child.run_id if known is None else int(known.name)
-    return Child(body, scope, no, ids.run_text(run_id), workflow)
+    return Child(body, scope, opening, ids.run_text(run_id), workflow)
 
 
 # ------------------------------------------------------------------------------- versions and restarts

@@ -177,9 +177,9 @@ class Held:
         """Record a checkpoint; the answer is there when it is durable."""
         return self._station.say(checkpoint)
 
-    async def open_wait(self, label: str, **what: Any) -> Reply:
-        """Open a wait, or find it opened."""
-        return await self._station.say(c.OpenWait(**self.head(), label=label, **what))
+    def open_wait(self, label: str, **what: Any) -> asyncio.Future[Reply]:
+        """Open a wait, or find it opened; the answer is there when it is durable."""
+        return self._station.say(c.OpenWait(**self.head(), label=label, **what))
 
     async def suspend(self, waits: tuple[int, ...]) -> Reply:
         """Let go of the lease until one of these settles."""
