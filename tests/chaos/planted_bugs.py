@@ -20,7 +20,14 @@ from tenure.store import keys
 from tenure.store.sqlite.file_time import FileTime
 from tenure.worker.held import Held
 from tenure.worker.station import LocalStation
-from tests.chaos import stories_drain, stories_duties, stories_expr, stories_fences, stories_govern
+from tests.chaos import (
+    stories_drain,
+    stories_duties,
+    stories_expr,
+    stories_fences,
+    stories_govern,
+    stories_many,
+)
 from tests.chaos.stories_dbs import BUGS as DATABASE_BUGS
 from tests.simulation.planted import Change
 
@@ -39,6 +46,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     **{name: PlantedBug(*bug) for name, bug in stories_fences.BUGS.items()},
     **{name: PlantedBug(*bug) for name, bug in stories_duties.BUGS.items()},
     **{name: PlantedBug(*bug) for name, bug in DATABASE_BUGS.items()},
+    **{name: PlantedBug(*bug) for name, bug in stories_many.BUGS.items()},
     "outdated-verdict": PlantedBug(
         "a call is intended although a fact that its verdict relied on has changed",
         (Change(acts._still_holds, "if relied is None:", "if True:"),),

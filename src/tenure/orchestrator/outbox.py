@@ -52,9 +52,8 @@ async def deliver(
     done = 0
     under_way: list[tuple[Outbox, asyncio.Future[Any]]] = []
     for row in rows:
-        if (
-            len(under_way) >= BATCH_COMMANDS_MAX or row.topic == "cancel"
-        ):  # which must see what was made before it
+        # A cancel must see what was made before it.
+        if len(under_way) >= BATCH_COMMANDS_MAX or row.topic == "cancel":
             done += await _carried_out(orchestrator, under_way, lacking)
         submitted = await _submitted(orchestrator, row, lacking)
         if isinstance(submitted, asyncio.Future):

@@ -454,10 +454,7 @@ class Waiting(Recording):
                 if refused.code != CANCELING:  # that is what it is told again
                     raise
             reply = await self.line.suspend(tuple(self._waiting))
-            rows = []
-            if reply.state == "go_on":
-                first = min(reply.settled)
-                rows = await self.line.waited(first, max(*reply.settled, first + AHEAD_MAX))
+            rows = await self._answers(reply.settled) if reply.state == "go_on" else []
         except Signal:
             return
         except TenureError as refused:
@@ -473,6 +470,11 @@ class Waiting(Recording):
             self.end(Suspended("suspended"))
         else:  # refused by a governed wait, or canceled: the run has moved on without us
             self.end(LeaseLost(reply.state))
+
+    async def _answers(self, settled: tuple[int, ...]) -> list[Waited]:
+        """What waits were answered that have settled, and some behind the first of them."""
+        first = min(settled)
+        return await self.line.waited(first, max(*settled, first + AHEAD_MAX))
 
     def _settle(self, rows: list[Waited]) -> None:
         self._ahead.clear()
