@@ -239,10 +239,11 @@ async def in_a_process(database: str, kind: str, count: int) -> Cost:
     answer, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"the measurement of {count} {kind} ended with {process.returncode}")
-    return msgspec.json.decode(answer, type=Cost)
+    *said, last = answer.splitlines()
+    for line in said:  # what Tenure has logged meanwhile
+        print(line.decode(), file=sys.stderr)
+    return msgspec.json.decode(last, type=Cost)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        msgspec.json.encode(uvloop.run(measured(sys.argv[1], sys.argv[2], int(sys.argv[3])))).decode()
-    )
+    print(msgspec.json.encode(uvloop.run(measured(sys.argv[1], sys.argv[2], int(sys.argv[3])))).decode())
