@@ -318,7 +318,7 @@ def all_series(plan: Plan) -> list[Series]:
         name = f"children_{plan.children}_{store}"
         add(_children, Figure(name, store, "s", Fraction(1), True, "what they may take"))
     for store in STORES:
-        name, fewer = f"replay_{plan.replayed_steps}_steps_{store}", plan.replayed_steps // 10
+        name, fewer = f"replay_{plan.replayed_steps}_{store}", plan.replayed_steps // 10
         add(_replay, Figure(name, store, "µs each", LINEAR, True, f"a run of {fewer:,}"))
     for store in STORES if plan.finished else ():
         names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]

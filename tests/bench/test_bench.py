@@ -48,7 +48,7 @@ def test_a_quick_bench_prints_a_line_per_figure_and_a_table(tmp_path: Path) -> N
         "suspended_load_sqlite",
         *(f"many_{kind}_{count}_sqlite" for kind in KINDS for count in (8, 16)),
         "children_20_sqlite",
-        "replay_100_steps_sqlite",
+        "replay_100_sqlite",
         "flat_finished_runs_code_first_sqlite",
         "flat_finished_runs_leased_sqlite",
     ]

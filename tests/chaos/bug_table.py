@@ -105,9 +105,12 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     FAILURES: {
         "A worker that is asked to end begins no step": ("drain-begins-steps",),
         "A lease counts from the moment of asking": ("lease-counts-from-its-answer",),
-        "Starting and collecting children costs the same for each, however many there are": (),
+        "Starting and collecting children costs the same for each, however many there are": (
+            "all-waits-for-each-answer",
+            "children-one-by-one",
+        ),
         "A SQLite file's time follows no clock that is far from it": ("fastest-clock-wins",),
-        "A run that reaches its limit of checkpoints can go on": (),
+        "A run that reaches its limit of checkpoints can go on": ("fails-at-the-limit",),
         "A dead worker's leases end on proof, and nobody else's": ("proof-without-fence",),
         "A call that was certainly not made is tried again": ("late-for-good",),
         "The lock of a server that is silent is free": ("lock-of-the-dead",),

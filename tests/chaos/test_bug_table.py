@@ -7,10 +7,6 @@ from tests.simulation.planted import BUGS
 BUGS_MIN = 61
 PROMISES = {TWO_PEOPLE: 6, FENCES: 4, FAILURES: 10}
 """How many promises the sections have that a review of security and chaos tests led to."""
-WITHOUT_BUG = {
-    "Starting and collecting children costs the same for each, however many there are",
-    "A run that reaches its limit of checkpoints can go on",
-}
 
 
 def test_every_bug_breaks_one_promise_of_the_table() -> None:
@@ -26,7 +22,7 @@ def test_every_bug_breaks_one_promise_of_the_table() -> None:
 def test_every_promise_has_a_bug_that_breaks_it() -> None:
     assert {title: len(TABLE[title]) for title in PROMISES} == PROMISES
     without = {promise for promises in TABLE.values() for promise, names in promises.items() if not names}
-    assert without == WITHOUT_BUG
+    assert not without
 
 
 def test_the_page_is_fresh() -> None:

@@ -51,11 +51,12 @@ async def deliver(
     Commands are submitted one after the other without waiting for each: those of a thousand children share a few commits."""
     done = 0
     under_way: list[tuple[Outbox, asyncio.Future[Any]]] = []
+    unmade: dict[int, set[int | None]] = {}
     for row in rows:
-        # A cancel must see what was made before it.
-        if len(under_way) >= BATCH_COMMANDS_MAX or row.topic == "cancel":
+        # A run's first cancel must see what was made before it.
+        if len(under_way) >= BATCH_COMMANDS_MAX or (row.topic == "cancel" and row.run_id not in unmade):
             done += await _carried_out(orchestrator, under_way, lacking)
-        submitted = await _submitted(orchestrator, row, lacking)
+        submitted = await _submitted(orchestrator, row, lacking, unmade)
         if isinstance(submitted, asyncio.Future):
             under_way.append((row, submitted))
         else:
@@ -64,12 +65,19 @@ async def deliver(
 
 
 async def _submitted(
-    orchestrator: Orchestrator, row: Outbox, lacking: list[Outbox] | None
+    orchestrator: Orchestrator,
+    row: Outbox,
+    lacking: list[Outbox] | None,
+    unmade: dict[int, set[int | None]],
 ) -> asyncio.Future[Any] | int:
-    """The answer to come to a row's command; where there is none, whether the row is done with."""
+    """The answer to come to a row's command; where there is none, whether the row is done with. `unmade`: of each run that cancels others,
+    the runs that it still owes the making of."""
     key = (row.run_id, row.seq, row.part)
     try:
-        if row.topic == "cancel" and await _still_to_be_made(orchestrator, row):
+        if row.topic == "cancel" and row.run_id not in unmade:
+            owed: list[Outbox] = await orchestrator.store.read("outbox_of", row.run_id)
+            unmade[row.run_id] = {other.target_id for other in owed if other.topic == "create"}
+        if row.topic == "cancel" and row.target_id in unmade[row.run_id]:
             return 0  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
         if row.topic == "resolve" and orchestrator.resolver is None:
             if lacking is not None:
@@ -126,12 +134,6 @@ async def _failed(
         told = "".join(traceback.format_exception(fault))
         log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=told)
     return 0
-
-
-async def _still_to_be_made(orchestrator: Orchestrator, row: Outbox) -> bool:
-    """Whether the making of the run that this row would cancel has not been delivered yet."""
-    owed: list[Outbox] = await orchestrator.store.read("outbox_of", row.run_id)
-    return any(other.topic == "create" and other.target_id == row.target_id for other in owed)
 
 
 async def _give_up(orchestrator: Orchestrator, row: Outbox, refused: TenureError) -> int:
