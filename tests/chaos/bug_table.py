@@ -61,6 +61,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
             "input-of-the-last-try",
             "input-never-made",
         ),
+        "A step whose input cannot be made fails": ("refused-input-forgotten",),
         "No step of a paused run is handed out": ("claimed-while-paused",),
     },
     "Timers and debts": {

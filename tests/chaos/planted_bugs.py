@@ -15,6 +15,7 @@ from tenure import canonical
 from tenure.govern import settling, signing
 from tenure.govern.ledger import checking
 from tenure.kernel.decide import acts
+from tenure.orchestrator import outbox
 from tenure.sdk.body import Body
 from tenure.store import keys
 from tenure.store.sqlite.file_time import FileTime
@@ -70,6 +71,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "digests write integers as doubles, so that two amounts beyond 2^53 are one",
         (Change(canonical.number, "str(int(value))", "str(int(float(value)))"),),
         stories_expr.a_key_stands_for_one_amount,
+    ),
+    "refused-input-forgotten": PlantedBug(
+        "what owes a step its input is forgotten when that is refused for good: the step waits for ever",
+        (Change(outbox._failure, 'row.topic == "resolve"', "False"),),
+        stories_expr.a_step_whose_input_is_refused_fails,
     ),
     "drain-begins-steps": PlantedBug(
         "a worker that was asked to end begins the next step of its run",

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tenure.declared import load
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.sdk import Workflow
@@ -16,6 +17,24 @@ async def _pay(amount: int) -> Any:
 
 
 pay = Workflow(_pay, name="pay")
+
+
+class _Refusing:
+    """Makes no input, for good."""
+
+    async def resolve(self, _run: int, _wanted: Any) -> tuple[Any, ...]:
+        raise TenureError("INVALID_INPUT", "it is not what it should be")
+
+
+async def a_step_whose_input_is_refused_fails(folder: Path) -> None:
+    """The input of a step is refused for good: the step fails with the reason, and nobody waits for it until the deadline."""
+    declared = load("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
+    async with Engine(f"sqlite:{folder / 'inputs.db'}", sweep=False) as engine:
+        engine.orchestrator.resolver = _Refusing()
+        run = await engine.submit(declared, {})
+        await engine.settle()
+        (step,) = await engine.steps(run.id)
+        assert (step.state, step.reason) == ("failed", "EXPRESSION_FAILED")
 
 
 async def a_key_stands_for_one_amount(folder: Path) -> None:
