@@ -145,7 +145,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cached-tick": Bug(
         "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
-        (Change(batch._needs_lock, " or isinstance(item.command, Tick | HolderDied)", ""),),
+        (Change(batch.decide_cached, " or isinstance(item.command, TICKS)", ""),),
         23,
     ),
     "answer-by-heartbeat": Bug(

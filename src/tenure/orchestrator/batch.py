@@ -234,19 +234,19 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
 # ------------------------------------------------------------------------------------- the quick way
 
 
-def _needs_lock(item: Item) -> bool:
-    """Whether a command is decided under the lock whatever is known of its run: what was delivered is deleted in the commit, so it must be
-    sure; what has a proof may have happened already; and a heartbeat elsewhere may have moved a moment, without the run's version."""
-    return item.delivery is not None or bool(item.evidence) or isinstance(item.command, Tick | HolderDied)
+TICKS = (Tick, HolderDied)
 
 
 def decide_cached(work: Work, now: int, chance: Chance) -> bool:
     """Decide a run's commands on a cached snapshot, from where it was left; False when it has to be done under the lock.
     TooLong: it was left, to be gone on with in a thread."""
     work.unused = False
-    if any(map(_needs_lock, work.items)):
-        work.unused = True
-        return False
+    # Under the lock whatever is known of the run: what was delivered is deleted in the commit, so it must be sure; what has a proof may
+    # have happened already; and a heartbeat elsewhere may have moved the moment of a tick, without the run's version.
+    for item in work.items:
+        if item.delivery is not None or item.evidence or isinstance(item.command, TICKS):
+            work.unused = True
+            return False
     for item in work.items[len(work.decided) :]:
         command = item.command
         if isinstance(command, LeaseMessage):

@@ -115,7 +115,11 @@ class Waiting(Recording):
         they take."""
         self._busy += 1
         try:
-            await self._durable()
+            await super().barrier()
+        except TenureError as refused:
+            if refused.code != CANCELING:
+                raise
+            await self._canceled()
         finally:
             self._busy -= 1
             if self._waiting or self.line.draining:
