@@ -366,6 +366,27 @@ async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: 
         assert await w.read("outbox_of", parent.run_id) == []
 
 
+async def test_canceling_many_children_looks_once_for_those_that_are_not_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World(place) as w:
+        parent = await w.begin()
+        children = [(await start_child(w, parent, f"child-{n}"))[1] for n in range(8)]
+        reads: list[str] = []
+        read = w.orchestrator.store.read
+
+        async def counted(name: str, *scalars: Any, **rows: Any) -> list[Any]:
+            reads.append(name)
+            return await read(name, *scalars, **rows)
+
+        monkeypatch.setattr(w.orchestrator.store, "read", counted)
+        await w.cancel(parent.run_id)
+        await w.cancel_ack(parent)
+        await w.settle()
+        assert [await w.status(child) for child in children] == ["canceled"] * 8
+        assert reads.count("outbox_of") == 1
+
+
 async def _nothing(rows: Any, lacking: Any = None) -> int:
     return 0
 
