@@ -10,6 +10,8 @@ from pathlib import Path
 
 HUNTED = int(os.environ.get("HUNT_CASES", "0"))
 """0: this is no hunt."""
+SEED = int(os.environ.get("HUNT_SEED", "0"))
+"""What the hunt draws from, beside what pytest is told for hypothesis."""
 USUAL = 2_000
 """The hunt of so many cases draws as the suite does."""
 EXAMPLES = 100

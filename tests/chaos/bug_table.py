@@ -111,7 +111,9 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
             "children-one-by-one",
         ),
         "A SQLite file's time follows no clock that is far from it": ("fastest-clock-wins",),
-        "A run that reaches its limit of checkpoints can go on": ("fails-at-the-limit",),
+        "A run that reaches its limit of recorded steps goes on where more is allowed": (
+            "fails-at-the-limit",
+        ),
         "A dead worker's leases end on proof, and nobody else's": ("proof-without-fence",),
         "A call that was certainly not made is tried again": ("late-for-good",),
         "The lock of a server that is silent is free": ("lock-of-the-dead",),

@@ -1,6 +1,6 @@
 """The chaos harness: real worker processes on a real database, faults on purpose, and a ledger that Tenure does not keep.
 
-    async with Hunt(Place(url, server), folder, seed=7) as hunt:
+    async with Hunt(Place("postgres", url, server), folder, seed=7) as hunt:
         await hunt.kills(300)
     print(hunt.tally)
 
@@ -8,7 +8,8 @@ Laws:
 1. What happened is judged by the ledger and by rows, never by what a worker says of itself.
 2. Lost: a run that succeeded without one of its steps, or ended otherwise without a reason that is its own. Doubled: a step that may
    not be repeated began twice, or any step began after it was recorded. Stuck: a run that has not ended in time.
-3. Everything random comes from the seed, but for the moments at which processes get the processor.
+3. The seed covers what the harness draws (which worker, when, for how long, which workflow) and how long each step of a run takes. It does not
+   cover when processes get the processor, nor the pauses that Tenure itself draws, so a seed brings much the same hunt again, not the same one.
 4. It stops only what it has started.
 """
 
@@ -113,8 +114,10 @@ class Hunt:
 
     async def __aenter__(self) -> Self:
         os.environ[flows.LEDGER] = str(self._ledger)
+        os.environ[flows.SEED] = str(self.tally.seed)
         self._engine = await self._stack.enter_async_context(Engine(self._place.url, sweep_seconds=0.1))
-        self._stack.callback(os.environ.pop, flows.LEDGER, None)
+        for name in (flows.LEDGER, flows.SEED):
+            self._stack.callback(os.environ.pop, name, None)
         url = self._place.url
         if self._place.server is not None:
             self._wire = await self._stack.enter_async_context(Wire(url).strung())

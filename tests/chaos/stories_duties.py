@@ -27,7 +27,8 @@ def _engine(folder: Path) -> Engine:
 
 
 async def _refused(engine: Engine, run: str, person: str, code: str, digest: str = "") -> None:
-    assert await _code(engine.approve(run, approver=person, digest=digest)) == code
+    found = await _code(engine.approve(run, approver=person, digest=digest))
+    assert found == code, f"{person} was answered {found}, not {code}"
 
 
 async def _code(asked: Awaitable[Any]) -> str | None:
@@ -106,7 +107,8 @@ async def a_decided_question_says_so(folder: Path) -> None:
         [asked] = await engine.approvals(run)
         assert await engine.approve(run, approver="person:ada") == "approved"
         again = engine.approve(run, approver="person:bob", no=asked.no)
-        assert await _code(again) == "APPROVAL_DECIDED"
+        found = await _code(again)
+        assert found == "APPROVAL_DECIDED", f"bob was answered {found}"
 
 
 BUGS: dict[str, tuple[Any, ...]] = {
@@ -114,31 +116,37 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "whoever sends the signal that decides what is proposed approves it",
         (Change(waits.deliver_event, "        stand_behind(d, SYSTEM, row.senders)\n", ""),),
         whoever_sent_the_signal_does_not_approve,
+        "person:ada was answered None, not APPROVER_IS_REQUESTER",
     ),
     "schedule-editors-uncounted": (
         "whoever has changed a colleague's schedule approves its runs",
         (Change(schedules.request, "        behind=schedule.unconfirmed,\n", ""),),
         whoever_edited_the_schedule_does_not_approve,
+        "person:ada was answered None, not APPROVER_IS_REQUESTER",
     ),
     "own-edit-confirmed": (
         "whoever has made an edit confirms it",
         (Change(Confirmations._left, "concerned or ties.one_with(one) & mine", "concerned"),),
         nobody_confirms_their_own_edit,
+        "hers is left",
     ),
     "second-name-is-a-second-person": (
         "an administrator approves as somebody made by somebody they made",
         (Change(Ties.one_with, "left += new", "left += []"),),
         an_administrator_is_one_person_under_any_name,
+        "person:y was answered None, not APPROVER_IS_REQUESTER",
     ),
     "digest-of-nothing-ignored": (
         "an answer that names a digest is taken for a question that has none",
         (Change(waits._check_shown, "(approval.digest or c.digest) and", "approval.digest and"),),
         an_answer_to_something_else_is_stale,
+        "person:ada was answered None, not APPROVAL_STALE",
     ),
     "decided-called-terminal": (
         "a second answer to a decided question is told that the run has ended",
         (Change(waits.decide_approval, 'approval.status == "canceled" and d.run', "d.run"),),
         a_decided_question_says_so,
+        "bob was answered RUN_TERMINAL",
     ),
 }
-"""By name: what it breaks, how, and the story that notices it."""
+"""By name: what it breaks, how, the story that notices it, and what that then says."""

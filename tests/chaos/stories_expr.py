@@ -34,7 +34,7 @@ async def a_step_whose_input_is_refused_fails(folder: Path) -> None:
         run = await engine.submit(declared, {})
         await engine.settle()
         (step,) = await engine.steps(run.id)
-        assert (step.state, step.reason) == ("failed", "EXPRESSION_FAILED")
+        assert (step.state, step.reason) == ("failed", "EXPRESSION_FAILED"), f"the step is {step.state}"
 
 
 async def a_key_stands_for_one_amount(folder: Path) -> None:

@@ -32,7 +32,8 @@ async def statement_changes_no_status(folder: Path) -> None:
         await engine.complete(await engine.claim())
         said = await engine.mark_reported(run, actor="ada")
         seen = await engine.get(run)
-        assert (seen.shown, seen.reported_statement) == ("SUCCESS", said)
+        assert seen.reported_statement == said
+        assert seen.shown == "SUCCESS", f"a word made the run {seen.shown}"
 
 
 async def _upload(engine: Stage, lease: Lease, body: bytes) -> Artifact:
@@ -64,7 +65,8 @@ async def late_file_lies_beside_the_accepted_one(folder: Path) -> None:
         await _upload(engine, lease, b"accepted")
         await engine.complete(lease)
         await _upload(engine, lease, b"late")
-        assert await engine.artifact(run, "app.tar") == b"accepted"
+        kept = await engine.artifact(run, "app.tar")
+        assert kept == b"accepted", f"the run's file is {kept!r}"
         assert [one.state for one in await engine.list_artifacts(run)] == ["accepted", "late"]
 
 
@@ -86,8 +88,8 @@ async def command_sees_no_secret(folder: Path) -> None:
         run = await engine.submit(load(COMMANDS % (secret, database), "curious.yaml"), {})
         await run.result()
         (step,) = await engine.steps(run.id)
-        assert "marker-of-a-secret" not in step.output["stdout"]
-        assert "SQLite format" not in step.output["stdout"]
+        assert "marker-of-a-secret" not in step.output["stdout"], "a command read its worker's secret"
+        assert "SQLite format" not in step.output["stdout"], "a command read the database"
 
 
 async def files_are_private(folder: Path) -> None:
@@ -117,16 +119,19 @@ BUGS: dict[str, Any] = {
         "a lease that has ended replaces the file that was accepted",
         (Change(put_artifact, "late=ended is not None", "late=False"),),
         late_file_lies_beside_the_accepted_one,
+        "the run's file is b'late'",
     ),
     "command-sees-secrets": (
         "what a command must not see is not hidden from it",
         (Change(Confinement.command, "hidden()", "[]"),),
         command_sees_no_secret,
+        "a command read its worker's secret",
     ),
     "database-for-everybody": (
         "the umask decides who can read a database",
         (Change(connecting._make, "make_database_file(path)", "pass"),),
         files_are_private,
+        r"tenure\.db is 0644",
     ),
     "statement-shown-as-reported": (
         "somebody's word that a run was reported makes it REPORTED",
@@ -138,6 +143,7 @@ BUGS: dict[str, Any] = {
             ),
         ),
         statement_changes_no_status,
+        "a word made the run REPORTED",
     ),
 }
-"""What is wrong, how, and the story that notices it: see `planted_bugs.PLANTED_BUGS`."""
+"""What is wrong, how, the story that notices it, and what that then says: see `planted_bugs.PLANTED_BUGS`."""

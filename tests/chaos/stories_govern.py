@@ -38,7 +38,7 @@ async def five_acts_under_one_write(folder: Path) -> None:
             run = await lab.start(orders, [1, 2, 3, 4, 5])
             with contextlib.suppress(TenureError):
                 await run.result()
-        assert len(service.effects) <= 1
+        assert len(service.effects) <= 1, f"the service heard of {len(service.effects)} writes"
 
 
 async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
@@ -59,7 +59,8 @@ async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
         connection.execute("update payload set body = x'7b7d'")
         connection.close()
         found = await check(engine.store, "acme", kept, trust)
-        assert {flaw.code for flaw in found.flaws} == {"PAYLOAD_CHANGED"}
+        codes = {flaw.code for flaw in found.flaws}
+        assert codes == {"PAYLOAD_CHANGED"}, f"the check found {sorted(codes)}"
 
 
 async def a_padding_bit_is_flipped(folder: Path) -> None:
@@ -86,7 +87,8 @@ async def a_call_is_late_more_often_than_its_retries(folder: Path) -> None:
     ):
         async with lab_of(service, careful) as lab:
             run = await lab.start(careful, 7)
-            assert await run.result() == "done, 70"
+            result = await run.result()
+            assert result == "done, 70", f"the act ended with {result}"
         assert len(service.effects) == 1
 
 

@@ -1,4 +1,4 @@
-"""Each story of `planted_bugs.py` passes on the real code and fails with its bug."""
+"""Each story of `planted_bugs.py` passes on the real code and fails with its bug, for the reason that the bug gives."""
 
 from pathlib import Path
 
@@ -15,5 +15,8 @@ async def test_a_story_notices_its_bug(name: str, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "planted").mkdir()
     await bug.story(tmp_path / "real")
-    with planted(Bug(bug.what, bug.changes, seed=0)), pytest.raises((AssertionError, TenureError)):
+    with (
+        planted(Bug(bug.what, bug.changes, seed=0)),
+        pytest.raises((AssertionError, TenureError), match=bug.noticed),
+    ):
         await bug.story(tmp_path / "planted")

@@ -53,6 +53,31 @@ async def promote(server: PrivatePostgres) -> None:
         await connection.execute("select pg_promote()")
 
 
+class Refusals:
+    """How many tries to connect were refused so far, by a server that answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        connect = link.Target.connect
+
+        async def counting(*what: Any, **how: Any) -> Any:
+            try:
+                return await connect(*what, **how)
+            except Exception:
+                self.count += 1
+                raise
+
+        monkeypatch.setattr(link.Target, "connect", counting)
+
+    async def one_more(self, *waiting: asyncio.Task[Any]) -> None:
+        """Wait until somebody who waits has been refused once more; they still wait then."""
+        before = self.count
+        async for _ in moments():
+            assert not any(task.done() for task in waiting), "it did not wait"
+            if self.count > before:
+                break
+
+
 async def code_of(work: Any) -> str:
     with pytest.raises(TenureError) as refused:
         await work
@@ -125,8 +150,11 @@ def test_every_host_of_a_dsn_is_tried_by_itself() -> None:
 
 
 @pytest.mark.guard_seconds(120)
-async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one() -> None:
+async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One server plays both: it is started anew as a standby, as an old primary is, and promoted again."""
+    refusals = Refusals(monkeypatch)
     with a_server() as server, a_server() as second:
         both = f"postgresql://postgres@/postgres?host={server.directory},{second.directory}"
         async with opened(server.dsn()), opened(second.dsn()):
@@ -144,8 +172,7 @@ async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one()
         await reader.close()
         waiting = PostgresStore(server.dsn(), patience_seconds=60)
         opening = asyncio.create_task(waiting.open())
-        await asyncio.sleep(0.1)
-        assert not opening.done()
+        await refusals.one_more(opening)
         await promote(server)
         await opening
         # The server under an open store comes back as a standby: what is asked meanwhile waits for the promotion.
@@ -153,15 +180,17 @@ async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one()
         await asyncio.to_thread(demote, server)
         saving = asyncio.create_task(save(waiting, change(2, 0), single=True))
         reading = asyncio.create_task(versions(waiting, 2))
-        await asyncio.sleep(0.2)
-        assert not saving.done()
+        await refusals.one_more(saving)
         await promote(server)
         assert (await saving).ids == {2}
         assert (await reading)[0] in (0, 1)
         await waiting.close()
 
 
-async def test_a_server_without_room_is_asked_again(postgres_dsn: str) -> None:
+async def test_a_server_without_room_is_asked_again(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = Refusals(monkeypatch)
     async with opened(postgres_dsn), by_hand(postgres_dsn) as owner:
         role = "crowded_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login superuser connection limit 0")
@@ -172,8 +201,7 @@ async def test_a_server_without_room_is_asked_again(postgres_dsn: str) -> None:
             assert await code_of(PostgresStore(dsn, patience_seconds=0.2).open()) == "STORE_UNAVAILABLE"
             store = PostgresStore(dsn)
             opening = asyncio.create_task(store.open())
-            await asyncio.sleep(0.05)
-            assert not opening.done()
+            await refusals.one_more(opening)
             await owner.execute(f"alter role {role} connection limit -1")
             await opening
             await store.close()

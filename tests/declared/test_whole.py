@@ -1,12 +1,14 @@
 """A workflow file's whole way: loaded, submitted, claimed by what it needs, resolved, executed, and done."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from tenure.artifacts import Artifacts, is_reference
-from tenure.declared import StepResolver, command_of, load, load_file
+from tenure.declared import StepResolver, command_of, load, load_file, resolution
 from tenure.declared.commands import run_command
 from tenure.errors import TenureError
 from tenure.ids import run_int
@@ -205,6 +207,28 @@ async def test_steps_whose_inputs_are_refused_for_good_fail(url: str) -> None:
         assert str(step.error).startswith("INVALID_INPUT: it is not what it should be")
         assert (await engine.get(run.id)).status == "failed"
         assert await engine.store.read("outbox_of", run_int(run.id)) == []
+
+
+async def test_templates_of_a_few_runs_are_evaluated_at_a_time(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = most = 0
+
+    async def counted(work: Any, *given: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(20):  # a long one: whoever else may begin does
+            await asyncio.sleep(0)
+        under_way -= 1
+        return work(*given)
+
+    async with stage(url) as engine:
+        resolver = StepResolver(engine.store, Artifacts(str(tmp_path / "artifacts")))
+        monkeypatch.setattr(asyncio, "to_thread", counted)
+        made = await asyncio.gather(*(resolver._beside(str, number) for number in range(6)))
+        assert made == [str(number) for number in range(6)]
+        assert most == resolution.AT_ONCE_MAX
 
 
 async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path: Path) -> None:

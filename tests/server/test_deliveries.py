@@ -8,7 +8,8 @@ import pytest
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.limits import DELIVERY_TRIES_MAX
-from tenure.server.hooks import told
+from tenure.server import work
+from tenure.server.hooks import intake, told
 from tests.server.senders import (
     PR_RULE,
     REFERENCE,
@@ -151,6 +152,29 @@ async def test_what_cannot_be_done_now_is_put_off_and_done_after_a_pause(
             assert (answer.status_code, answer.json()["status"]) == (202, "received")
             while "QUEUE_FULL" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
+        s.engine.store.shift(us(2))
+        await s.service.intake.look()
+        assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
+
+
+async def test_rules_that_find_the_bounded_threads_full_are_evaluated_later(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(url, hook_answer_seconds=0.05) as s:
+        github = await ours(s)
+        refused: list[Any] = []
+
+        async def full(function: Any, *_given: Any) -> Any:
+            refused.append(function)
+            raise TenureError("SERVER_BUSY")
+
+        with monkeypatch.context() as busy:
+            busy.setattr(work.POOL, "run", full)
+            answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
+            assert (answer.status_code, answer.json()["status"]) == (202, "received")
+            while "SERVER_BUSY" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
+                await asyncio.sleep(0.01)
+            assert refused == [intake._found], "the rules were"
         s.engine.store.shift(us(2))
         await s.service.intake.look()
         assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)

@@ -3,8 +3,8 @@
 Laws:
 1. What a template may look at does not change any more: the run's input and the outputs of steps that have ended. So it is
    read without a lock, and whoever evaluates it makes the same.
-2. Templates are read and evaluated in a thread, never in the event loop, and look at values of a bounded size. What cannot be
-   evaluated fails its step alone.
+2. Templates are read and evaluated in a thread, never in the event loop, a few runs at a time, and look at values of a bounded size. What
+   cannot be evaluated fails its step alone.
 3. What cannot be read just now (a database or a place for artifacts that does not answer) is no failure of the step: it is
    raised, and asked for again.
 """
@@ -32,6 +32,9 @@ from tenure.store.port import Store
 
 log = get_logger(__name__)
 
+AT_ONCE_MAX = 2
+"""Runs whose templates are evaluated at a time: more threads would take turns on one processor."""
+
 T = TypeVar("T")
 Wanted = Sequence[tuple[int, int]]
 """Steps by their index, and the number of the try that the input is for."""
@@ -43,6 +46,7 @@ class StepResolver:
     def __init__(self, store: Store, artifacts: Artifacts, *, threads: bool = True) -> None:
         self._store = store
         self._artifacts = artifacts
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
         self._threads = threads
         """Without threads everything is evaluated where it is asked for: the simulator has none."""
 
@@ -70,7 +74,10 @@ class StepResolver:
         return tuple([await self._made(run_id, one, made) for one, made in zip(due, ready, strict=True)])
 
     async def _beside(self, work: Callable[..., T], *given: Any) -> T:
-        return await asyncio.to_thread(work, *given) if self._threads else work(*given)
+        if not self._threads:
+            return work(*given)
+        async with self._turns:
+            return await asyncio.to_thread(work, *given)
 
     async def _made(self, run_id: int, due: _Due, made: Prepared | TenureError) -> Resolution:
         if isinstance(made, TenureError):

@@ -36,6 +36,7 @@ from tenure.server.hooks.mapping import Fitting, Rule, TriggerRule, fitting
 from tenure.server.hooks.told import Told, github_people, github_trigger, scope_of
 from tenure.server.runs.starting import Start, start
 from tenure.server.settings import Settings
+from tenure.server.work import run_aside
 from tenure.store.deliveries import SOURCES, Deliveries, Taken
 from tenure.store.identity import Change, Identity
 from tenure.store.keys import Held
@@ -44,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 AT_ONCE_MAX = 50
+READ_AT_ONCE_MAX = 2
+"""Deliveries whose rules are evaluated at a time; others wait their turn, and leave the heavy work of requests its room."""
 TRIM_SECONDS = 600.0
 TRIM_MAX = 1_000
 POLL_SECONDS = 0.05
@@ -100,6 +103,7 @@ class Intake:
         self._rounds = Rounds("intake", self.look, LOOK_SECONDS, AT_ONCE_MAX)
         self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._trim_at = 0.0
+        self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
         self.set_aside = 0
         """Deliveries that were tried too often, and are left to people."""
         self.on_taken: Callable[[Hook, Taken], None] | None = None
@@ -219,8 +223,8 @@ class Intake:
             return Done("failed", None, "INTERNAL_ERROR: it could not be carried out; the log says why")
 
     async def _mapped(self, hook: Hook, delivery: Delivery) -> Done:
-        # In a thread: expressions have a budget, and between two of them the loop goes on.
-        scope, found = await asyncio.to_thread(_found, hook, delivery)
+        async with self._reading:
+            scope, found = await run_aside(_found, hook, delivery)
         if found is None:
             return Done("ignored", None, "no rule fits")
         if found.rule.signal is not None:
