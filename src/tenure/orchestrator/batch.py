@@ -67,6 +67,10 @@ Recorder = Callable[[Run], Idempotency]
 """Makes the record of a creation's key, which is written in the commit that makes the run."""
 
 
+WITH_PLANS = frozenset({CreateRun, AddSteps, PlanReady})
+"""Commands that bring steps."""
+
+
 class Item:
     """A command under way: what it is, who waits for it, and what is known of its fate."""
 
@@ -78,6 +82,7 @@ class Item:
         "error",
         "evidence",
         "future",
+        "long",
         "record",
         "result",
         "run_id",
@@ -100,6 +105,8 @@ class Item:
         """The tenant's caps by scope, for a creation; None: to be read in the transaction."""
         self.delivery = delivery
         self.record = record
+        self.long = type(command) in WITH_PLANS and len(command.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX  # type: ignore[attr-defined]  # they have one
+        """Whether it brings so many steps that deciding it would hold the event loop."""
         self.result: Any = None
         self.error: Exception | None = None
         self.evidence: tuple[tuple[int, int, bytes, Any], ...] = ()
@@ -118,14 +125,6 @@ class Item:
         ):
             return command.tenant
         return None
-
-
-def is_long(command: Command) -> bool:
-    """Whether a command brings so many steps that deciding it would hold the event loop."""
-    return (
-        isinstance(command, CreateRun | AddSteps | PlanReady)
-        and len(command.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX
-    )
 
 
 class Outcome(msgspec.Struct):
@@ -432,7 +431,7 @@ def locked(
         left = [item for item in mine if id(item) not in settled]
         if left:
             works.append(Work(_snapshot(run_id, found.get(run_id), cached, left), left))
-    if any(is_long(item.command) for work in works for item in work.items):
+    if any(item.long for work in works for item in work.items):
         yield from _go_aside(works)
     yield from load([(work.snap, _surely_needed(work)) for work in works], now)
     yield from _decide_all(works, now, chance)

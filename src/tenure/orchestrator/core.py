@@ -43,7 +43,7 @@ from tenure.limits import (
 from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator import spans
-from tenure.orchestrator.batch import Item, Outcome, Recorder, Work, is_long
+from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
 from tenure.orchestrator.caps import NO_CAPS, KnownCaps
 from tenure.orchestrator.chance import SystemChance
 from tenure.orchestrator.claiming import Claiming
@@ -78,12 +78,12 @@ class Resolver(Protocol):
 def _parts(items: list[Item]) -> list[list[Item]]:
     """A batch in the parts that are committed together: a run with a long plan is one of its own, so that no commit is larger
     than the loop can hand over in a turn."""
-    if not any(is_long(item.command) for item in items):
+    if not any(item.long for item in items):
         return [items]
     short: list[Item] = []
     long: list[list[Item]] = []
     for mine in batches.group(items).values():
-        if any(is_long(item.command) for item in mine):
+        if any(item.long for item in mine):
             long.append(mine)
         else:
             short += mine
@@ -184,7 +184,7 @@ class Orchestrator:
                 command = replace(command, trace=trace)
         item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         lane = self._lanes[item.run_id % len(self._lanes)]
-        if self.store.at_once and lane.alone and not is_long(command) and self._commit_now(lane, item, loop):
+        if self.store.at_once and lane.alone and not item.long and self._commit_now(lane, item, loop):
             return future
         lane.put(item)
         self._queued += 1
@@ -338,7 +338,7 @@ class Orchestrator:
                 continue
             decide = partial(batches.decide_cached, work, now, self._chance)
             try:
-                if any(is_long(item.command) for item in mine):
+                if any(item.long for item in mine):
                     raise TooLong
                 decided = decide()
                 rows += 1 + len(work.rows)
