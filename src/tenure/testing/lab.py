@@ -279,7 +279,9 @@ class Lab:
         """Go to the next moment at which something is due, for a run that is waited for."""
         at = await self._next()
         if at is None or at > until:
-            status, why = await run.status(), await run.why()
+            if (status := await run.status()) in CLOSED_RUN:
+                return  # it has ended meanwhile, by a timer of the code's own
+            why = await run.why()
             never = "nothing is due any more" if at is None else "nothing else is due in time"
             raise Stuck(f"{run.id} is {status}, and {never}: {why}")
         await self._go(at, ())
