@@ -10,9 +10,10 @@ import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -121,12 +122,12 @@ class Scene:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder that everybody can reach, as a working folder is."""
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == os.getuid() and path not in (Path("/"), Path("/tmp")):
-            path.chmod(path.stat().st_mode | 0o055)
-    return tmp_path
+def place() -> Iterator[Path]:
+    """A folder that everybody can reach, as a working folder is. (Not beneath pytest's: each start of pytest closes that again.)"""
+    with TemporaryDirectory(prefix="tenure-confinement-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
 
 
 @pytest.mark.parametrize("user", USERS)
