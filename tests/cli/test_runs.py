@@ -298,7 +298,7 @@ def test_a_database_that_cannot_be_used_says_so(
     monkeypatch.setitem(defaults, "busy_seconds", 0.2)
     locker = apsw.Connection(str(tmp_path / "tenure.db"))
     locker.execute("begin immediate")
-    monkeypatch.setattr("tenure.orchestrator.core.COMMAND_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("tenure.config.COMMAND_SECONDS_MAX", 0.2)
     refused("STORE_BUSY", "runs", "pause", run)
     locker.execute("rollback")
     locker.execute("insert into schema_version values (999, 'from the future', 1, 'x')")
