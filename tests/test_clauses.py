@@ -19,6 +19,7 @@ def run_in_copy(tmp_path: Path) -> RunInCopy:
     for name in (
         "tools/clauses.py",
         "tests/conftest.py",
+        "tests/cases.py",
         "tests/walked.py",
         "docs/spec/clauses.toml",
         "pyproject.toml",

@@ -5,6 +5,7 @@ Law: names, order and the line about each command are known without importing an
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -80,8 +81,9 @@ class Lazy(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@cache
 def load(module: str, name: str) -> Any:
-    """A command of a module of `tenure.cli`."""
+    """A command of a module of `tenure.cli`, made once: a module adds its commands to groups of its own."""
     app = typer.Typer(rich_markup_mode="rich")
     import_module(f"tenure.cli.{module}").register(app)
     app.callback()(_nothing)  # so that one command is a group too
