@@ -1,8 +1,8 @@
 """Files and folders that are nobody else's, and the paths that commands of workflow files must not see.
 
 Laws:
-1. What Tenure writes is 0600, and the folders it makes are 0700, whatever the umask says. A file that exists keeps its mode, unless
-   it is written anew as a whole.
+1. What Tenure writes is 0600, and the folders it makes are 0700, whatever the umask says. An existing database file keeps its mode.
+   Any other file that Tenure writes or appends to becomes 0600.
 2. `hide` names what a command must not see: databases, artifacts, keys and secrets register themselves where they are opened.
 """
 

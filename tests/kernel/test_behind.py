@@ -83,6 +83,26 @@ def test_too_many_people_are_counted_and_not_named() -> None:
     assert story.violations() == []
 
 
+def test_only_somebody_new_behind_a_run_makes_an_event() -> None:
+    story = Story(plan=[GATE], profile="agent-runs")
+    ada = c.StandBehind(
+        run_id=story.run_id, behind="person:ada", context=c.Context("person:ada", "user", "runner/claim")
+    )
+    assert (story.do(ada), story.events[-1].kind) == ({"again": False}, "stand_behind")
+    assert story.snap.spec is not None
+    before = (len(story.events), story.snap.spec.salt)
+    assert story.do(ada) == {"again": True}
+    assert before == (len(story.events), story.snap.spec.salt)
+    assert refusal(story, "person:ada") == "APPROVER_IS_REQUESTER"
+    for n in range(PEOPLE_BEHIND_MAX + 2):
+        story.do(c.StandBehind(run_id=story.run_id, behind=f"person:p{n}"))
+    assert MORE in behind(story)
+    events = len(story.events)
+    assert story.do(c.StandBehind(run_id=story.run_id, behind="person:zoe")) == {"again": True}
+    assert len(story.events) == events
+    assert story.violations() == []
+
+
 @pytest.mark.parametrize(
     ("who", "one"),
     [

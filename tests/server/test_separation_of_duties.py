@@ -686,6 +686,22 @@ async def test_slack_decides_only_through_an_app_that_the_operator_registered(
         assert (await operator.delete("/admin/tenants/acme/slack-apps/T2")).status_code == 204
 
 
+async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) -> None:
+    """Not as a change of metadata, and not once more where it is known already or too many stand behind the run."""
+    async with site(url) as s:
+        p = await people(s)
+        engine = s.engine.scoped(tenant=ACME)
+        for tool, known in (("saw", 0), ("plane", PEOPLE_BEHIND_MAX + 1)):
+            run, claim = await taking(p, tool)
+            for n in range(known):
+                await engine.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
+            for _ in range(2):
+                assert len((await sent(p.ada, "POST", "/runner/claim", **claim))["leases"]) == 1
+            kinds = [event.kind for event in await engine.events(run)]
+            assert (kinds.count("metadata"), kinds.count("stand_behind")) == (known, 0 if known else 1), tool
+            assert await said(p.ada, run) == ("TOO_MANY_BEHIND" if known else "APPROVER_IS_REQUESTER")
+
+
 # ------------------------------------------------------------------------------------------ nobody is left
 
 

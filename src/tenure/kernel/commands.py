@@ -487,6 +487,13 @@ class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
     """As in `EndWait`."""
 
 
+class StandBehind(RunCommand, frozen=True, gc=False, kw_only=True):
+    """Record people who feed the run, and so stand behind it from now on. Who does already changes nothing and makes no event."""
+
+    behind: str
+    """Who, as `id id`, besides whoever sends this."""
+
+
 class DeleteRun(RunCommand, frozen=True, gc=False, kw_only=True):
     """Retention: remove a finished, sealed run and everything beneath it."""
 

@@ -3,7 +3,7 @@
 Laws:
 1. No request holds the event loop for longer than 50 ms of CPU time (`tests/server/test_turns.py` drives every route). What may take
    longer is done here, in a few threads of this process.
-2. What waits for a thread is bounded. Whoever comes when that is full is refused: 503 SERVER_BUSY, and nothing was done.
+2. What runs or waits for a thread is bounded. Whoever comes when that is full is refused: 503 SERVER_BUSY, and nothing was done.
 3. What is small is done at once: a thread would cost more than it saves.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from tenure.errors import TenureError
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 THREADS = 2
 WAITING_MAX = 64
-"""Pieces of work that are done or wait for a thread."""
+"""Pieces of work running or waiting for a thread."""
 LARGE_BYTES = 32 * 1024
 """From here on a body is large."""
 LARGE_STEPS = 100
@@ -51,15 +51,17 @@ class WorkPool:
                     retry_after=1,
                 )
             self.under_way += 1
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._do, function, args, kwargs)
-
-    def _do(self, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> T:
         try:
-            return function(*args, **kwargs)
-        finally:
-            with self._lock:
-                self.under_way -= 1
+            work = self._threads.submit(function, *args, **kwargs)
+        except BaseException:
+            self._count_down()
+            raise
+        work.add_done_callback(self._count_down)  # also where the caller is canceled before a thread takes it
+        return await asyncio.wrap_future(work)
+
+    def _count_down(self, _work: Future[Any] | None = None) -> None:
+        with self._lock:
+            self.under_way -= 1
 
 
 POOL = WorkPool()

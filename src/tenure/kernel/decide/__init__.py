@@ -70,6 +70,7 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.StateReported: facts.state_reported,
     c.Seal: facts.seal,
     c.UpdateMetadata: facts.update_metadata,
+    c.StandBehind: facts.record_behind,
     c.DeleteRun: facts.delete,
     a.ProposeAct: acts.propose,
     a.IntendAct: acts.intend,

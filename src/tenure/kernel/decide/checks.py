@@ -74,6 +74,7 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
     c.RevokeLease: (("behind", 0, _BEHIND_CHARS_MAX),),
     c.EndWait: (("behind", 0, _BEHIND_CHARS_MAX),),
     c.UpdateMetadata: (("behind", 0, _BEHIND_CHARS_MAX),),
+    c.StandBehind: (("behind", 1, _BEHIND_CHARS_MAX),),
     a.SettleAct: (("error", 1, CODE_CHARS_MAX),),
     a.SettleReceipt: (("person", 1, NAME_CHARS_MAX),),
 }

@@ -12,6 +12,7 @@ from tenure.kernel.commands import (
     MarkReported,
     Pause,
     Seal,
+    StandBehind,
     StateReported,
     Unpause,
     UpdateMetadata,
@@ -129,6 +130,15 @@ def _merged(old: str, changes: str) -> str:
     """An object with some of its names changed, and those that are null taken away."""
     named = {**msgspec.json.decode(old), **msgspec.json.decode(changes)}
     return msgspec.json.encode({name: value for name, value in named.items() if value is not None}).decode()
+
+
+def record_behind(d: Draft, c: StandBehind) -> Decision:
+    """More people stand behind the run; an event only where somebody is new."""
+    before = d.spec().behind
+    stand_behind(d, c.context, c.behind)
+    if d.spec().behind == before:
+        return Decision({"again": True})
+    return d.decision({"again": False}, "stand_behind")
 
 
 def delete(d: Draft, _c: DeleteRun) -> Decision:

@@ -450,7 +450,7 @@ async def _claims(play: Play) -> None:
     run = await play.begin("echo", value="again", lease_seconds=3)
 
     async def cut() -> bool:
-        return play.relay.broken < 2
+        return play.relay.faults_left < 2
 
     await play.until("a claim", cut)
     at = len(play.relay.asked)

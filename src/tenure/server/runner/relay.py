@@ -14,9 +14,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from tenure.errors import TenureError
+from tenure.server.problems import body_of
+
 How = Literal["before", "after", "busy"]
 UNKNOWN_FIELD = "a_field_of_a_later_version"
-_BUSY = b'{"error":{"code":"NOT_READY","message":"the suite says so","details":[],"docs":"","request_id":"","retryable":true}}'
+_BUSY = body_of(TenureError("SERVER_BUSY", "the conformance suite plays a busy server"), "conformance")
 LIMIT = 1 << 20
 
 
@@ -73,7 +76,7 @@ class Relay:
         self._planned.append((how, part))
 
     @property
-    def broken(self) -> int:
+    def faults_left(self) -> int:
         """How many requests are still to be broken."""
         return len(self._planned)
 
@@ -81,6 +84,9 @@ class Relay:
         """Break nothing any more."""
         self._planned.clear()
         self.blocked = None
+
+    def _is_blocked(self, asked: Asked, body: bytes) -> bool:
+        return self.blocked is not None and (self.blocked in asked.path or self.blocked.encode() in body)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -108,7 +114,7 @@ class Relay:
             body=_json(body),
         )
         self.asked.append(asked)
-        if self.blocked is not None and (self.blocked in asked.path or self.blocked.encode() in body):
+        if self._is_blocked(asked, body):
             return False
         plan = next((one for one in self._planned if one[1] in asked.path), None)
         if plan is not None:
@@ -130,7 +136,7 @@ class Relay:
             answer, content = await _message(up_reader)
         finally:
             up_writer.close()
-        if plan is not None or (self.blocked is not None and self.blocked in asked.path):
+        if plan is not None or self._is_blocked(asked, body):
             return False
         asked.status, asked.answer = int(answer.split(b" ", 2)[1]), _json(content)
         if isinstance(asked.answer, dict):

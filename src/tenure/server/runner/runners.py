@@ -30,7 +30,7 @@ from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.kernel import commands as c
 from tenure.kernel.artifact_rules import name_problem
-from tenure.kernel.behind import people_behind
+from tenure.kernel.behind import MORE, people_behind
 from tenure.kernel.beside import LogLine, RegisteredWorkflow, WorkerProcess
 from tenure.kernel.decide.checks import check_command, is_name
 from tenure.kernel.decide.leases import Lease, Reply
@@ -130,9 +130,10 @@ class Runners:
         context = c.Context(who.actor, "user", "runner/claim")
         for run_id in dict.fromkeys(run_ids):
             specs: list[RunSpec] = await store.read("get_spec", run_id)
-            if specs and not set(who.people.split()) <= people_behind(specs[0]):
+            known = people_behind(specs[0]) if specs else frozenset({MORE})
+            if MORE not in known and not known.issuperset(who.people.split()):
                 await self._engine.orchestrator.send(
-                    c.UpdateMetadata(run_id=run_id, context=context, behind=who.people)
+                    c.StandBehind(run_id=run_id, context=context, behind=who.people)
                 )
 
     async def _before(self, rows: list[Any], remote: RemoteClaim) -> list[p.GrantedLease]:
