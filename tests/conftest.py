@@ -188,6 +188,9 @@ def _postgres_template(
     name = f"tenure_template_{os.getpid()}"
     _postgres_execute(f"create database {name}")
     asyncio.run(PostgresStore(postgres_server.dsn(name)).migrate())
+    # Nobody may be connected to what is copied; a pooler would stay.
+    _postgres_execute(f"alter database {name} with allow_connections false")
+    _postgres_execute(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
     yield name
     _postgres_execute(f"drop database {name} with (force)")
 

@@ -219,6 +219,11 @@ class Hunt:
         lines = flows.ledger_lines(self._ledger)
         last = {"z", "d"}
         self._open -= {line.number for line in lines if line.what == "end" and line.step in last}
+        for number in sorted(self._open) if len(self._open) == RUNS_UNDER_WAY else ():
+            # Those that failed for a reason of their own have no last line.
+            run = self._runs[number][1]
+            if (await self._asked(partial(self.engine.get, run.id))).finished_at is not None:
+                self._open.discard(number)
         while len(self._open) < RUNS_UNDER_WAY:
             number = len(self._runs)
             name = self._chance.choice(sorted(flows.BODIES))
@@ -227,9 +232,6 @@ class Hunt:
             self._open.add(number)
             if name == "told":
                 await self._asked(partial(self.engine.deliver, run.id, "go", event_id="go"))
-            if len(self._open) == RUNS_UNDER_WAY and len(self._runs) > 10 * RUNS_UNDER_WAY:
-                # Those that failed for a reason of their own have no last line.
-                self._open = set(sorted(self._open)[-RUNS_UNDER_WAY // 2 :])
 
     async def _asked(self, ask: Any) -> Any:
         """Ask the engine for something, for as long as its database is away."""

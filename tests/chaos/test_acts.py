@@ -70,7 +70,7 @@ def _in_postgres(url: str) -> Callable[[str], int]:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest) -> str | None:
     """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
-    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 @pytest.mark.guard_seconds(180)

@@ -75,7 +75,7 @@ def _prepare(tenure: Tenure, db: str) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def db(request: pytest.FixtureRequest) -> str:
-    return "tenure.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return "tenure.db" if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 def test_what_was_set_aside_is_found_and_carried_out_again(tenure: Tenure, db: str) -> None:

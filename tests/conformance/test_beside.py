@@ -28,7 +28,7 @@ OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     """Opens one more store on the test's database."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
+    dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
 

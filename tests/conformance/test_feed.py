@@ -158,7 +158,7 @@ async def test_whoever_watches_sees_every_event_with_what_it_was(place: Place) -
 @pytest.fixture(params=KINDS)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
     """An empty database of each kind: (kind, directory, DSN)."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
+    dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return request.param, tmp_path, dsn
 
 

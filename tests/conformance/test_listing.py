@@ -26,7 +26,7 @@ FOREVER = 1 << 62
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     """Opens a store of each kind on an empty database, always the same one in a test."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
+    dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
 

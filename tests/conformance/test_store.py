@@ -63,7 +63,7 @@ HOUR_US = 3600 * SECOND_US
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     """Opens a store of each kind on an empty database, always the same one in a test."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else ""
+    dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
 

@@ -47,7 +47,7 @@ rules:
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
-    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 @pytest.mark.clause("GOV-15")

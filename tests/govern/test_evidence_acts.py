@@ -29,7 +29,7 @@ github = service_of_github
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
-    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:

@@ -43,7 +43,7 @@ POLICY_PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
-    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 # --------------------------------------------------------------------------------------------- the table

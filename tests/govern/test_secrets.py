@@ -250,7 +250,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database; the address of PostgreSQL's has a password."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'site.db'}"
-    dsn: str = request.getfixturevalue("postgres_dsn")
+    dsn: str = request.getfixturevalue("migrated_dsn")
     return dsn.replace("://postgres@", f"://postgres:{PASSWORD}@")
 
 

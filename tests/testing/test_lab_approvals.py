@@ -12,7 +12,7 @@ from tests.govern.acting import ASK, lab_of, order, orders, receipts
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
-    return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+    return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 async def test_a_person_approves_a_governed_action(url: str | None) -> None:
