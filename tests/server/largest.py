@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 FILLER: list[tuple[str, Callable[[int], Any]]] = [
@@ -54,6 +55,16 @@ def largest(document: dict[str, Any], schema: dict[str, Any], room: int, filler:
     return kind == "boolean"
 
 
+def _fitting(make: Callable[[int], Any], room: int) -> bytes:
+    """The JSON of a value that is asked to be smaller until it is less than `room` bytes."""
+    asked = room
+    while True:
+        asked = asked * 9 // 10
+        text = json.dumps(make(asked), separators=(",", ":")).encode()
+        if len(text) < room:
+            return text
+
+
 def bodies(document: dict[str, Any], route: str, room: int) -> list[tuple[str, bytes, str]]:
     """What to send to a route: a name, the bytes, and their type."""
     method, _, path = route.partition(" ")
@@ -65,9 +76,8 @@ def bodies(document: dict[str, Any], route: str, room: int) -> list[tuple[str, b
     made = []
     schema = content.get("application/json", {}).get("schema", {})
     for number, (name, fill) in enumerate(FILLER):
-        value = largest(document, schema, int(room * 0.9), number) if schema else fill(int(room * 0.9))
-        text = json.dumps(value, separators=(",", ":")).encode()
-        made.append((name, text[: room - 1] if len(text) >= room else text, "application/json"))
+        make = partial(largest, document, schema, filler=number) if schema else fill
+        made.append((name, _fitting(make, room), "application/json"))
     made.append(("nothing but lists", b"[" + b"[]," * (room // 3 - 2) + b"[]]", "application/json"))
     made.append(("nothing but texts", b"[" + b'"",' * (room // 3 - 2) + b'""]', "application/json"))
     return made

@@ -181,7 +181,7 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     )
     await register(s, "greeting", tenant)
     await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
-    rule = "{name: r, connector: c, operation: o, allow: true}"
+    rule = "{name: r, connector: http, operation: post, allow: true}"
     policy = await _made(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
     hook = await make_hook(s, tenant=tenant)
     await GitHub(s, hook["id"]).deliver("pull_request", pull_request())
