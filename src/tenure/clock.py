@@ -12,14 +12,23 @@ from typing import Protocol
 
 SECOND_US = 1_000_000
 
-_SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux counts a suspend in CLOCK_BOOTTIME only; macOS counts it in CLOCK_MONOTONIC, and has no other."""
 
 
 def boot_seconds() -> float:
     """Seconds that have passed for everybody, from an arbitrary start: also while this process was stopped or the machine
     was suspended. The age of a lease is measured by it, and processes of one host may compare their readings."""
-    return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)
+    return time.clock_gettime(_SINCE_BOOT)
+
+
+@cache
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class Clock(Protocol):
@@ -47,22 +56,11 @@ class HostClock:
 
     def boot_us(self) -> int:
         """Time since the machine was booted, also while it slept; the same in all processes of the machine."""
-        return time.clock_gettime_ns(_BOOTTIME) // 1000
+        return time.clock_gettime_ns(_SINCE_BOOT) // 1000
 
     def boot_id(self) -> str:
         """Which boot of the machine this is; empty where the system does not say."""
-        return _boot_id()
-
-
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-@cache
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+        return boot_id()
 
 
 class ManualClock:

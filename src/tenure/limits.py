@@ -162,7 +162,7 @@ COMMAND_GRACE_SECONDS = 10.0
 WORKER_BEAT_SECONDS = 10.0
 """How often a worker says that it is there."""
 HOLDER_SILENT_SECONDS = 2.2
-"""A lease whose holder was heard of more lately is not taken from it as a dead one's: workers beat every two seconds."""
+"""How long a holder must be silent before a proof of death counts; workers send heartbeats every two seconds."""
 WORKER_SILENT_SECONDS = 45.0
 """A worker that has said nothing for so long is not counted on any more."""
 WORKER_FORGOTTEN_SECONDS = 86_400.0

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from tenure.clock import boot_id
+
 PID_MAX = 1 << 22
 """The most that Linux gives."""
 
@@ -55,12 +56,14 @@ def _namespace(name: str) -> str:
 
 def own_identity() -> ProcessIdentity | None:
     """This process; None where nothing can be proven about it."""
-    pid = os.getpid()
+    pid, boot = os.getpid(), boot_id()
+    if not boot:
+        return None
     try:
         if os.readlink("/proc/self") != str(pid):
             return None  # this /proc shows another pid namespace
         namespaces = f"{os.readlink('/proc/self/ns/pid')} {_namespace('time')}"
-        return ProcessIdentity(_BOOT_ID.read_text().strip(), namespaces, pid, _stat(pid).start_ticks)
+        return ProcessIdentity(boot, namespaces, pid, _stat(pid).start_ticks)
     except (OSError, ValueError, IndexError):
         return None
 

@@ -42,7 +42,9 @@ def test_the_database_owner_confirms_nothing_of_their_own(tenure: Tenure) -> Non
     assert tenure(*schedule, "--json").json()["unconfirmed"] == ["ada"]
     told = tenure("confirm", "schedule", "s", "--revision", "1", *ACME, "--json").json()
     assert told == {"kind": "schedule", "name": "s", "unconfirmed": []}
-    assert "CHANGED_MEANWHILE" in tenure("confirm", "schedule", "s", "--revision", "2", *ACME).err
+    stale = tenure("confirm", "schedule", "s", "--revision", "2", *ACME).err
+    assert "CHANGED_MEANWHILE" in stale
+    assert "schedule s is at revision 1, not 2;" in " ".join(stale.split())
     assert tenure("people", "create", "ada", "--role", "admin", *ACME).code == 0
     assert tenure("people", "show", "ada", *ACME, "--json").json()["unconfirmed"] == []
     lines = tenure("tenants", "audit", "acme", "--json").json()["lines"]

@@ -424,7 +424,7 @@ class Story:
     def holder_dies(self, name: str = "main", *, session: int, n: int | None = None) -> bool:
         """The process of a step's holder is proven dead; whether its lease has ended with that."""
         row = self.step(name)
-        context = c.Context("system:process-watch", "system", "proof: gone is pid 1")
+        context = c.Context("system:process-watch", "system", "process is gone: pid 1")
         command = c.HolderDied(
             run_id=self.run_id, idx=row.idx, n=n or row.attempt, session=session, context=context
         )

@@ -8,6 +8,7 @@ from tenure.errors import TenureError
 from tenure.kernel.service import ApiKey
 from tenure.server.identity import gate as gates
 from tenure.server.identity.principals import new_key
+from tenure.server.settings import Settings
 from tests.server.stage import ACME, problem, site
 
 NOTHING = "/runs/run_2026-02-14_080000_abc123"
@@ -108,6 +109,11 @@ async def test_a_credential_that_asks_too_often_waits(url: str) -> None:
         assert answer.json()["error"]["retryable"] is True
         assert (await other.get("/session")).status_code == 200, "each has its own"
         assert (await (await s.caller()).get("/healthz")).status_code == 200
+
+
+def test_the_burst_follows_the_rate() -> None:
+    assert (Settings().burst, Settings(requests_per_second=100).burst) == (10_000, 500)
+    assert Settings(requests_per_second=100, requests_burst=7).burst == 7
 
 
 async def test_an_address_that_guesses_keys_costs_the_database_no_more(

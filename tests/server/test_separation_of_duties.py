@@ -739,6 +739,10 @@ async def test_why_says_when_nobody_is_left_who_may_approve(url: str) -> None:
         }
         await sent(service, "PUT", "/workflows/ours", **ours)
         await s.person("cleo", "approver")
+        two = {**DEPLOY, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
+        await sent(service, "PUT", "/workflows/two", **two)
+        text = (await sent(ada, "GET", f"/runs/{await started(ada, 'two')}/why"))["text"]
+        assert "only one person is left who may say yes" in text, text
         run = await started(ada, "ours")
         assert "of the group 'release'" in (await sent(ada, "GET", f"/runs/{run}/why"))["text"]
         del bob

@@ -242,7 +242,7 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 waits.decide_approval,
-                'check_apart(d, c.approver, behind | {approval.requester}, "decides nothing of it")',
+                "check_apart(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)",
                 "None",
             ),
         ),

@@ -113,7 +113,7 @@ async def test_the_run_of_a_killed_worker_goes_on_before_its_lease_is_over(url: 
         assert first.ended_at is not None
         assert first.ended_at < first.expires_at, "it had to run out"
         (event,) = [e for e in await engine.events(run.id) if e.kind == "lease_expired"]
-        assert event.cause.startswith(f"proof: gone is pid {worker.process.pid}, ")
+        assert event.cause.startswith(f"process is gone: pid {worker.process.pid}, ")
         assert (await engine.step(run.id)).attempt == 2
         await ProcessWatch(engine.orchestrator).look()
         assert worker.process.pid not in {row.pid for row in await here(engine)}, "its row is of no more use"

@@ -20,7 +20,7 @@ import typer
 from tenure.cli.console import err, shown
 from tenure.cli.developing import Wanted
 from tenure.cli.options import ConnectorsFile, Db, PolicyFile, SigningKey, WaitForDatabase, WithEvidence
-from tenure.cli.serve import Host, Port, need_server
+from tenure.cli.serve import DEFAULTS, Host, Port, need_server
 from tenure.cli.session import seconds
 from tenure.cli.worker import Grace, Queues, Slots, Target
 from tenure.errors import TenureError
@@ -60,8 +60,8 @@ def dev(
         ),
     ] = True,
     reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Anew when a file changes.")] = True,
-    host: Host = "127.0.0.1",
-    port: Port = 8700,
+    host: Host = DEFAULTS.host,
+    port: Port = DEFAULTS.port,
     server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
     connectors: ConnectorsFile = None,
     policy: PolicyFile = None,

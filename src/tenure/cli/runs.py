@@ -161,7 +161,10 @@ def list_runs(
     cursor: Annotated[
         str | None,
         typer.Option(
-            "--cursor", metavar="TEXT", help="Go on behind a list; it says how.", show_default=False
+            "--cursor",
+            metavar="TEXT",
+            help="Continue from the cursor that the previous list printed.",
+            show_default=False,
         ),
     ] = None,
     db: Db = None,

@@ -14,6 +14,7 @@ from tenure.cli.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitFor
 from tenure.cli.session import seconds
 from tenure.cli.session import wait_for_database as database_wait
 from tenure.errors import TenureError
+from tenure.server.settings import BURST_SECONDS, Settings
 
 _EPILOG = """
 Examples:
@@ -33,6 +34,9 @@ def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(epilog=_EPILOG)(serve)
 
+
+DEFAULTS = Settings()
+_MIB = 1024 * 1024
 
 Host = Annotated[str, typer.Option("--host", envvar="TENURE_HOST", help="Where to listen.")]
 Port = Annotated[
@@ -62,8 +66,8 @@ SharedSecrets = Annotated[
 
 
 def serve(
-    host: Host = "127.0.0.1",
-    port: Port = 8700,
+    host: Host = DEFAULTS.host,
+    port: Port = DEFAULTS.port,
     tls_cert: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +84,7 @@ def serve(
             "--behind-proxy",
             help="Something in front of it speaks TLS, and says in X-Forwarded-For where requests come from.",
         ),
-    ] = False,
+    ] = DEFAULTS.behind_proxy,
     trusted_proxies: Annotated[
         int,
         typer.Option(
@@ -89,14 +93,14 @@ def serve(
             min=1,
             help="With --behind-proxy: how many proxies append to that header. The client is the N-th entry from the right.",
         ),
-    ] = 1,
+    ] = DEFAULTS.trusted_proxies,
     forwarded_header: Annotated[
         Literal["x-forwarded-for", "forwarded"],
         typer.Option("--forwarded-header", help="The header to which they append."),
     ] = "x-forwarded-for",
     max_connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="Connections in all.")
-    ] = 10_000,
+    ] = DEFAULTS.connections_max,
     max_connections_per_address: Annotated[
         int,
         typer.Option(
@@ -104,7 +108,7 @@ def serve(
             min=1,
             help="Connections from one address; behind a proxy requests under way.",
         ),
-    ] = 1_000,
+    ] = DEFAULTS.connections_per_address_max,
     max_body_memory: Annotated[
         int,
         typer.Option(
@@ -113,37 +117,37 @@ def serve(
             metavar="MIB",
             help="MiB that the bodies of all requests under way may have.",
         ),
-    ] = 256,
+    ] = DEFAULTS.body_bytes_total_max // _MIB,
     max_bodies_per_address: Annotated[
         int, typer.Option("--max-bodies-per-address", min=1, help="Half-sent bodies from one address.")
-    ] = 100,
+    ] = DEFAULTS.bodies_per_address_max,
     max_streams_per_key: Annotated[
         int, typer.Option("--max-streams-per-key", min=1, help="Streams of events of one credential.")
-    ] = 100,
+    ] = DEFAULTS.streams_per_key_max,
     max_streams_per_tenant: Annotated[
         int, typer.Option("--max-streams-per-tenant", min=1, help="Streams of events of one tenant.")
-    ] = 2_000,
+    ] = DEFAULTS.streams_per_tenant_max,
     requests_per_second: Annotated[
         int,
         typer.Option(
             "--requests-per-second",
             min=1,
-            help="Requests of one credential, on average; bursts may have five times as many.",
+            help=f"Requests of one credential, on average; bursts may have {BURST_SECONDS} times as many.",
         ),
-    ] = 2_000,
+    ] = int(DEFAULTS.requests_per_second),
     request_id_keys: Annotated[
         bool,
         typer.Option(
             "--request-id-keys/--no-request-id-keys",
             help="Whether X-Request-ID is an idempotency key where no better one is given.",
         ),
-    ] = True,
+    ] = DEFAULTS.request_id_is_key,
     grace: Annotated[
         str, typer.Option("--grace", help="How long requests may finish when it is stopped.")
-    ] = "10s",
+    ] = f"{DEFAULTS.grace_seconds:g}s",
     drain: Annotated[
         str, typer.Option("--drain", help="How long it says NOT_READY before it stops listening.")
-    ] = "0s",
+    ] = f"{DEFAULTS.drain_seconds:g}s",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="From which level on.")
     ] = "info",
@@ -152,12 +156,14 @@ def serve(
     ] = "json",
     log_runs: Annotated[
         bool, typer.Option("--log-runs/--no-log-runs", help="Log what happens to runs.")
-    ] = True,
-    log_requests: Annotated[bool, typer.Option("--log-requests", help="Log every request.")] = False,
+    ] = DEFAULTS.log_runs,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log every request.")
+    ] = DEFAULTS.log_requests,
     webhooks_to_private: Annotated[
         bool,
         typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
-    ] = False,
+    ] = DEFAULTS.webhooks_to_private,
     public_url: Annotated[
         str | None,
         typer.Option(
@@ -189,7 +195,6 @@ def serve(
     from tenure.server.observe.logs import configure
     from tenure.server.serving import check_address
     from tenure.server.serving import serve as serve_engine
-    from tenure.server.settings import Settings
 
     settings = Settings(
         host=host,
@@ -201,12 +206,11 @@ def serve(
         forwarded_header=forwarded_header,
         connections_max=max_connections,
         connections_per_address_max=max_connections_per_address,
-        body_bytes_total_max=max_body_memory * 1024 * 1024,
+        body_bytes_total_max=max_body_memory * _MIB,
         bodies_per_address_max=max_bodies_per_address,
         streams_per_key_max=max_streams_per_key,
         streams_per_tenant_max=max_streams_per_tenant,
         requests_per_second=float(requests_per_second),
-        requests_burst=5 * requests_per_second,
         request_id_is_key=request_id_keys,
         grace_seconds=seconds(grace),
         drain_seconds=seconds(drain),

@@ -63,7 +63,7 @@ CommandUserName = Annotated[
     typer.Option(
         "--command-user",
         metavar="USER",
-        help="Where root starts it: who commands are.  \\[default: nobody]",
+        help="User that commands run as when root starts the worker.  \\[default: nobody]",
         show_default=False,
     ),
 ]

@@ -117,16 +117,17 @@ def ties_of(d: Draft) -> Ties:
 
 
 def check_apart(d: Draft, actor: str, people: Collection[str], what: str) -> None:
-    """Refuse who is one of these people, or counts as one with them; `what` such a one does not do."""
+    """Refuse who is one of these people, or counts as one with them; `what` says what they may not do and who may."""
     ties = ties_of(d)
     one = ties.among(actor, sorted(people))
     if one is None:
         return
     if one == actor:
-        raise TenureError("APPROVER_IS_REQUESTER", f"{actor} caused, changed or fed this run, and {what}")
+        raise TenureError("APPROVER_IS_REQUESTER", f"{actor} caused, changed or fed this run and {what}")
     raise TenureError(
         "APPROVER_IS_REQUESTER",
-        f"{actor} counts as one with {one}, who caused, changed or fed this run, and {what}; a second administrator confirms people",
+        f"{actor} counts as one with {one}, who caused, changed or fed this run, and {what}, or have a second administrator confirm"
+        " that they are two people",
     )
 
 

@@ -337,12 +337,14 @@ class Orchestrator:
                 slow += mine
                 continue
             decide = partial(batches.decide_cached, work, now, self._chance)
-            try:
-                if any(item.long for item in mine):
-                    raise TooLong
-                decided = decide()
-                rows += 1 + len(work.rows)
-            except TooLong:
+            aside, decided = any(item.long for item in mine), False
+            if not aside:
+                try:
+                    decided = decide()
+                    rows += 1 + len(work.rows)
+                except TooLong:
+                    aside = True
+            if aside:
                 work.snap.rows_max = None
                 decided = await run_in_thread(decide)
             if decided:

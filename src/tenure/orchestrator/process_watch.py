@@ -57,7 +57,7 @@ class ProcessWatch(Rounds):
         if not leases:
             await store.drop_worker_process(row.session)
             return 0
-        context = Context("system:process-watch", "system", f"proof: gone is {dead}")
+        context = Context("system:process-watch", "system", f"process is gone: {dead}")
         answers = await asyncio.gather(
             *(
                 self._orchestrator.send(

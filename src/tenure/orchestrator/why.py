@@ -37,7 +37,7 @@ from tenure.orchestrator.step_views import decoded, label_of, maybe, moment, tit
 from tenure.store.port import LiveKey, Store, Usage
 
 APPROVERS_LOOKED_AT_MAX = 1_000
-"""Of more than these somebody is left."""
+"""Above this many approvers, assume that one is left."""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -258,14 +258,13 @@ async def _nobody_left(store: Store, run: Run, spec: RunSpec, asked: Approval) -
         f"person:{one.id}" for one in people if counts(f"person:{one.id}", asked.people_in, {one.id: one})
     ]
     free = [one for one in able if ties.among(one, [*behind, *votes]) is None]
-    if len(ties.apart(free)) >= asked.people - len(votes):
+    left = len(ties.apart(free))
+    if left >= asked.people - len(votes):
         return ""
     of = f" of the group {asked.people_in!r}" if asked.people_in else ""
-    few = (
-        "nobody is left who may say yes"
-        if not free
-        else f"only {len(ties.apart(free))} are left who may say yes"
-    )
+    few = f"only {left} are left who may say yes"
+    if left < 2:
+        few = f"{'only one person' if left else 'nobody'} is left who may say yes"
     return f" Among the approvers{of} {few}: the others stand behind the run, count as one with somebody who does, or have said yes."
 
 

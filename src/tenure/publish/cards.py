@@ -121,7 +121,9 @@ class CardPublisher:
             return
         if taken.tries > SILENT_TRIES_MAX and taken.error is None:
             # Each try is counted before it begins, and one that fails says why: these ended their process.
-            aside = msgspec.structs.replace(taken, error="tried too often, and nobody said how that ended")
+            aside = msgspec.structs.replace(
+                taken, error=f"{taken.tries - 1} attempts ended without a recorded outcome"
+            )
             await self._cards.put(aside, taken.tries, again_us=None)
             log.error("card_set_aside", tenant=taken.tenant, run=taken.run_id, no=taken.no)
             return

@@ -251,7 +251,7 @@ class Publisher:
             notice.tries > NOTICE_TRIES_MAX
         ):  # each try is counted before it begins: these ended without a word
             await self._feeding.failed(
-                notice, None, f"tried {NOTICE_TRIES_MAX} times, and nobody said how that ended"
+                notice, None, f"{NOTICE_TRIES_MAX} attempts ended without a recorded outcome"
             )
             log.error(
                 "webhook_set_aside", webhook=row.id, tenant=row.tenant, notice=f"{notice.pos}-{notice.part}"

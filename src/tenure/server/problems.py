@@ -1,7 +1,7 @@
 """Errors at the API: one shape, codes from the one registry.
 
 Laws:
-1. Every answer from 400 on is `{"error": {type, code, message, details, request_id, retryable}}`; there is no other.
+1. Every answer from 400 on is `{"error": {code, message, details, type, request_id, retryable}}`; there is no other.
 2. A defect of ours says INTERNAL_ERROR and the request's id; what it was stands in the log under that id, nowhere else.
 """
 

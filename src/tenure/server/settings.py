@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+BURST_SECONDS = 5
+"""A credential may ask at once what it may ask in so many seconds."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: float = 2_000.0
     """Of one credential, on average, at this process; more are answered 429. Less than a process can do, and some fifty times
     what a busy worker sends (docs/server.md)."""
-    requests_burst: int = 10_000
+    requests_burst: int | None = None
+    """How many of them may come at once; None: five times `requests_per_second`."""
     connections_max: int = 10_000
     """In all; no more than the process may have files, less some."""
     connections_per_address_max: int = 1_000
@@ -76,6 +79,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     """Where people reach this server: what messages to them link to."""
     slack_url: str = "https://slack.com/api"
+
+    @property
+    def burst(self) -> float:
+        """How many requests of one credential may come at once."""
+        return (
+            BURST_SECONDS * self.requests_per_second if self.requests_burst is None else self.requests_burst
+        )
 
     @property
     def on_loopback(self) -> bool:

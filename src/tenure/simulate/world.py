@@ -207,7 +207,7 @@ class World:
         leases: list[SessionLease] = self.inspect("leases_of_session", session, "")
         rng = self.rng(f"proof/{session}")
         for lease in leases:
-            context = Context("system:process-watch", "system", f"proof: gone is {session}")
+            context = Context("system:process-watch", "system", f"process is gone: session {session}")
             told = HolderDied(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=session)
             for delay in (4.0 * rng.random(), 90.0 * rng.random()):
                 self.later(delay, partial(self._tell_of_death, told))

@@ -97,7 +97,7 @@ class Confirmations:
             if not found or found[0].tenant != self._tenant:
                 raise missing
             row = found[0]
-            self._check_seen(what, row, seen)
+            _check_seen(what, name, row, seen)
             left = yield from self._left(what, row)
             if left == row.unconfirmed.split():
                 return row, []
@@ -114,13 +114,6 @@ class Confirmations:
 
         return await self._identity.change(self._tenant, make)
 
-    def _check_seen(self, what: str, row: Any, seen: int | str | None) -> None:
-        has = getattr(row, "digest" if what == "workflow" else "revision", None)
-        if seen is not None and seen != has:
-            raise TenureError(
-                "CHANGED_MEANWHILE", f"the {what} has {has} by now, not {seen}: look at it again"
-            )
-
     def _left(self, what: str, row: Any) -> Transaction[list[str]]:
         """Who is still to be confirmed by somebody else (law 2); SECOND_PERSON_NEEDED where that is all of them."""
         everybody = row.unconfirmed.split()
@@ -135,6 +128,17 @@ class Confirmations:
                 f"{self._by.actor} has made or changed this {what}, or counts as one with who did: another person confirms it",
             )
         return left
+
+
+def _check_seen(what: str, name: str, row: Any, seen: int | str | None) -> None:
+    """Refuse to confirm what has changed since it was looked at."""
+    mark = "digest" if what == "workflow" else "revision"
+    has = getattr(row, mark, None)
+    if seen is not None and seen != has:
+        raise TenureError(
+            "CHANGED_MEANWHILE",
+            f"{what} {name} is at {mark} {has}, not {seen}; look at it again, then confirm {mark} {has}",
+        )
 
 
 def _written(row: Any, unconfirmed: str) -> Transaction[Any]:

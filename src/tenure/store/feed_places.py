@@ -21,7 +21,6 @@ KEY_BYTES = 32
 PATTERN = r"[A-Za-z0-9_-]{22}"
 _TEXT = re.compile(PATTERN)
 _ROUNDS = (b"0", b"1", b"2", b"3")
-_MASK = 2**64 - 1
 
 
 class FeedPlaces:
@@ -56,4 +55,4 @@ class FeedPlaces:
 
 def _mixed(key: bytes, number: bytes, half: int) -> int:
     digest = blake2b(half.to_bytes(8, "big"), key=key, digest_size=8, person=number).digest()
-    return int.from_bytes(digest, "big") & _MASK
+    return int.from_bytes(digest, "big")

@@ -95,9 +95,13 @@ async def check(
     unchecked = [NO_TRUST] if trust is None else []
     unchecked += [*runs.unchecked(), BESIDE]
     checked = [
-        f"{looked.size} leaves, their subtrees and {count} checkpoints recompute",
-        f"{runs.count} histories recompute, and their rows are what they fold to",
-        f"{runs.payloads} payloads have the digests that their histories name",
+        f"{_counted(looked.size, 'leaf', 'leaves')}, all subtrees and {_counted(count, 'checkpoint', 'checkpoints')} recompute",
+        "1 history recomputes, and its rows are what it folds to"
+        if runs.count == 1
+        else f"{runs.count} histories recompute, and their rows are what they fold to",
+        "1 payload has the digest that its history names"
+        if runs.payloads == 1
+        else f"{runs.payloads} payloads have the digests that their histories name",
         "the admin chain recomputes",
     ]
     if checkpoint is not None:
@@ -258,3 +262,7 @@ async def _against(
 
 def _flaw(code: str, place: str, text: str) -> Flaw:
     return Flaw(code=code, place=place, text=text)
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

@@ -480,7 +480,7 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
 
 
 def holder_died(d: Draft, c: HolderDied) -> Decision:
-    """A lease whose holder is proven dead ends as if it had run out; whether it did. It is charged like any other that is lost.
+    """End a lease whose holder is proven dead, as if it had expired. Return whether it was ended. It is charged like any other that is lost.
 
     A holder that was heard of a moment ago is not believed dead, whatever was proven: hosts that were copied from one image may
     look like one host."""

@@ -116,7 +116,7 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
         return Decision({"state": receipt.state, "again": True})
     if receipt.state != "unknown":
         raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
-    check_apart(d, c.person, people_behind(d.spec()), "does not say how its actions ended")
+    check_apart(d, c.person, people_behind(d.spec()), "may not say how its actions ended; ask another person")
     if c.how == "retry" and d.run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would call again")
     if c.how == "retry" and d.run.cancel_at is not None:

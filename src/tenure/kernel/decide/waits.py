@@ -66,6 +66,7 @@ from tenure.limits import (
 )
 
 WITHDRAWN = "withdraw_approval"
+_MAY_NOT_DECIDE = "may not decide its approvals; ask another approver"
 
 
 def _reply(wait: Wait) -> Reply:
@@ -215,7 +216,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     behind = people_behind(d.spec()) if wait.kind == "approval" else frozenset()
     if behind and c.approve:
         check_countable(behind)
-    check_apart(d, c.approver, behind | {approval.requester}, "decides nothing of it")
+    check_apart(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
     if approval.people_in:
         check_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:

@@ -248,7 +248,7 @@ class Gate:
 
     def pace_key(self, name: str) -> None:
         """The same by the id of a key, or of a lease whose token is one: a bucket of tokens each, in this process."""
-        rate, burst = self._settings.requests_per_second, float(self._settings.requests_burst)
+        rate, burst = self._settings.requests_per_second, self._settings.burst
         left = _refilled(self._buckets, name, rate, burst)
         if left < 1:
             self._load.refused[REQUESTS_PER_KEY] += 1

@@ -19,7 +19,7 @@ from tenure.server.problems import body_of
 
 How = Literal["before", "after", "busy"]
 UNKNOWN_FIELD = "a_field_of_a_later_version"
-_BUSY = body_of(TenureError("SERVER_BUSY", "the conformance suite plays a busy server"), "conformance")
+_BUSY = body_of(TenureError("SERVER_BUSY"), "conformance")
 LIMIT = 1 << 20
 
 

@@ -66,7 +66,7 @@ LANE_SETTINGS: Mapping[str, str] = {
 _SESSION = {"application_name": "tenure", "timezone": "UTC"}
 """What every pooler keeps per client."""
 _BESIDE = {**_SESSION, "search_path": "pg_catalog"}
-"""What a session of our own is set to besides. The empty path finds every table without its schema; see law 5."""
+"""What a session of our own is set to besides. With this path, a statement that omits a table's schema fails; see law 5."""
 
 _TABLES = "|".join(sorted({*ROWS, *families.ROWS, "feed_key", "schema_version"}))
 _TABLE = re.compile(rf"\b(from|join|into|update|using|table)(\s+)({_TABLES})\b(?!\.)")
