@@ -21,6 +21,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import pairwise
@@ -100,8 +101,8 @@ class Hunt:
         self._open: set[int] = set()
         self._deaths: list[tuple[int, int]] = []
         """(pid, moment) of every worker that was killed."""
-        self._drained: set[int] = set()
-        """The pids of workers that were told to end."""
+        self._drained: dict[int, int] = {}
+        """When each worker was told to end, by its pid."""
         self._wire: Wire | None = None
         self._engine: Engine | None = None
         self._feeding: asyncio.Task[None] | None = None
@@ -175,7 +176,7 @@ class Hunt:
         self._flows = flows.ORDINARY
         for _ in range(count):
             worker = await self._at_work()
-            self._drained.add(worker.process.pid)
+            self._drained[worker.process.pid] = _now_us()
             worker.signal(signal.SIGTERM)
             self.tally.injected["drains"] += 1
             await asyncio.to_thread(worker.wait, 60.0)
@@ -292,15 +293,26 @@ class Hunt:
                 for at in sorted(begins.get((number, step), ()))[1:]
                 if at > recorded + CLOCK_SLACK_US
             ]
-        done = {(line.pid, line.number, line.step) for line in lines if line.what == "end"}
         tally.doubled += [
             f"{line.step} of {line.number} was begun by a worker that was told to end, and left for another"
-            for line in lines
-            if line.pid in self._drained and (line.pid, line.number, line.step) not in done
+            for line in self._left(lines, begins)
         ]
         report = await examine(self.engine.store)
         tally.findings = [str(violation) for violation in report.violations]
         tally.recovery_seconds = self._recoveries(lines)
+
+    def _left(
+        self, lines: list[flows.Line], begins: dict[tuple[int, str], list[int]]
+    ) -> Iterator[flows.Line]:
+        """What was begun by workers that were told to end, and not ended by them: but for what they had lost to others before, standing
+        still."""
+        done = {(line.pid, line.number, line.step) for line in lines if line.what == "end"}
+        for line in lines:
+            told_at = self._drained.get(line.pid)
+            if told_at is not None and (line.pid, line.number, line.step) not in done:
+                others = begins[line.number, line.step]
+                if not any(line.at_us < begun_at < told_at for begun_at in others):
+                    yield line
 
     async def _recorded(self, name: str, run: Run[Any]) -> list[tuple[str, int]]:
         """The run's own steps, each with the moment at which it was recorded as done."""

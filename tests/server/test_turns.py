@@ -94,6 +94,7 @@ async def test_no_route_holds_the_event_loop(
                         headers if text else asked.headers,
                     )
                     answered[route][name] = status
+                    assert status < 500, f"{route} with {name}: {status}"
                     if why:
                         wrong.append(f"{route} with {name}: {why}")
     assert not wrong, "\n".join(wrong)

@@ -149,9 +149,10 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
     if not c.waits:
         raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
     waits = []
-    d.snap.check_room(len(c.waits))
-    d.want_waits(c.waits)
-    for no in c.waits:
+    named = tuple(dict.fromkeys(c.waits))
+    d.snap.check_room(len(named))
+    d.want_waits(named)
+    for no in named:
         wait = d.snap.find_wait(no)
         if wait is None or wait.idx != c.idx:
             raise TenureError("WAIT_NOT_FOUND", f"step {step.name!r} has no wait {no}")
@@ -178,7 +179,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
             "CHECKPOINT_OPEN", f"step {step.name!r} cannot suspend: {_open_mark(d, step)} has not ended"
         )
     approval = any(w.kind in ASKS_PEOPLE for w in waits)
-    reply = suspend(d, step, list(c.waits), approval=approval)
+    reply = suspend(d, step, list(named), approval=approval)
     return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
 
 
