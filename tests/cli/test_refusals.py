@@ -261,3 +261,10 @@ def test_a_resume_does_not_end_an_approval_and_says_who_does(tenure: Tenure, tmp
     run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
     told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
     assert "only their decision ends that" in told
+
+
+def test_options_that_need_another_one_say_so(tenure: Tenure) -> None:
+    for words in (("--trusted-proxies", "2"), ("--forwarded-header", "forwarded")):
+        assert "need --behind-proxy" in misused(tenure, "serve", *words)
+    assert "needs --commands" in misused(tenure, "worker", "app", "--command-user", "nobody")
+    assert "needs --commands" in misused(tenure, "worker", "app", "--allow-unconfined-commands")

@@ -131,3 +131,36 @@ def test_what_cannot_be_is_refused(tenure: Tenure, arguments: tuple[str, ...], c
     tenure("tenants", "create", "default")
     done = tenure(*arguments)
     assert (done.code, told in done.err) == (code, True), done.err
+
+
+def test_secrets_go_to_new_files_that_only_their_owner_reads(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenure("tenants", "create", "default")
+    tenure("clients", "create", "ci", "--role", "viewer")
+    kept = []
+
+    def keep(name: str, begins: str, done: Done) -> str:
+        assert done.code == 0, done.err
+        secret = (tmp_path / name).read_text().strip()
+        assert secret.startswith(begins)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        assert secret not in done.out + done.err
+        kept.append(secret)
+        return secret
+
+    code = keep("a", "tne_", tenure("people", "create", "ada", "--role", "viewer", "--to", "a"))
+    keep("b", "tn_", fed(tenure, monkeypatch, code, "people", "redeem", "--to", "b"))
+    key = keep("c", "tn_", tenure("keys", "create", "--client", "ci", "--to", "c", "--json"))
+    keep("d", "tn_", tenure("keys", "rotate", key.split("_")[1], "--to", "d"))
+    keep("e", "tne_", tenure("people", "enrol", "ada", "--to", "e", "--json"))
+    assert len(set(kept)) == 5
+
+    before = tenure("keys", "list", "--json").json()
+    taken = tenure("keys", "create", "--client", "ci", "--to", "c")
+    assert (taken.code, "ALREADY_EXISTS" in taken.err) == (1, True)
+    assert (tmp_path / "c").read_text().strip() == key
+    assert "INVALID_INPUT" in tenure("keys", "create", "--client", "ci", "--to", "none/c").err
+    assert tenure("keys", "list", "--json").json() == before, "no key was made that nobody got"
+    assert tenure("keys", "create", "--client", "nobody", "--to", "f").code == 1
+    assert not (tmp_path / "f").exists(), "nothing is left where no key came"

@@ -36,7 +36,7 @@ async def test_a_runner_of_the_standard_library_passes_every_situation() -> None
         ("deaf", "expiry", "what was said of the lost try afterwards is ['complete']"),
         ("forgetful", "repeated claim", "had no answer and was not repeated"),
         ("renumbering", "lost answers", "a repeated `complete` was another message"),
-        ("gone", "claim", "the runner ended with code 3"),
+        ("gone", "claim", "the runner ended with code 3 while the run was expected to reach succeeded"),
     ],
 )
 async def test_a_runner_that_breaks_the_protocol_is_noticed(how: str, situation: str, seen: str) -> None:
@@ -69,6 +69,13 @@ def test_the_command_prints_a_table_and_ends_with_1_where_something_failed() -> 
         [*tenure[:-1], "nonsense", "--", *PLAIN], capture_output=True, text=True, timeout=120, check=False
     )
     assert unknown.returncode == 2
+    nothing = subprocess.run(
+        [*tenure, "--json", "--", "nosuchprog"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    error = json.loads(nothing.stderr)["error"]
+    assert error["code"] == "INVALID_INPUT"
+    assert "cannot start 'nosuchprog': No such file or directory" in error["message"]
 
 
 def test_the_page_tells_all_that_the_tool_is_asked_to_do() -> None:

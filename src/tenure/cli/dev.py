@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from tenure.cli.console import err, shown
-from tenure.cli.developing import Wanted
+from tenure.cli.developing import NO_DATABASE, Wanted
 from tenure.cli.options import ConnectorsFile, Db, PolicyFile, SigningKey, WaitForDatabase, WithEvidence
 from tenure.cli.serve import DEFAULTS, Host, Port, need_server
 from tenure.cli.session import seconds
@@ -101,7 +101,7 @@ def dev(
     seconds(wait_for_database)  # refused here, and not by what is started
     watched = _Watched(Path.cwd())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started
-    child = _start(wanted)
+    child, first = _start(wanted), True
     try:
         while True:
             time.sleep(LOOK_SECONDS)
@@ -110,14 +110,14 @@ def dev(
             if changed is not None:
                 err().print(shown(f"{changed} changed: starting anew", "cyan"))
                 _stop(child)
-                child = _start(wanted)
-            elif ended is not None and not reload:
-                raise typer.Exit(ended)
+                child, first = _start(wanted), False
+            elif ended is not None and (not reload or (first and ended == NO_DATABASE)):
+                raise typer.Exit(1 if ended == NO_DATABASE else ended)
             elif ended is not None:
                 err().print(shown("it has ended; waiting for a change", "yellow"))
                 err().print(shown(f"{watched.wait()} changed: starting anew", "cyan"))
                 _stop(child)
-                child = _start(wanted)
+                child, first = _start(wanted), False
     except KeyboardInterrupt:
         _stop(child)
         raise typer.Exit(INTERRUPTED) from None

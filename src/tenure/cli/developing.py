@@ -21,6 +21,9 @@ from tenure.cli.session import wait_for, wait_for_database
 from tenure.config import choose_database
 from tenure.errors import TenureError
 
+NO_DATABASE = 75
+"""How this process ends where it has no database to work on: no change of a file helps that."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -59,7 +62,7 @@ def main() -> None:
         stuck = wait_for(_develop(wanted))
     except TenureError as error:
         show_error(error)
-        sys.exit(1)
+        sys.exit(NO_DATABASE if error.code.startswith("STORE_") else 1)
     if stuck:
         os._exit(1)  # a thread that does not end would keep the process
 

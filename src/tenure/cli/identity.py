@@ -3,13 +3,16 @@
 Laws:
 1. Beside a database these commands may do everything: whoever can write it is the installation's operator. The chain names them
    `database-owner:uid:N`. Over a server they may do what their key may.
-2. A secret is printed once, alone on stdout, so that it can be piped into a file; what to do with it stands on stderr.
+2. A secret is printed once, alone on stdout; what to do with it stands on stderr. With `--to` it goes into a new file that only its
+   owner can read, and is not printed. That file is made before the secret is, so that no secret is made that nobody gets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +20,8 @@ from tenure.cli.console import err, out, print_json, shown
 from tenure.cli.runs_show import keep_ids, table
 from tenure.cli.servers import server_address, server_key
 from tenure.cli.session import moment_of, on_engine, wait_for, who
+from tenure.errors import TenureError
+from tenure.private_files import create_file
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,6 +52,16 @@ Expires = Annotated[
     str | None,
     typer.Option(
         "--expires", metavar="+90d|TIME", help="When it ends.  \\[default: never]", show_default=False
+    ),
+]
+
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        help="A new file, mode 0600, for the secret, which is not printed then.",
+        show_default=False,
     ),
 ]
 
@@ -157,13 +172,52 @@ def expiry(text: str | None) -> datetime | None:
     return None if text is None else moment_of(text)
 
 
-def show_secret(made: Any, secret: str, as_json: bool, told: str) -> None:
+@contextmanager
+def open_for_secret(to: Path | None) -> Iterator[IO[bytes] | None]:
+    """The new file of `--to`, where it is given. It is removed where no secret comes."""
+    if to is None:
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(create_file(to))
+        except FileExistsError:
+            raise TenureError(
+                "ALREADY_EXISTS", f"{to} is there already; a secret overwrites no file"
+            ) from None
+        except OSError as fault:
+            raise TenureError("INVALID_INPUT", f"{to} cannot be written: {fault.strerror}") from None
+        try:
+            yield opened
+        except BaseException:
+            if not opened.tell():  # a secret that has come stays
+                to.unlink(missing_ok=True)
+            raise
+
+
+def show_secret(made: Any, secret: str, as_json: bool, told: str, file: IO[bytes] | None = None) -> None:
     """See law 2."""
+    if file is not None:
+        file.write(f"{secret}\n".encode())
+        file.flush()
+        if as_json:
+            import msgspec
+
+            print_json(_without(msgspec.to_builtins(made), secret))
+        else:
+            err().print(shown(told), soft_wrap=True)
+        return
     if as_json:
         print_json(made)
         return
     err().print(shown(told), soft_wrap=True)
     print(secret)
+
+
+def _without(value: Any, secret: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {word: _without(one, secret) for word, one in value.items() if one != secret}
 
 
 def show_one(made: Any, as_json: bool) -> None:

@@ -6,12 +6,24 @@ be listed and revoked.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import IO, Annotated, Any
 
 import typer
 
 from tenure.cli.console import out, print_json, shown
-from tenure.cli.identity import Expires, NewName, NewRoles, Of, ask, expiry, show_list, show_secret
+from tenure.cli.identity import (
+    Expires,
+    NewName,
+    NewRoles,
+    Of,
+    To,
+    ask,
+    expiry,
+    open_for_secret,
+    show_list,
+    show_secret,
+)
 from tenure.cli.options import AsJson, Db
 from tenure.cli.session import By, seconds
 
@@ -21,13 +33,13 @@ _app = typer.Typer(
     epilog="""
     A key for a program, and its rotation:
 
-    tenure keys create --client ci --tenant acme --expires +90d > key
+    tenure keys create --client ci --tenant acme --expires +90d --to ci.key
 
-    tenure keys rotate KEY --tenant acme --overlap 24h > key -- the old one works a day longer
+    tenure keys rotate KEY --tenant acme --overlap 24h --to next.key -- the old one works a day longer
 
     tenure keys revoke KEY --tenant acme -- at servers within a second
 
-    tenure keys create --operator > operator.key -- for whoever looks after the installation: /admin/...
+    tenure keys create --operator --to operator.key -- for whoever looks after the installation: /admin/...
 
     A key is sent as `Authorization: Bearer tn_...`. docs/tenants.md explains the whole.
     """,
@@ -42,6 +54,7 @@ _ClientOption = Annotated[
 ]
 _OperatorOption = Annotated[bool, typer.Option("--operator", help="The key of the installation's operator.")]
 _TOLD = "This is key {} of {}, shown now and never again. Keep it where only its owner can read it:"
+_KEPT = "Key {} of {} is in {}, and is never shown again."
 
 
 def register(app: typer.Typer) -> None:
@@ -49,9 +62,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_app)
 
 
-def _tell(made: Any, as_json: bool) -> None:
+def _tell(made: Any, as_json: bool, to: Path | None, file: IO[bytes] | None) -> None:
     owner = "the operator" if made.owner_kind == "operator" else f"{made.owner_kind} {made.owner_id}"
-    show_secret(made, made.key, as_json, _TOLD.format(made.id, owner))
+    told = _TOLD.format(made.id, owner) if to is None else _KEPT.format(made.id, owner, to)
+    show_secret(made, made.key, as_json, told, file)
 
 
 @_app.command()
@@ -62,6 +76,7 @@ def create(
     roles: NewRoles = None,
     expires: Expires = None,
     tenant: Of = "default",
+    to: To = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
@@ -72,19 +87,20 @@ def create(
             "name a --client, or say --operator; people get theirs by `tenure people enrol`"
         )
     until = expiry(expires)
-    if client is None:
-        if roles:
-            raise typer.BadParameter("the operator of the installation has no roles", param_hint="--role")
-        made = ask(db, "", by, lambda d: d.add_operator_key(name=name or "", expires_at=until), make=True)
-    else:
-        owner = client
-        made = ask(
-            db,
-            tenant,
-            by,
-            lambda d: d.add_key(owner, name=name or "", roles=roles or None, expires_at=until),
-        )
-    _tell(made, as_json)
+    if client is None and roles:
+        raise typer.BadParameter("the operator of the installation has no roles", param_hint="--role")
+    with open_for_secret(to) as file:
+        if client is None:
+            made = ask(db, "", by, lambda d: d.add_operator_key(name=name or "", expires_at=until), make=True)
+        else:
+            owner = client
+            made = ask(
+                db,
+                tenant,
+                by,
+                lambda d: d.add_key(owner, name=name or "", roles=roles or None, expires_at=until),
+            )
+        _tell(made, as_json, to, file)
 
 
 @_app.command("list")
@@ -119,19 +135,21 @@ def rotate(
     expires: Expires = None,
     operator: _OperatorOption = False,
     tenant: Of = "default",
+    to: To = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a new key in the place of one that works a while longer."""
     until, longer = expiry(expires), seconds(overlap)
-    made = ask(
-        db,
-        "" if operator else tenant,
-        by,
-        lambda d: d.rotate_key(key, overlap=longer, expires_at=until),
-    )
-    _tell(made, as_json)
+    with open_for_secret(to) as file:
+        made = ask(
+            db,
+            "" if operator else tenant,
+            by,
+            lambda d: d.rotate_key(key, overlap=longer, expires_at=until),
+        )
+        _tell(made, as_json, to, file)
 
 
 @_app.command()

@@ -19,8 +19,10 @@ from tenure.cli.identity import (
     NewRoles,
     Of,
     Roles,
+    To,
     ask,
     enrol_here,
+    open_for_secret,
     show_list,
     show_one,
     show_secret,
@@ -36,7 +38,7 @@ _app = typer.Typer(
 
     tenure people create ada --name "Ada L." --role approver --group release --tenant acme -- prints a code for Ada
 
-    tenure people redeem -- what Ada does with it (or POST /enrolments): prints Ada's key, once
+    tenure people redeem --to ada.key -- what Ada does with it (or POST /enrolments): Ada's key, once
 
     The code is good once, for three days. docs/tenants.md explains the whole.
     """,
@@ -60,6 +62,7 @@ _GitHub = Annotated[
     ),
 ]
 _TOLD = "Hand this code to {}. It is good once and shown only now; `tenure people redeem` or POST /enrolments takes it:"
+_KEPT = "The code for {} is in {}: hand it over. It is good once; `tenure people redeem` or POST /enrolments takes it"
 
 
 def register(app: typer.Typer) -> None:
@@ -77,22 +80,25 @@ def create(
     groups: _Groups = None,
     github: _GitHub = None,
     tenant: Of = "default",
+    to: To = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a person; prints the enrolment code to hand over."""
-    made = ask(
-        db,
-        tenant,
-        by,
-        lambda d: d.add_person(
-            person=person, name=name or person, roles=roles, groups=groups or (), github=github
-        ),
-    )
-    code = ask(db, tenant, by, lambda d: d.invite(person))
-    made = msgspec.structs.replace(made, enrolment_until=code.expires_at)
-    show_secret({"person": made, "enrolment": code}, code.code, as_json, _TOLD.format(person))
+    with open_for_secret(to) as file:
+        made = ask(
+            db,
+            tenant,
+            by,
+            lambda d: d.add_person(
+                person=person, name=name or person, roles=roles, groups=groups or (), github=github
+            ),
+        )
+        code = ask(db, tenant, by, lambda d: d.invite(person))
+        made = msgspec.structs.replace(made, enrolment_until=code.expires_at)
+        told = _TOLD.format(person) if to is None else _KEPT.format(person, to)
+        show_secret({"person": made, "enrolment": code}, code.code, as_json, told, file)
 
 
 @_app.command()
@@ -100,30 +106,39 @@ def enrol(
     person: _Person,
     expires: Annotated[str, typer.Option("--expires", help="How long the code is good: 72h, 30m.")] = "72h",
     tenant: Of = "default",
+    to: To = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a new enrolment code: for somebody who lost the key. Using it ends the keys there were."""
-    code = ask(db, tenant, by, lambda d: d.invite(person, seconds(expires)))
-    show_secret(code, code.code, as_json, _TOLD.format(person))
+    with open_for_secret(to) as file:
+        code = ask(db, tenant, by, lambda d: d.invite(person, seconds(expires)))
+        told = _TOLD.format(person) if to is None else _KEPT.format(person, to)
+        show_secret(code, code.code, as_json, told, file)
 
 
 @_app.command()
-def redeem(db: Db = None, as_json: AsJson = False) -> None:
+def redeem(to: To = None, db: Db = None, as_json: AsJson = False) -> None:
     """Exchange an enrolment code (asked for, or from stdin) for one's own key; prints it, once."""
     if sys.stdin.isatty():
         code = typer.prompt("Enrolment code", hide_input=True, err=True)
     else:
         code = sys.stdin.readline()
-    person, key, unconfirmed = enrol_here(db, code.strip())
-    told = f"This is the key of {person}, shown now and never again. Keep it where only you can read it:"
-    if unconfirmed:
-        told += (
-            f" (Until a second administrator confirms that it was you who enrolled, {', '.join(unconfirmed)} and you count as one:"
-            " neither approves what the other has a hand in.)"
-        )
-    show_secret(key, key.key, as_json, told)
+    with open_for_secret(to) as file:
+        person, key, unconfirmed = enrol_here(db, code.strip())
+        if to is None:
+            told = (
+                f"This is the key of {person}, shown now and never again. Keep it where only you can read it:"
+            )
+        else:
+            told = f"The key of {person} is in {to}, and is never shown again."
+        if unconfirmed:
+            told += (
+                f" (Until a second administrator confirms that it was you who enrolled, {', '.join(unconfirmed)} and you count as"
+                " one: neither approves what the other has a hand in.)"
+            )
+        show_secret(key, key.key, as_json, told, file)
 
 
 @_app.command("list")

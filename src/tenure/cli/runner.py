@@ -51,7 +51,7 @@ def conformance(
     from tenure.cli.serve import need_server
 
     need_server()
-    from tenure.server.runner.conformance import SITUATIONS
+    from tenure.server.runner.conformance import SITUATIONS, RunnerNotStarted
 
     unknown = sorted(set(only or ()) - {one.name for one in SITUATIONS})
     if unknown:
@@ -60,7 +60,10 @@ def conformance(
             f"there is no situation {unknown[0]!r}; there are: {names}", param_hint="--only"
         )
     _quieten()
-    verdicts = asyncio.run(_played(command, only or [], commands, patience, quiet=as_json))
+    try:
+        verdicts = asyncio.run(_played(command, only or [], commands, patience, quiet=as_json))
+    except RunnerNotStarted as fault:
+        raise typer.BadParameter(str(fault), param_hint="COMMAND") from fault
     failed = [one for one in verdicts if not one.passed]
     if as_json:
         print_json([_json(one) for one in verdicts])

@@ -86,18 +86,23 @@ def serve(
         ),
     ] = DEFAULTS.behind_proxy,
     trusted_proxies: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--trusted-proxies",
             metavar="N",
             min=1,
-            help="With --behind-proxy: how many proxies append to that header. The client is the N-th entry from the right.",
+            help="With --behind-proxy: how many proxies append to that header. The client is the N-th entry from the right.  \\[default: 1]",
+            show_default=False,
         ),
-    ] = DEFAULTS.trusted_proxies,
+    ] = None,
     forwarded_header: Annotated[
-        Literal["x-forwarded-for", "forwarded"],
-        typer.Option("--forwarded-header", help="The header to which they append."),
-    ] = "x-forwarded-for",
+        Literal["x-forwarded-for", "forwarded"] | None,
+        typer.Option(
+            "--forwarded-header",
+            help="With --behind-proxy: the header to which they append.  \\[default: x-forwarded-for]",
+            show_default=False,
+        ),
+    ] = None,
     max_connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="Connections in all.")
     ] = DEFAULTS.connections_max,
@@ -186,6 +191,8 @@ def serve(
 
     Any number of these work on one database: one file on one machine, or PostgreSQL.
     """
+    if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
+        raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
     need_server()
     from tenure.config import choose_database
     from tenure.embedded import Engine
@@ -202,8 +209,8 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         behind_proxy=behind_proxy,
-        trusted_proxies=trusted_proxies,
-        forwarded_header=forwarded_header,
+        trusted_proxies=trusted_proxies or DEFAULTS.trusted_proxies,
+        forwarded_header=forwarded_header or DEFAULTS.forwarded_header,
         connections_max=max_connections,
         connections_per_address_max=max_connections_per_address,
         body_bytes_total_max=max_body_memory * _MIB,

@@ -101,6 +101,12 @@ def worker(
     """Serve workflows and tools: take what is ready, do it, say how it went; until you stop it."""
     if target is None and not commands:
         raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
+    for given, option in (
+        (command_user is not None, "--command-user"),
+        (allow_unconfined_commands, "--allow-unconfined-commands"),
+    ):
+        if given and not commands:
+            raise typer.BadParameter("needs --commands", param_hint=option)
     from tenure.cli.servers import server_address
     from tenure.cli.targets import definitions_of
     from tenure.config import choose_database

@@ -111,7 +111,7 @@ def show(
     }
     for word, value in lines.items():
         if value:
-            out().print(shown(f"{word + ':':<12}{value}"), soft_wrap=True)
+            out().print(shown(f"{word + ':':<13}{value}"), soft_wrap=True)
 
 
 @_app.command("register")

@@ -49,6 +49,10 @@ class Unmet(Exception):
     """The runner did something else than the protocol says; the text says what was seen."""
 
 
+class RunnerNotStarted(Exception):
+    """The command that is to be the runner cannot be started; the text says why."""
+
+
 class Situation(msgspec.Struct, frozen=True):
     """One row of the suite."""
 
@@ -140,9 +144,12 @@ class Play:
             "TENURE_CAPABILITIES": f"{QUEUE} {COMMANDS}" if self._commands else QUEUE,
             "TENURE_WORKER": "conformance-1",
         }
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as fault:
+            raise RunnerNotStarted(f"cannot start {self._command[0]!r}: {fault.strerror}") from fault
 
     async def end_runner(self) -> None:
         """TERM, and KILL for one that does not end."""
@@ -165,13 +172,15 @@ class Play:
         self._numbers += 1
         return await self.engine.create(f"conformance-{self._numbers}", [step | how], profile="agent-runs")
 
-    async def until(self, what: str, look: Callable[[], Awaitable[Any]]) -> Any:
-        """Wait for something that is bound to come; `what` is told where it does not."""
+    async def until(self, what: str, look: Callable[[], Awaitable[Any]], when: str | None = None) -> Any:
+        """Wait for something that is bound to come; `what` is told where it does not, `when` where the runner ends too early."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         while not (found := await look()):
             if self._process is not None and self._process.returncode is not None:
-                raise Unmet(f"the runner ended with code {self._process.returncode} before {what}")
+                raise Unmet(
+                    f"the runner ended with code {self._process.returncode} {when or f'before {what}'}"
+                )
             if loop.time() > deadline:
                 raise Unmet(f"after {self._patience:.0f} s: {what} has not come")
             await asyncio.sleep(LOOK_SECONDS)
@@ -184,7 +193,9 @@ class Play:
             seen = (await self.engine.get(run)).status
             return seen if seen in CLOSED_RUN else None
 
-        seen = await self.until(f"the end of the run ({status})", look)
+        seen = await self.until(
+            f"the end of the run ({status})", look, f"while the run was expected to reach {status}"
+        )
         (step,) = [one for one in await self.engine.steps(run) if one.kind == "work"]
         if seen != status:
             raise Unmet(f"the run is {seen}, not {status}: {step.reason} {step.error or ''}".strip())
@@ -569,7 +580,7 @@ async def run_suite(
     commands: bool = False,
     patience: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Verdict]:
-    """Play the situations to a runner, one after the other; what came of each."""
+    """Play the situations to a runner, one after the other; what came of each. RunnerNotStarted where there is none to be had."""
     async with _stage(command, patience, commands) as play:
         for one in named(only, commands):
             try:
