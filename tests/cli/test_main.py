@@ -178,6 +178,9 @@ def test_workflows_are_registered_and_shown(tenure: Tenure, tmp_path: Path) -> N
     assert (row["name"], row["kind"]) == ("greeting", "declared")
     shown = tenure("workflows", "show", "greeting").out
     assert "write (run), ok (approval), send (run)" in shown
+    assert shown.startswith(f"{'workflow:':<{len('unconfirmed: ')}}greeting"), (
+        "the longest word has a blank, too"
+    )
     assert tenure("workflows", "show", "greeting", "--json").json()["versions"] == [row["version"]]
     missing = tenure("workflows", "show", "greting")
     assert missing.code == 1

@@ -19,7 +19,7 @@ _app = typer.Typer(
 
     tenure clients create ci --name "Our CI" --role operator --tenant acme
 
-    tenure keys create --client ci --tenant acme > key -- prints its key, once
+    tenure keys create --client ci --tenant acme --to ci.key -- its key, once
 
     What each role may do is in docs/roles.md; docs/tenants.md explains the whole.
     """,
