@@ -135,6 +135,14 @@ of a line or two, and something must catch it:
 - a story: a short test on a real store with real workers that asserts what can be seen from outside. It must fail with the bug and
   pass without.
 
+The test plants the bug. The seed alone, without it, passes: `tenure simulate --seed 23` finds nothing wrong with Tenure as it is. To see one
+bug of each kind caught (the test passes when the bug is noticed):
+
+```text
+.venv/bin/python -m pytest "tests/simulation/test_planted_bugs.py::test_a_planted_bug_is_found[fence]"
+.venv/bin/python -m pytest "tests/chaos/test_planted_bugs.py::test_a_story_notices_its_bug[quick-way-without-head]"
+```
+
 Whoever changes the code that a bug is planted into has to say what the bug looks like now.
 """
 

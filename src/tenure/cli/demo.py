@@ -54,7 +54,7 @@ What to look for:
 
 3. approve asks you. While you think, no worker holds the run; it would survive a restart of everything.
 
-4. deploy is under way when its worker is killed (kill -9, a real process). Its lease runs out, another worker takes over.
+4. deploy is under way when its worker is killed (kill -9, a real process). It is seen to be gone, another worker takes over.
 
 5. verify waits for an event from outside, which is delivered twice and counts once.
 

@@ -10,6 +10,11 @@ from tenure.cli.console import out, print_json, shown
 from tenure.cli.lazy import meant
 from tenure.cli.options import AsJson
 
+_SKIPPED = (
+    "No error: the step's `if` was false, so it was skipped. It counts as succeeded, and its output is null."
+)
+_GUARD = "Nothing. Guard what looks at its output: `steps.x.output == null ? ... : steps.x.output.y`."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
@@ -35,6 +40,7 @@ def explain(
 ) -> None:
     """Say what an error code means, what to do about it, and whether trying again may help."""
     from tenure.errors import CODES
+    from tenure.kernel.model import CONDITION_FALSE
 
     if code is None:
         if as_json:
@@ -48,6 +54,15 @@ def explain(
             out().print(made)
         return
     name = code.strip().upper()
+    if name == CONDITION_FALSE:  # the one reason of a step that is no error
+        if as_json:
+            print_json(
+                {"code": name, "meaning": _SKIPPED, "remedy": _GUARD, "retryable": False, "status": None}
+            )
+        else:
+            told = f"{name}\n  Meaning:    {_SKIPPED}\n  What to do: {_GUARD}"
+            out().print(shown(told), soft_wrap=True)
+        return
     if name not in CODES:
         raise typer.BadParameter(
             f"'{code}' is none of Tenure's codes.{meant(name, CODES)} `tenure explain` lists them;"

@@ -61,7 +61,7 @@ RunArg = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The run's id, see `tenure runs list`.", autocompletion=some_runs),
 ]
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose runs.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Whose: the tenant's id.")]
 
 
 def _opaque(given: str | None) -> str | None:

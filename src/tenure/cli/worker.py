@@ -71,7 +71,7 @@ Unconfined = Annotated[
     bool,
     typer.Option(
         "--allow-unconfined-commands",
-        help="Execute commands also where they can read what this worker can read: its secrets, keys and database.",
+        help="Where commands cannot be kept apart, execute them all the same: they can read this worker's secrets, keys and database.",
     ),
 ]
 Grace = Annotated[str, typer.Option("--grace", help="How long work may finish when it is stopped.")]

@@ -56,5 +56,7 @@ def check_seen(kind: str, revision: int | None, version: str | None, digest: str
     wanted = {"workflow": {"version": version, "digest": digest}, "key": {}}.get(kind, {"revision": revision})
     missing = [word for word, value in wanted.items() if value is None]
     if missing:
-        problem = f"a {kind} is confirmed as it was looked at: say its {' and '.join(missing)}"
+        group = {"person": "people", "schedule": "schedule"}.get(kind, f"{kind}s")
+        marks, options = " and ".join(missing), " ".join(f"--{word}" for word in missing)
+        problem = f"a {kind} is confirmed as it was looked at: say its {marks} ({options}); `tenure {group} show` says it"
         raise TenureError("INVALID_INPUT", problem, tuple(Detail(word, "is needed") for word in missing))

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.embedded.demo import LEASE_SECONDS, PRODUCTION, SERVERS, release
+from tenure.embedded.demo import PRODUCTION, SERVERS, release
 from tenure.embedded.demo_story import Line, story
 from tenure.embedded.engine import Engine
 from tenure.errors import TenureError
@@ -157,11 +157,13 @@ class Play:
         self._tell(await self._now())
 
     async def _until_taken_over(self) -> None:
-        """The lease runs out, and the other worker claims the run."""
+        """The lease ends (the process is seen to be gone, or it runs out), and the other worker claims the run."""
 
         await self._look(lambda now: now.last_by == f"worker:{SECOND}")
         self._taken_over = time.monotonic() - self._killed_at
-        self._note = f"the lease of {LEASE_SECONDS:g} s ran out; {SECOND} goes on with deploy, and with nothing before it"
+        self._note = (
+            f"{FIRST} is gone, its lease is over; {SECOND} goes on with deploy, and with nothing before it"
+        )
 
     async def _answer(self) -> bool:
         (question,) = await self._engine.approvals(self._run_id)

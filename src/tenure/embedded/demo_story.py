@@ -80,7 +80,8 @@ class _Teller:
                 return self._delivered(rows)
             case "lease_expired":
                 self._lost = True
-                return f"{self._holder} was not heard of any more: its lease is over, the run is free", "bad"
+                seen = "is gone" if event.actor == "system:process-watch" else "was not heard of any more"
+                return f"{self._holder} {seen}: its lease is over, the run is free", "bad"
             case "complete":
                 # The last step's result and the run's end may be one commit.
                 before = f"{self._recorded(rows)[0]}; " if rows.get("checkpoint") else ""

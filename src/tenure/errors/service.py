@@ -58,7 +58,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "RATE_LIMITED": spec(
         429,
-        "This credential asks more often than it may.",
+        "This credential asks more often than it may, or too many wrong ones came from this address.",
         "Wait as long as Retry-After says.",
         retryable=True,
     ),

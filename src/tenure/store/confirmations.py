@@ -123,9 +123,11 @@ class Confirmations:
         concerned = what == "person" and f"person:{row.id}" in mine
         left = [one for one in everybody if concerned or ties.one_with(one) & mine]
         if everybody and left == everybody:
+            beside = self._by.actor.startswith(DATABASE_OWNER)
+            how = " over a server, with a key of their own" if beside else ""
             raise TenureError(
                 "SECOND_PERSON_NEEDED",
-                f"{self._by.actor} has made or changed this {what}, or counts as one with who did: another person confirms it",
+                f"{self._by.actor} has made or changed this {what}, or counts as one with who did: another person confirms it{how}",
             )
         return left
 

@@ -261,7 +261,9 @@ class Gate:
         if address in self._refusals:
             left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
             if left < 1:
-                raise _too_often(left, REFUSALS_PER_SECOND)
+                raise _too_often(
+                    left, REFUSALS_PER_SECOND, "too many wrong credentials came from this address"
+                )
 
     def note_refusal(self, address: str) -> None:
         """An address has sent a wrong credential."""
@@ -305,8 +307,8 @@ def _refilled(buckets: dict[str, tuple[float, float]], key: str, rate: float, bu
     return min(left + (time.monotonic() - at) * rate, burst)
 
 
-def _too_often(left: float, rate: float) -> TenureError:
-    return TenureError("RATE_LIMITED", retry_after=max(1, math.ceil((1 - left) / rate)))
+def _too_often(left: float, rate: float, why: str = "") -> TenureError:
+    return TenureError("RATE_LIMITED", why, retry_after=max(1, math.ceil((1 - left) / rate)))
 
 
 def _principal(owner: Owner) -> Principal | None:
