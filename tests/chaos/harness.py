@@ -31,6 +31,7 @@ from typing import Any, Self
 import msgspec
 
 from tenure import ids
+from tenure.clock import us
 from tenure.devtools.postgres import PrivatePostgres
 from tenure.embedded import Engine
 from tenure.embedded.flows import Run
@@ -46,6 +47,7 @@ from tests.worker.stage import until
 WORKERS = 3
 RUNS_UNDER_WAY = 12
 END_SECONDS_MAX = 240.0
+_FOREVER_US = 1 << 62
 CLOCK_SLACK_US = 100_000
 """How far the store's time may be from the host's."""
 
@@ -271,9 +273,11 @@ class Hunt:
             (begun if line.what == "begin" else ended)[key] += 1
             if line.what == "begin":
                 begins.setdefault(key, []).append(line.at_us)
+        finished: dict[int, int] = {}
         for number, (name, run) in self._runs.items():
             view = await self.engine.get(run.id)
             tally.ended[view.status] += 1
+            finished[number] = _FOREVER_US if view.finished_at is None else us(view.finished_at.timestamp())
             # It is recorded that such a step begins before it does: from the end of the step before it on, nobody may know whether it has.
             steps = flows.STEPS[name]
             once_begun = any(
@@ -295,23 +299,22 @@ class Hunt:
             ]
         tally.doubled += [
             f"{line.step} of {line.number} was begun by a worker that was told to end, and left for another"
-            for line in self._left(lines, begins)
+            for line in self._left(lines, begins, finished)
         ]
         report = await examine(self.engine.store)
         tally.findings = [str(violation) for violation in report.violations]
         tally.recovery_seconds = self._recoveries(lines)
 
     def _left(
-        self, lines: list[flows.Line], begins: dict[tuple[int, str], list[int]]
+        self, lines: list[flows.Line], begins: dict[tuple[int, str], list[int]], finished: dict[int, int]
     ) -> Iterator[flows.Line]:
-        """What was begun by workers that were told to end, and not ended by them: but for what they had lost to others before, standing
-        still."""
+        """What was begun by workers that were told to end, and not ended by them: but for what they had lost before, standing still."""
         done = {(line.pid, line.number, line.step) for line in lines if line.what == "end"}
         for line in lines:
             told_at = self._drained.get(line.pid)
             if told_at is not None and (line.pid, line.number, line.step) not in done:
-                others = begins[line.number, line.step]
-                if not any(line.at_us < begun_at < told_at for begun_at in others):
+                moments = (*begins[line.number, line.step], finished[line.number])
+                if not any(line.at_us < moment < told_at for moment in moments):
                     yield line
 
     async def _recorded(self, name: str, run: Run[Any]) -> list[tuple[str, int]]:

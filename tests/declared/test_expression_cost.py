@@ -44,7 +44,12 @@ def evaluator() -> Iterator[Evaluator]:
     made.close()
 
 
+VERBOSE = [
+    'inputs.large.matches("(?x)#[\\n(?:[a-z]{1,60}x?){0,60}[^a-z]")',
+    'inputs.large.matches("(?ix:(?:[a-z]{1,60}x?){ 0,60}[^a-z])")',
+]
 NASTY = [
+    *VERBOSE,
     '["AAAA"]' + DOUBLED * 6,
     "[b'AAAA']" + DOUBLED * 6,
     "[['A', 'A']]" + DOUBLED * 6,
@@ -211,7 +216,13 @@ def test_what_people_write_fits(source: str) -> None:
     assert expressions.parse(source).value(SCOPE) is not None
 
 
-@pytest.mark.parametrize("source", NASTY[:4])
+@pytest.mark.parametrize("source", VERBOSE)
+def test_a_pattern_that_is_read_otherwise_than_it_is_counted_is_refused(source: str) -> None:
+    with pytest.raises((Malformed, TenureError), match="it may take too much"):
+        expressions.parse(source).value(SCOPE)
+
+
+@pytest.mark.parametrize("source", NASTY[2:6])
 def test_what_never_fits_is_refused_when_it_is_written_down(source: str) -> None:
     with pytest.raises(Malformed, match="whatever it looks at, it may take too much"):
         expressions.parse(source)

@@ -31,6 +31,46 @@ class Crowd:
         return number * 10
 
 
+async def _fails_later() -> None:
+    await tenure.sleep(0.05)
+    raise ValueError("bad")
+
+
+async def test_a_failing_branch_ends_a_gather_whose_other_branch_waits(url: str | None) -> None:
+    @flow
+    async def whole() -> str:
+        try:
+            await tenure.gather(tenure.wait("never"), _fails_later())
+        except ValueError:
+            return "caught"
+        return "?"
+
+    async with Lab(whole, url=url) as lab:
+        for _ in range(5):
+            assert await (await lab.start(whole)).result() == "caught"
+
+
+async def test_branches_begin_while_another_one_waits(url: str | None) -> None:
+    done: list[str] = []
+
+    async def quick(name: str) -> None:
+        await tenure.sleep(0.05)
+        done.append(name)
+
+    @flow
+    async def whole() -> str:
+        await tenure.gather(tenure.wait("go"), quick("a"), quick("b"), quick("c"), limit=2)
+        return "done"
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        await lab.jump("1s")
+        assert done[-1] == "c"
+        await lab.deliver(run, "go", 1)
+        assert await run.result() == "done"
+
+
 async def test_gather_does_everything_at_once_and_answers_in_order(url: str | None) -> None:
     crowd = Crowd()
 

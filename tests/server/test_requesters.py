@@ -210,9 +210,21 @@ async def _her_push(s: Site, _ada: httpx.AsyncClient) -> str:
     return str((await (await _mapped(s)).deliver("push", told)).json()["run_id"])
 
 
+async def _her_commit(s: Site, _ada: httpx.AsyncClient) -> str:
+    told: dict[str, Any] = {
+        "ref": "refs/heads/main",
+        "after": "c0ffef",
+        "repository": {"full_name": "octo/w"},
+    }
+    told["pusher"] = {"name": "somebody-else"}
+    told["commits"] = [{"author": {"username": "Ada-Codes"}}, {"author": {"username": "somebody-else"}}]
+    return str((await (await _mapped(s)).deliver("push", told)).json()["run_id"])
+
+
 WAYS = (
     _created, _by_a_client_of_hers, _by_a_client_that_is_hers_since, _patched, _reran, _resumed, _went_on_with_by_hand,
     _rerun_of_hers, _by_a_schedule_of_hers, _by_a_hook_of_hers, _her_pull_request, _her_push,
+    _her_commit,
 )  # fmt: skip
 
 

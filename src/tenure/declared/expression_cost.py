@@ -420,9 +420,15 @@ _MEDIUM = 300
 _COUNT_MAX = 10**9
 
 
+_VERBOSE = re.compile(r"\(\?[a-zA-Z-]*x[a-zA-Z-]*[:)]")
+"""A pattern in verbose mode, or a part of it."""
+
+
 def pattern_cost(pattern: str) -> tuple[int, int]:
     """Units to compile a regular expression, and how many of its states may be active while it matches, at most. Repetitions
     multiply what they repeat; nothing is compiled for it."""
+    if _VERBOSE.search(pattern):  # blanks and comments would be read otherwise than here
+        return _COUNT_MAX, _COUNT_MAX
     folded = 4 if "(?" in pattern and "i" in pattern else 1
     stack: list[list[tuple[int, int]]] = [[]]
     classes = 0

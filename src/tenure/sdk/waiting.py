@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, Literal, NoReturn, TypeVar
 
 from tenure.errors import TenureError
-from tenure.futures import take_outcome
+from tenure.futures import finish, take_outcome
 from tenure.kernel.decide.leases import Reply
 from tenure.sdk import here
 from tenure.sdk.faults import HandedOver, Interrupted, LeaseLost, Signal, StartRefused, Suspended
@@ -48,6 +48,8 @@ STAY_SECONDS_PER_ROW = 50e-6
 STAY_SECONDS_MIN = 0.01
 STAY_SECONDS_MAX = 1.0
 """How long a run that only waits stays in memory; see law 5."""
+TURNS_OF_A_WAKE_UP = 5
+"""Of the event loop, between the end of a task and the next line of whoever waits for it."""
 LOOK_SECONDS = 0.5
 """How often waits are looked at while other strands keep the run from suspending."""
 
@@ -269,7 +271,7 @@ class Waiting(Recording):
             except asyncio.CancelledError:
                 if self.goes_on():  # held until it is known what the code has given up; see law 3
                     with suppress(TenureError):
-                        no = (await opening).no or 0
+                        no = (await self._anyhow(opening)).no or 0
                         self._turns[no] = turn = self._turns.get(no, 0) + 1
                         self.record(f"{BESIDE}{no}.{turn}", state="failed", error=STOPPED, tries=0, closes=no)
                 raise
@@ -348,9 +350,15 @@ class Waiting(Recording):
         except asyncio.CancelledError:
             if self.goes_on():
                 with suppress(TenureError):
-                    no = (await opening).no
+                    no = (await self._anyhow(opening)).no
                     self.record(f"{BESIDE}{no}.1", state="failed", error=STOPPED, tries=0, closes=no)
             raise
+
+    async def _anyhow(self, opening: asyncio.Future[Reply]) -> Reply:
+        """The answer to an opening for code that was canceled, however often it is canceled meanwhile."""
+        with suppress(asyncio.CancelledError):
+            await finish(opening)
+        return opening.result()
 
     async def _answer(self, no: int) -> Waited:
         return (await self.line.waited(no, no))[0]
@@ -435,7 +443,7 @@ class Waiting(Recording):
             if self._busy == self._resting:
                 self._letting_go = self._loop.create_task(self._give_back())
         elif self._busy == 0 and self._waiting:
-            self._letting_go = self._loop.create_task(self._suspend())
+            self._letting_go = self._loop.create_task(self._suspend(self._strands))
 
     async def _give_back(self) -> None:
         """Have the run given back once all that it recorded is durable; see law 4."""
@@ -450,7 +458,15 @@ class Waiting(Recording):
         else:
             self.end(HandedOver("the worker ends"))
 
-    async def _suspend(self) -> None:
+    async def _suspend(self, strands: int) -> None:
+        for _ in range(
+            TURNS_OF_A_WAKE_UP
+        ):  # whoever waits for a strand that has just ended goes on in one of these
+            await asyncio.sleep(0)
+        if self._strands > strands or self._busy:
+            self._letting_go = None
+            self._poke()
+            return
         try:
             try:
                 await super().barrier()

@@ -170,7 +170,7 @@ def github_trigger(said: Any) -> dict[str, str]:
 
 
 def github_people(said: Any) -> list[str]:
-    """The logins of those behind an event of GitHub: who wrote the pull request, who pushed, who did what it tells of."""
+    """The logins of those behind an event of GitHub: who wrote the pull request or a commit, who pushed, who did what it tells of."""
     found = [
         _at(said, "pull_request", "user", "login"),
         _at(said, "issue", "user", "login"),
@@ -179,9 +179,11 @@ def github_people(said: Any) -> list[str]:
         _at(said, "head_commit", "author", "username"),
         _at(said, "head_commit", "committer", "username"),
     ]
-    return [
-        login for login in found if isinstance(login, str) and 0 < len(login) <= 100 and login.isprintable()
-    ]
+    commits = _at(said, "commits")
+    for commit in commits if isinstance(commits, list) else ():
+        found += [_at(commit, who, "username") for who in ("author", "committer")]
+    people = dict.fromkeys(login for login in found if isinstance(login, str))
+    return [login for login in people if 0 < len(login) <= 100 and login.isprintable()]
 
 
 # --------------------------------------------------------------------------------------------------- Slack
