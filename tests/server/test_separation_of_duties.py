@@ -367,6 +367,23 @@ async def cancels_a_step(p: People) -> str:
     return run
 
 
+@way("POST /runs/{run_id}/cancel")
+async def cancels_a_run_that_is_begun_anew(p: People) -> str:
+    run = await started(p.service)
+    await sent(p.ada, "POST", f"/runs/{run}/cancel")
+    return str((await sent(p.service, "POST", f"/runs/{run}/rerun"))["id"])
+
+
+@way("POST /runs/cancel")
+async def cancels_many_runs_of_which_one_is_begun_anew(p: People) -> str:
+    run = await started(p.service)
+    await sent(p.service, "PATCH", f"/runs/{run}", labels={"cancel": "these"})
+    fitting = {"label": "cancel=these"}
+    token = (await sent(p.ada, "POST", "/runs/cancel", filter=fitting))["token"]
+    await sent(p.ada, "POST", "/runs/cancel", filter=fitting, token=token)
+    return str((await sent(p.service, "POST", f"/runs/{run}/rerun"))["id"])
+
+
 @way("POST /runs/{run_id}/revoke")
 async def takes_a_step_from_its_worker(p: People) -> str:
     run = await started(p.service, "build")
@@ -461,7 +478,7 @@ CLASSES: dict[str, str] = {
     "counts_as_one": "whoever asks this counts as one with a person",
     "confirms": "a second person says that an edit is as it should be",
     "decides": "what only a second person does",
-    "when": "changes when a run works, or that it ends, not what it does",
+    "when": "changes when a run works, not what it does",
     "work": "what runners do with a service's key: written down, counted for nobody",
     "two_people": "takes two people by itself",
     "operator": "the installation's operator breaks the glass, audited",
@@ -471,7 +488,7 @@ CLASSES: dict[str, str] = {
 BY_CLASS: dict[str, str] = {
     "decides": """POST /runs/{run_id}/approve|POST /approvals/{approval_id}/decision|POST /approvals/{approval_id}/withdraw
         |POST /proposals/{proposal_id}/decision|POST /hooks/slack/{hook_id}/actions""",
-    "when": """POST /runs/cancel|POST /runs/{run_id}/cancel|POST /runs/{run_id}/pause|POST /runs/{run_id}/unpause
+    "when": """POST /runs/{run_id}/pause|POST /runs/{run_id}/unpause
         |POST /runs/{run_id}/reported|POST /schedules/{name}/pause|DELETE /schedules/{name}""",
     "two_people": "POST /policies|POST /policies/shadow|POST /policies/{version}/activate|POST /policies/{version}/withdraw|POST /freezes/thaw",
     "oneself": """POST /session|DELETE /session|POST /me/keys/{key_id}/rotate|DELETE /me/keys/{key_id}|PUT /me/slack

@@ -44,7 +44,11 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Request the cancellation of a run."""
-    status = ask(db, tenant, lambda e: e.cancel(run, reason=reason, actor=who(by)), changes=True)
+
+    async def call(desk: Desk) -> str:
+        return await desk.cancel(run, reason=reason, actor=await asking(desk, db, run, by))
+
+    status = ask(db, tenant, call, changes=True)
     _said(as_json, run, {"status": status}, f"{run} is {status}")
 
 

@@ -14,7 +14,7 @@ from tenure.kernel.model import CONDITION_FALSE, QUESTIONS, Approval
 
 GATES = ("approval", "wait")
 
-_BY_HAND = frozenset({"create", "metadata", "end_wait", "cancel_step", "revoke", "stand_behind"})
+_BY_HAND = frozenset({"create", "metadata", "end_wait", "cancel", "cancel_step", "revoke", "stand_behind"})
 """Events by which a user causes or changes a run."""
 
 

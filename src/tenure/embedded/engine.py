@@ -414,9 +414,11 @@ class Engine(Looking, Flows, OnceMore, ByHand, LocalConfirmations, Receipts, Cos
         answer: dict[str, Any] | None = await self.orchestrator.send(command)
         return answer or {}
 
-    async def cancel(self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None) -> str:
+    async def cancel(
+        self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None, behind: str = ""
+    ) -> str:
         """Request the run's cancellation; the status it led to (`canceling` while work is asked to stop)."""
-        answer = await self._send(c.RequestCancel(**self._to(run_id, actor), reason=reason))
+        answer = await self._send(c.RequestCancel(**self._to(run_id, actor), reason=reason, behind=behind))
         self._hurry(run_id)
         return str(answer["status"])
 

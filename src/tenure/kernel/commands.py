@@ -419,6 +419,8 @@ class RequestCancel(RunCommand, frozen=True, gc=False, kw_only=True):
     """Cancel the run; `reason` is a code such as superseded or user."""
 
     reason: str = "RUN_CANCELED"
+    behind: str = ""
+    """As in `EndWait`: a parent may go on otherwise because of it, and what the run did may be taken back."""
 
 
 class CancelStep(RunCommand, frozen=True, gc=False, kw_only=True):

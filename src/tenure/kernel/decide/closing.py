@@ -374,6 +374,7 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
     run.cancel_at = d.now
     run.cancel_reason = c.reason
     d.notes["cancel_reason"] = c.reason
+    stand_behind(d, c.context, c.behind)
     if not run.planned:
         d.show("canceled")
     else:

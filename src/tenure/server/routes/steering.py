@@ -185,7 +185,9 @@ async def cancel_run(
 ) -> RunStatus:
     """Request its cancellation: `canceled` where nothing was at work, else `canceling` until that has stopped."""
     reason = CancelRequest().reason if data is None else data.reason
-    return RunStatus(id=run_id, status=await request.engine.cancel(run_id, reason=reason))
+    return RunStatus(
+        id=run_id, status=await request.engine.cancel(run_id, reason=reason, behind=request.who.people)
+    )
 
 
 @post("/runs/{run_id:str}/pause", summary="Give out no step of a run", status_code=200)
@@ -355,7 +357,7 @@ async def cancel_runs(request: Call, data: JSONBody[CancelMany]) -> Response[Can
     async def cancel(run_id: int) -> None:
         text = ids.run_text(run_id)
         try:
-            await engine.cancel(text, reason=data.reason)
+            await engine.cancel(text, reason=data.reason, behind=request.who.people)
         except TenureError as refused:
             failed.append(NotCanceled(id=text, error=problem_of(named(refused), request.request_id)))
 
