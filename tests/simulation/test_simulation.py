@@ -16,7 +16,7 @@ from tenure.simulate.faults import CALM, Faults
 from tenure.simulate.loop import Host, SimLoop, Stalled
 from tests.simulation.planted import BUGS, planted
 
-SEEDS = 400
+SEEDS = 250
 
 
 def test_hundreds_of_seeds_break_no_invariant_and_heal() -> None:
