@@ -186,7 +186,7 @@ EXPRESSIONS = st.recursive(_ATOMS, _grown, max_leaves=9).map(
 
 
 @pytest.mark.guard_seconds(300)
-@settings(max_examples=cases(250), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EXPRESSIONS)
 def test_nothing_that_is_made_by_chance_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
     said = evaluator.ask(source, SCOPE)
