@@ -106,11 +106,12 @@ class Recording:
                 self._awaited, self._pending = self._pending, []
                 for place, recorded in enumerate(self._awaited):
                     try:
-                        reply = await recorded
+                        # Shielded: whoever gives up here does not give up for others that wait for the same answer.
+                        reply = recorded.result() if recorded.done() else await asyncio.shield(recorded)
                     except TenureError as refused:
                         raise self._refuse(recorded, refused) from refused
                     except asyncio.CancelledError:
-                        self._pending[:0] = self._awaited[place + 1 :]
+                        self._pending[:0] = self._awaited[place:]
                         raise
                     if reply.cancel:
                         self.line.hurry()

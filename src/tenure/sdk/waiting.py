@@ -117,17 +117,14 @@ class Waiting(Recording):
         they take."""
         self._busy += 1
         try:
-            await super().barrier()
-        except TenureError as refused:
-            if refused.code != CANCELING:
-                raise
-            await self._canceled()
+            await self._durable()
         finally:
             self._busy -= 1
             if self._waiting or self.line.draining:
                 self._poke()
 
     async def _durable(self) -> None:
+        """Wait for what was recorded; where the run is being canceled, wait to be stopped."""
         try:
             await super().barrier()
         except TenureError as refused:
@@ -221,6 +218,13 @@ class Waiting(Recording):
 
     async def open(self, label: str, **what: Any) -> int:
         """Open a wait that nobody waits for yet (a child, a proposal); its number."""
+        if (known := await self._recorded_wait(label)) is not None:
+            return known
+        no = await self._open(label, **what)
+        return no.no if isinstance(no, Waited) else no
+
+    async def _recorded_wait(self, label: str) -> int | None:
+        """The number of a wait that was opened before; None: it is new, and may be opened."""
         self.unbegun.pop(label, None)
         self.check()
         known = self.past.waits.get(label)
@@ -229,20 +233,13 @@ class Waiting(Recording):
         self._fit(self.past.check_new_wait, label)
         if self.line.draining:
             await self.park()
-        no = await self._open(label, **what)
-        return no.no if isinstance(no, Waited) else no
+        return None
 
     async def begin_open(self, label: str, **what: Any) -> Opening:
         """Open a wait that nobody waits for yet, and go on before it is durable. One that is refused ends the body: its code has
         gone on without it."""
-        self.unbegun.pop(label, None)
-        self.check()
-        known = self.past.waits.get(label)
-        if known is not None:
-            return known.no
-        self._fit(self.past.check_new_wait, label)
-        if self.line.draining:
-            await self.park()
+        if (known := await self._recorded_wait(label)) is not None:
+            return known
         if self._openings_room.locked():
             await self._at_work(self._openings_room.acquire())
         else:
@@ -459,9 +456,8 @@ class Waiting(Recording):
             self.end(HandedOver("the worker ends"))
 
     async def _suspend(self, strands: int) -> None:
-        for _ in range(
-            TURNS_OF_A_WAKE_UP
-        ):  # whoever waits for a strand that has just ended goes on in one of these
+        # Whoever waits for a strand that has just ended goes on in one of these turns.
+        for _ in range(TURNS_OF_A_WAKE_UP):
             await asyncio.sleep(0)
         if self._strands > strands or self._busy:
             self._letting_go = None
