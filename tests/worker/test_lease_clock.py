@@ -86,7 +86,7 @@ async def test_a_claim_whose_answer_came_too_late_is_not_begun(
         async with other.worker(single, name="late") as late:
             await until(lambda: claimed, "the claim")
             await engine.see_end(run.id)
-            assert late.counts["lost"] == 1
+            await until(lambda: late.counts["lost"] == 1, "the late lease to be given up")
         assert notes(folder) == ["begun"]
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
 
