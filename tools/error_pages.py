@@ -30,7 +30,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("RUN_", "PLAN_", "WORKFLOW_", "EXPRESSION_", "STEP_", "COMMAND_FAILED", "COMMANDS_", "INTERNAL_"),
     ),
     ("Leases and checkpoints", ("LEASE_", "MESSAGE_", "HEARTBEAT_", "CHECKPOINT_")),
-    ("Waits, approvals and children", ("WAIT_", "EVENT_", "APPROV", "CHILD_", "TOO_MANY_")),
+    ("Waits, approvals and children", ("WAIT_", "EVENT_", "APPROV", "ACCOUNT_", "CHILD_", "TOO_MANY_BEHIND")),
     (
         "Requests and limits",
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),

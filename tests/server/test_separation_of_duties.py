@@ -252,11 +252,16 @@ async def opens_a_pull_request(p: People) -> str:
     return str((await github(p, hook["id"]).deliver("pull_request", told)).json()["run_id"])
 
 
+async def typed(slack: Slack) -> str:
+    """The run that a command starts."""
+    return str((await slack.command("deploy")).json()["text"]).splitlines()[0].rpartition(" ")[2]
+
+
 @way("POST /hooks/slack/{hook_id}/commands")
 async def types_a_command(p: People) -> str:
     slack = Slack(p.s, (await make_hook(p.s, "slack", TO_DEPLOY))["id"], user="U_ada")
     await link(slack, p.ada)
-    return str((await slack.command("deploy")).json()["text"]).rpartition(" ")[2]
+    return await typed(slack)
 
 
 @way("POST /schedules")
@@ -667,6 +672,12 @@ async def test_programs_confirm_with_the_words_of_an_engine(url: str) -> None:
 # --------------------------------------------------------------------------------------------------- Slack
 
 
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the tenant's hooks and its Slack app."""
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+
+
 async def test_slack_decides_only_through_an_app_that_the_operator_registered(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -701,6 +712,45 @@ async def test_slack_decides_only_through_an_app_that_the_operator_registered(
         assert (await slack.click("tenure.approve", value)).endswith("is approved.")
         assert (await operator.delete("/admin/tenants/acme/slack-apps/T3")).status_code == 404
         assert (await operator.delete("/admin/tenants/acme/slack-apps/T2")).status_code == 204
+
+
+async def test_unlinking_a_slack_account_hides_nobody_who_types_there(url: str, secret: None) -> None:
+    async with site(url) as s:
+        p = await people(s)
+        slack = Slack(s, (await make_hook(s, "slack", TO_DEPLOY))["id"], user="U_ada")
+        await link(slack, p.ada)
+        assert (await p.ada.delete("/me/slack")).status_code == 204
+        run = await typed(slack)
+        assert await said(p.ada, run) == "APPROVER_IS_REQUESTER"
+        await link(slack, p.ada)
+        assert await said(p.ada, run) == "APPROVER_IS_REQUESTER"
+        assert await said(p.bob, run) == "approved"
+        await link(slack, p.carol)  # who takes the account over, for what is typed from now on
+        run = await typed(slack)
+        assert await said(p.carol, run) == await said(p.ada, run) == "APPROVER_IS_REQUESTER"
+        assert await said(p.bob, run) == "approved"
+
+
+@pytest.mark.parametrize("user", ["U_who", "U_who person:bob"])
+async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
+    url: str, secret: None, user: str
+) -> None:
+    async with site(url) as s:
+        p = await people(s)
+        slack = Slack(s, (await make_hook(s, "slack", TO_DEPLOY))["id"], user=user)
+        answer = (await slack.command("deploy", trigger="1.2.3")).json()["text"]
+        run, hint = answer.splitlines()[0].rpartition(" ")[2], answer.splitlines()[1]
+        assert "`/tenure link`" in hint
+        for one in (p.ada, p.bob):
+            assert await said(one, run) == "ACCOUNT_NOT_LINKED"
+        if " " not in user:
+            await link(slack, p.ada)
+            assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"  # nobody knows whose it was
+        why = (await sent(p.bob, "GET", f"/runs/{run}/why"))["text"]
+        assert "Nobody can approve it" in why
+        assert "/tenure link" in why
+        answer = await p.bob.post(f"/runs/{run}/approve", json={"decision": "reject"})
+        assert answer.json()["status"] == "rejected"
 
 
 async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) -> None:

@@ -50,9 +50,8 @@ async def test_a_command_starts_one_run_however_often_slack_sends_it(url: str) -
         answers = await asyncio.gather(*(slack.command("deploy now", trigger="1.2.x") for _ in range(5)))
         [run] = await runs(s)
         assert {answer.status_code for answer in answers} == {200}
-        assert sorted(answer.json()["text"] for answer in answers) == [f"Already started: {run}"] * 4 + [
-            f"Started: {run}"
-        ]
+        first_lines = sorted(answer.json()["text"].splitlines()[0] for answer in answers)
+        assert first_lines == [f"Already started: {run}"] * 4 + [f"Started: {run}"]
         assert {answer.json()["response_type"] for answer in answers} == {"ephemeral"}
         assert (await s.engine.scoped(tenant="acme").get(run)).input == {"text": "deploy now"}
         [record] = await s.engine.store.read("key_record", "acme", "slack", "slack:T1:1.2.x")
@@ -150,7 +149,7 @@ async def test_whoever_types_a_command_asks_for_its_run_once_the_account_is_link
             if linked:
                 await link(slack, ada)
             text = (await slack.command("deploy")).json()["text"]
-            run = await s.engine.scoped(tenant="acme").get(text.rpartition(" ")[2])
+            run = await s.engine.scoped(tenant="acme").get(text.splitlines()[0].rpartition(" ")[2])
             requesters.append(run.requester)
         assert requesters == ["person:olga", "person:ada"]
 

@@ -168,6 +168,11 @@ CODES: dict[str, ErrorSpec] = {
         "So many people have caused, changed or fed this run that nobody can be told to be a second person to them.",
         "Reject it or cancel it, and start a new run that fewer people have a hand in.",
     ),
+    "ACCOUNT_NOT_LINKED": spec(
+        409,
+        "An account that nobody has linked has caused or fed this run: it may be anybody's, the approver's too.",
+        "Have its owner link it (`/tenure link` in Slack) and ask for the run again; reject or cancel this one.",
+    ),
     "APPROVER_COUNTED": spec(
         409,
         "This person has said yes already, and counts once.",

@@ -11,6 +11,8 @@ Laws:
    that (`Ties`). That goes on: whoever counts as one with them does, too. All accounts beside the database are one.
 6. More people than `PEOPLE_BEHIND_MAX` are not written down one by one: the mark `MORE` stands for them. Such a run goes on; only
    nobody approves it any more, since nobody knows who is left.
+7. A Slack account that nobody has ever linked may be anybody's: it stands behind the run as `slack:TEAM/USER`. Such a run goes on;
+   only nobody approves it, since nobody knows who is a second person.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _PERSON = "person:"
 _LOCAL = "uid:"
 MORE = "*"
 """Stands for more people than are written down (law 6)."""
+ACCOUNT = "slack:"
+"""Of an account that nobody has linked (law 7)."""
 
 
 def joined(*ids: str | None) -> str:
@@ -131,13 +135,20 @@ def check_apart(d: Draft, actor: str, people: Collection[str], what: str) -> Non
     )
 
 
-def check_countable(behind: Collection[str]) -> None:
-    """Refuse to approve a run of which nobody knows any more who stands behind it (law 6)."""
-    if MORE in behind:
-        raise TenureError(
-            "TOO_MANY_BEHIND",
-            f"more than {PEOPLE_BEHIND_MAX} people stand behind this run: nobody can be told to be a second person to them",
-        )
+def uncountable(behind: Iterable[str]) -> TenureError | None:
+    """Why nobody can approve a run of which nobody knows who stands behind it (laws 6 and 7); None: all of them are known."""
+    for one in behind:
+        if one == MORE:
+            return TenureError(
+                "TOO_MANY_BEHIND",
+                f"more than {PEOPLE_BEHIND_MAX} people stand behind this run: nobody can be told to be a second person to them",
+            )
+        if one.startswith(ACCOUNT):
+            return TenureError(
+                "ACCOUNT_NOT_LINKED",
+                f"the account {one} stands behind this run and nobody has linked it: nobody can be told to be a second person to it",
+            )
+    return None
 
 
 def person_of(actor: str) -> str | None:

@@ -146,6 +146,20 @@ class SlackCode(Row, gc=False):
     expires_at: int
 
 
+class SlackLink(Row, gc=False):
+    """That a person has, or once had, a Slack account linked; it outlives the link, so that unlinking hides nobody."""
+
+    table: ClassVar[str] = "slack_link"
+    key: ClassVar[tuple[str, ...]] = ("tenant", "slack", "person")
+
+    tenant: str
+    slack: str
+    """`team/user`."""
+    person: str
+    linked_at: int
+    """The last time."""
+
+
 class SlackApp(Row, gc=False):
     """A Slack app that the installation's operator has registered for a tenant: through it people link accounts and decide."""
 
@@ -348,6 +362,7 @@ SERVICE: dict[str, type[Row]] = {
         ApiKey,
         Session,
         SlackCode,
+        SlackLink,
         SlackApp,
         AdminEvent,
         Hook,

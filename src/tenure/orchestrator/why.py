@@ -13,7 +13,7 @@ import msgspec
 from tenure import ids
 from tenure.clock import us
 from tenure.kernel.admission import headroom
-from tenure.kernel.behind import MORE, Ties, counts, people_behind
+from tenure.kernel.behind import Ties, counts, people_behind, uncountable
 from tenure.kernel.beside import SeenWorker
 from tenure.kernel.capability import split
 from tenure.kernel.decide.closing import is_unresolved
@@ -32,7 +32,7 @@ from tenure.kernel.model import (
     Wait,
 )
 from tenure.kernel.service import Person
-from tenure.limits import PEOPLE_BEHIND_MAX, WORKER_SILENT_SECONDS
+from tenure.limits import WORKER_SILENT_SECONDS
 from tenure.orchestrator.step_views import decoded, label_of, maybe, moment, title_of
 from tenure.store.port import LiveKey, Store, Usage
 
@@ -247,8 +247,8 @@ async def _waiting(store: Store, run: Run, spec: RunSpec, steps: list[Step]) -> 
 async def _nobody_left(store: Store, run: Run, spec: RunSpec, asked: Approval) -> str:
     """What to add where too few of the tenant's people may still say yes. (Where it has none, the local person answers.)"""
     behind = people_behind(spec)
-    if MORE in behind:
-        return f" Nobody can approve it: more than {PEOPLE_BEHIND_MAX} people stand behind it. Reject or cancel it."
+    if (unknown := uncountable(behind)) is not None:
+        return f" Nobody can approve it: {unknown.message}. {unknown.spec.remedy}"
     people: list[Person] = await store.read("approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
     if len(people) == APPROVERS_LOOKED_AT_MAX or not await store.read("anybody", run.tenant):
         return ""

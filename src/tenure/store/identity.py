@@ -29,6 +29,7 @@ from tenure.kernel.service import (
     Session,
     SlackApp,
     SlackCode,
+    SlackLink,
     Tenant,
     UnconfirmedPerson,
 )
@@ -87,6 +88,7 @@ READS: dict[str, Answer] = {
     "session_named": Session,  # () ; hash
     "people_unconfirmed": UnconfirmedPerson,  # () ; tenant -> those who count as one with others
     "approvers_of": Person,  # () ; tenant, limit -> open, with the role
+    "slack_links_of": SlackLink,  # () ; tenant, slack -> everybody who has or had it linked
     "slack_app_of": SlackApp,  # () ; tenant, team
     "slack_apps_of": SlackApp,  # () ; tenant
     "workflow_version": RegisteredWorkflow,  # () ; tenant, name, version
@@ -109,6 +111,7 @@ WRITES: dict[str, Answer] = {
     "save_slack_code": SlackCode,
     "take_slack_code": SlackCode,
     "delete_expired_slack_codes": SlackCode,
+    "save_slack_link": SlackLink,
     "save_admin_event": AdminEvent,
     "save_slack_app": SlackApp,
     "delete_slack_app": SlackApp,  # tenant, team
@@ -118,7 +121,7 @@ WRITES: dict[str, Answer] = {
 }
 """Statements of small transactions of their own. The `save_` ones insert a whole row, or replace it by its key."""
 
-Kept = Tenant | Client | Person | ApiKey | Session | SlackApp
+Kept = Tenant | Client | Person | ApiKey | Session | SlackLink | SlackApp
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +173,11 @@ class Identity:
         """Whose Slack account it is, if somebody has linked it and may still ask."""
         found: list[Person] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
         return found[0] if found and found[0].closed_at is None else None
+
+    async def links_of_slack(self, tenant: str, team: str, user: str) -> list[SlackLink]:
+        """Everybody who has this Slack account linked, or once had."""
+        found: list[SlackLink] = await self._store.read("slack_links_of", tenant, f"{team}/{user}")
+        return found
 
     async def by_github(self, tenant: str, logins: Iterable[str]) -> list[Person]:
         """The people whose GitHub logins these are, as far as they are known."""

@@ -28,7 +28,7 @@ from tenure.kernel.actions import (
     RepeatAct,
     Ruling,
 )
-from tenure.kernel.behind import MORE, counts, people_behind, person_of, ties_of
+from tenure.kernel.behind import counts, people_behind, person_of, ties_of, uncountable
 from tenure.kernel.commands import TIERS, ApprovalSpec
 from tenure.kernel.decide.act_checks import check_act, check_seconds, request_to_keep
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
@@ -182,7 +182,7 @@ def _suffices(d: Draft, approval: Approval, act: Proposed, ruling: Ruling, mine:
     if not _as_strict(approval, ruling, act):
         return False
     behind = people_behind(d.spec())
-    if MORE in behind:
+    if uncountable(behind) is not None:
         return False
     ties = ties_of(d)
     votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]

@@ -22,13 +22,13 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.actions import WithdrawApproval
 from tenure.kernel.behind import (
     check_apart,
-    check_countable,
     check_group,
     check_second,
     joined,
     people_behind,
     stand_behind,
     ties_of,
+    uncountable,
 )
 from tenure.kernel.commands import (
     SYSTEM,
@@ -215,8 +215,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
     behind = people_behind(d.spec()) if wait.kind == "approval" else frozenset()
-    if behind and c.approve:
-        check_countable(behind)
+    if c.approve and (refused := uncountable(behind)) is not None:
+        raise refused
     check_apart(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
     if approval.people_in:
         check_group(d, c.approver, approval.people_in)

@@ -28,12 +28,12 @@ from tenure import ids
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.behind import joined
+from tenure.kernel.behind import ACCOUNT, joined
 from tenure.kernel.service import Delivery, Hook
 from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.orchestrator.rounds import Rounds
 from tenure.server.hooks.mapping import Fitting, Rule, TriggerRule, fitting
-from tenure.server.hooks.told import Told, github_people, github_trigger, scope_of
+from tenure.server.hooks.told import Told, github_people, github_trigger, scope_of, slack_account
 from tenure.server.runs.starting import Start, start
 from tenure.server.settings import Settings
 from tenure.server.work import run_aside
@@ -278,14 +278,17 @@ class Intake:
     async def _people(self, hook: Hook, delivery: Delivery, body: Any) -> tuple[str, str]:
         """Who asks, and who else stands behind it. The hook's owner asks, or the person who typed a command in Slack, where
         that is known; behind it are the owner all the same, whoever has made or changed the hook and nobody has confirmed that,
-        whoever wanted a replay, and the author and the pusher of what GitHub tells of."""
+        whoever wanted a replay, the author and the pusher of what GitHub tells of, and everybody who once had the Slack account
+        linked; where nobody ever had, the account itself."""
         behind = joined(hook.owner, hook.unconfirmed, delivery.replayed_by)
         if hook.kind == "slack" and isinstance(body, dict):
-            person = await self._identity.by_slack(
-                hook.tenant, str(body.get("team_id")), str(body.get("user_id"))
-            )
+            account = slack_account(body)
+            links = await self._identity.links_of_slack(hook.tenant, *account)
+            people = [f"person:{link.person}" for link in links] or [f"{ACCOUNT}{'/'.join(account)}"]
+            person = await self._identity.by_slack(hook.tenant, *account)
             if person is not None:
-                return f"person:{person.id}", joined(behind, person.unconfirmed)
+                return f"person:{person.id}", joined(behind, person.unconfirmed, *people)
+            return hook.owner, joined(behind, *people)
         if hook.kind == "github":
             authors = await self._identity.by_github(hook.tenant, github_people(body))
             return hook.owner, joined(behind, *(f"person:{author.id}" for author in authors))

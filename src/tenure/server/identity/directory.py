@@ -26,7 +26,7 @@ import msgspec
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.behind import Ties, joined
-from tenure.kernel.service import ApiKey, Client, Person
+from tenure.kernel.service import ApiKey, Client, Person, SlackLink
 from tenure.orchestrator.step_views import moment
 from tenure.server.identity.checks import (
     check_span,
@@ -348,7 +348,7 @@ class Directory:
                     yield from saved(msgspec.structs.replace(other, slack=None))
                     lines.append(self._line("person.slack_unlinked", person=other.id))
             row = msgspec.structs.replace(row, slack=taken[0].slack)
-            yield from saved(row)
+            yield from saved(row, SlackLink(self._tenant, taken[0].slack, person, now))
             return row, [*lines, self._line("person.slack_linked", person=person)]
 
         return person_view(await self._change(make))

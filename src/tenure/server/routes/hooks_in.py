@@ -160,7 +160,11 @@ async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
         person = await request.service.identity.by_slack(hook.tenant, team, user)
         if person is None:
             return _not_linked(read.event)
-    return Message(text=_told_of(read.event, await request.service.intake.receive(hook, read)))
+    received = await request.service.intake.receive(hook, read)
+    text, account = _told_of(read.event, received), told.slack_account(fields)
+    if received.run_id and not await request.service.identity.links_of_slack(hook.tenant, *account):
+        text += f"\nNobody can approve what it asks for: link this Slack account first (`{read.event} link`)."
+    return Message(text=text)
 
 
 async def _first_time(request: Call, hook: Hook, read: told.Told) -> bool:

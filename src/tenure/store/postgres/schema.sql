@@ -719,6 +719,14 @@ create table slack_code (
     constraint slack_code_pkey PRIMARY KEY (hash)
 );
 
+create table slack_link (
+    tenant text collate "C" not null,
+    slack text collate "C" not null,
+    person text collate "C" not null,
+    linked_at bigint not null,
+    constraint slack_link_pkey PRIMARY KEY (tenant, slack, person)
+);
+
 create table stale (
     run_id bigint not null,
     idx integer not null,

@@ -732,6 +732,14 @@ CREATE TABLE slack_code (
     primary key (hash)
 ) strict, without rowid;
 
+CREATE TABLE slack_link (
+    tenant text not null,
+    slack text not null,
+    person text not null,
+    linked_at integer not null,
+    primary key (tenant, slack, person)
+) strict, without rowid;
+
 CREATE TABLE stale (
     run_id integer not null,
     idx integer not null,

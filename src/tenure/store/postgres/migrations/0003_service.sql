@@ -91,6 +91,14 @@ create table slack_code (
     primary key (hash)
 );
 
+create table slack_link (
+    tenant text collate "C" not null,
+    slack text collate "C" not null,
+    person text collate "C" not null,
+    linked_at bigint not null,
+    primary key (tenant, slack, person)
+);
+
 create table slack_app (
     tenant text collate "C" not null,
     team text collate "C" not null,

@@ -91,6 +91,14 @@ create table slack_code (
     primary key (hash)
 ) strict, without rowid;
 
+create table slack_link (
+    tenant text not null,
+    slack text not null,
+    person text not null,
+    linked_at integer not null,
+    primary key (tenant, slack, person)
+) strict, without rowid;
+
 create table slack_app (
     tenant text not null,
     team text not null,
