@@ -65,8 +65,8 @@ async def nobody_confirms_their_own_edit(folder: Path) -> None:
         await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
         shown = await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
         ada = Confirming(actor="person:ada", people="person:ada")
-        row = await Confirmations(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
-        assert row.unconfirmed == "person:ada", "hers is left"
+        made = await Confirmations(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
+        assert made.row.unconfirmed == "person:ada", "hers is left"
         again = Confirmations(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
         assert await _code(again) == "SECOND_PERSON_NEEDED"
 

@@ -1,10 +1,17 @@
 """`tenure confirm` and `tenure tenants slack-app`: beside a database; tests/server has what a server does."""
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tenure.embedded import Engine
+from tenure.kernel.service import Hook
+from tenure.store.deliveries import Deliveries
+from tenure.store.identity import Change
 from tests.cli.shell import Tenure, in_folder
 
 ACME = ("--tenant", "acme")
@@ -41,7 +48,10 @@ def test_the_database_owner_confirms_nothing_of_their_own(tenure: Tenure) -> Non
     )
     assert tenure(*schedule, "--json").json()["unconfirmed"] == ["ada"]
     told = tenure("confirm", "schedule", "s", "--revision", "1", *ACME, "--json").json()
-    assert told == {"kind": "schedule", "name": "s", "unconfirmed": []}
+    assert told == {"kind": "schedule", "name": "s", "confirmed": ["ada"], "unconfirmed": []}
+    again = tenure("confirm", "schedule", "s", "--revision", "1", *ACME)
+    assert again.out == "nothing of schedule s was unconfirmed: there was nothing to confirm\n"
+    assert tenure("confirm", "person", "ada", "--revision", "1", *ACME, "--json").code == 1
     stale = tenure("confirm", "schedule", "s", "--revision", "2", *ACME).err
     assert "CHANGED_MEANWHILE" in stale
     assert "schedule s is at revision 1, not 2;" in " ".join(stale.split())
@@ -63,3 +73,79 @@ def test_slack_apps_are_registered_by_the_operator(tenure: Tenure) -> None:
     assert "T1" in tenure("tenants", "slack-apps", "acme").out
     assert tenure("tenants", "slack-app", "acme", "T1", "--remove").code == 0
     assert "SLACK_APP_NOT_FOUND" in tenure("tenants", "slack-app", "acme", "T1", "--remove").err
+
+
+LONG = "rm -rf " + " ".join(f"/srv/part-{number}" for number in range(60))
+FLOW = f"""
+name: tidy
+version: "1"
+inputs:
+  folder: {{type: string}}
+steps:
+  - id: sweep
+    run: ["sh", "-c", "{LONG}"]
+    env: {{MODE: all of it}}
+"""
+RULES = f"""[{{"when": "body.folder != '{LONG}'", "workflow": "tidy", "input": {{"folder": "x"}}}}, {{"workflow": "last"}}]"""
+
+
+async def _add_hook(hook_id: str) -> None:
+    async with Engine("tenure.db", tenant="acme", sweep=False) as engine:
+        settings = '{"channel": "C0123456789"}'
+        name = "of the shop\nunconfirmed: nobody"
+        hook = Hook(
+            hook_id, "acme", "default", "generic", name, '["env:X"]', RULES, "person:bob", settings, 0, 0
+        )
+        change = Change(tenant="acme", kind="hook.created", actor="t", about={})
+        await Deliveries(engine.store).put_hook(hook, change)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text within a value, line by line."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+    elif isinstance(value, str):
+        yield from (line.strip() for line in value.splitlines())
+
+
+def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
+    """What `show` prints has every text that `--json` has: nothing is cut, nothing is left out."""
+    hook = "hk_" + "a" * 40
+    asyncio.run(_add_hook(hook))
+    (Path.cwd() / "tidy.yaml").write_text(FLOW)
+    (Path.cwd() / "plan.json").write_text(
+        f'[{{"name": "sweep", "tool": "sweeper", "input": {{"script": "{LONG}"}}}}]'
+    )
+    registered = tenure("workflows", "register", "tidy.yaml", *ACME)
+    assert registered.code == 0, registered.err
+    schedule = ("s", "w", "--cron", "0 3 * * *", "--plan", "plan.json", "--label", "of=shop")
+    made = tenure("schedule", "create", *schedule, "--input", f'{{"note": "{LONG}"}}', *ACME)
+    assert made.code == 0, made.err
+    people = [f"group-{number:03}" for number in range(40)]
+    groups = [word for group in people for word in ("--group", group)]
+    assert tenure("people", "create", "ada", "--role", "admin", *groups, *ACME).code == 0
+    assert tenure("clients", "create", "ci", "--role", "operator", "--owner", "ada", *ACME).code == 0
+    key = tenure("keys", "create", "--client", "ci", "--name", "of ci", *ACME, "--json").json()["id"]
+    for asked in (
+        ("hooks", "show", hook),
+        ("workflows", "show", "tidy"),
+        ("schedule", "show", "s"),
+        ("clients", "show", "ci"),
+        ("people", "show", "ada"),
+        ("keys", "show", key),
+    ):
+        whole = tenure(*asked, *ACME, "--json").json()
+        if asked[0] == "workflows":
+            whole["definition"] = whole["definition"]["document"]  # the rest of it is made from that
+        told = tenure(*asked, *ACME).out
+        assert LONG in told or asked[0] in ("clients", "people", "keys")
+        missing = [text for text in _texts(whole) if text not in told and _moment(text) not in told]
+        assert missing == [], asked
+    lines = tenure("hooks", "show", hook, *ACME).out.splitlines()
+    assert [line for line in lines if line.startswith("unconfirmed:")] == ["unconfirmed:   -"]
+
+
+def _moment(text: str) -> str:
+    """A moment as `show` says it, to the minute."""
+    return text[:16].replace("T", " ")

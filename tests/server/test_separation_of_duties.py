@@ -155,7 +155,8 @@ async def makes_a_client_of_bobs(p: People) -> str:
 
 @confirmed("makes_a_client_of_bobs")
 async def client_confirmed(p: People) -> str:
-    await sent(p.carol, "POST", "/clients/c1/confirm", revision=1)
+    made = await sent(p.carol, "POST", "/clients/c1/confirm", revision=1)
+    assert (made["confirmed"], made["unconfirmed"]) == (["person:ada"], [])
     return await started(await p.s.caller((await sent(p.service, "POST", "/keys", client="c1"))["key"]))
 
 
@@ -185,7 +186,9 @@ async def rotates_a_key(p: People) -> str:
 @confirmed("rotates_a_key")
 async def key_confirmed(p: People) -> str:
     made = p.s.__dict__["rotated"]
-    await sent(p.carol, "POST", f"/keys/{made['id']}/confirm")
+    told = await sent(p.carol, "POST", f"/keys/{made['id']}/confirm")
+    assert "person:ada" in told["confirmed"]
+    assert told["unconfirmed"] == []
     return await started(await p.s.caller(made["key"]))
 
 
@@ -232,6 +235,7 @@ async def hook_confirmed(p: People) -> str:
     assert problem(stale) == "CHANGED_MEANWHILE"
     hook = await sent(p.bob, "POST", f"/hooks/{hook['id']}/confirm", revision=hook["revision"])
     assert hook["unconfirmed"] == ["person:bob"], "what he did himself he does not confirm"
+    assert hook["confirmed"] == ["person:ada"]
     return await delivered(p, hook, 2)
 
 
@@ -282,7 +286,10 @@ async def changes_a_schedule_that_is_bobs_since(p: People) -> str:
 @confirmed("changes_a_schedule_that_is_bobs_since")
 async def schedule_confirmed(p: People) -> str:
     made = await sent(p.carol, "POST", "/schedules/s2/confirm", revision=3)
+    assert {"person:ada", "person:bob"} < set(made["confirmed"])
     assert made["unconfirmed"] == []
+    again = await sent(p.carol, "POST", "/schedules/s2/confirm", revision=3)
+    assert again["confirmed"] == [], "nothing was unconfirmed any more"
     return str((await sent(p.service, "POST", "/schedules/s2/trigger"))["id"])
 
 
@@ -311,7 +318,8 @@ async def workflow_confirmed(p: People) -> str:
     [shown] = (await sent(p.bob, "GET", "/workflows/hers"))["items"]
     stale = await p.bob.post("/workflows/hers/confirm", json={"version": "1", "digest": "0" * 64})
     assert problem(stale) == "CHANGED_MEANWHILE"
-    await sent(p.bob, "POST", "/workflows/hers/confirm", version="1", digest=shown["digest"])
+    made = await sent(p.bob, "POST", "/workflows/hers/confirm", version="1", digest=shown["digest"])
+    assert (made["confirmed"], made["unconfirmed"]) == (["person:ada"], [])
     return await started(p.service, "hers")
 
 
@@ -617,7 +625,7 @@ async def test_two_administrators_confirm_each_others_hand_in_a_person(url: str)
         made = await sent(p.bob, "PUT", "/people/x", name="X", roles=["approver"])
         assert made["unconfirmed"] == ["person:ada", "person:bob"]
         left = await sent(p.bob, "POST", "/people/x/confirm", revision=made["revision"])
-        assert left["unconfirmed"] == ["person:bob"]
+        assert (left["confirmed"], left["unconfirmed"]) == (["person:ada"], ["person:bob"])
         assert (await sent(p.ada, "POST", "/people/x/confirm", revision=made["revision"]))[
             "unconfirmed"
         ] == []
@@ -633,7 +641,7 @@ async def test_the_operator_breaks_the_glass_and_is_audited(url: str) -> None:
         made = await sent(
             operator, "POST", "/admin/tenants/acme/people/x/confirm", revision=shown["revision"]
         )
-        assert made["unconfirmed"] == []
+        assert (made["confirmed"], made["unconfirmed"]) == (["person:ada"], [])
         assert await said(x, await started(p.ada)) == "approved"
         invited = await sent(
             operator, "POST", "/admin/tenants/acme/people", id="z", name="Z", roles=["admin"]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from tenure.cli.console import out, print_json, shown
+from tenure.cli.console import out, print_json, shown, whole_text
 from tenure.cli.options import AsJson, Db
-from tenure.cli.runs_show import keep_ids, table, value_text, when
+from tenure.cli.runs_show import keep_ids, table, when
 from tenure.cli.session import RunArg, Tenant, ask, who
 from tenure.errors import TenureError
 
@@ -99,7 +99,7 @@ async def _inbox(desk: Desk, run: str | None) -> tuple[list[ApprovalView], int]:
 
 
 def _question(a: ApprovalView) -> str:
-    """Its title, and what is shown with it."""
+    """Its title, and what is shown with it, in full: people decide by what they see here."""
     shows = a.question
     if a.governed:
         from tenure.govern.asking import read_proposal
@@ -110,7 +110,7 @@ def _question(a: ApprovalView) -> str:
             return "\n".join([a.title, *asked.writes, *asked.rationale, *own, bound])
     if isinstance(shows, dict):
         shows = {key: value for key, value in shows.items() if key != "title"} or None
-    return a.title if shows is None else f"{a.title}  {value_text(shows)}"
+    return a.title if shows is None else f"{a.title}\n{whole_text(shows)}"
 
 
 @_app.command()

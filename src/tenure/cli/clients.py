@@ -59,7 +59,7 @@ def create(
 def list_clients(tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the clients of a tenant, newest first."""
     found = ask(db, tenant, None, lambda d: d.clients())
-    show_list(found, "clients", ("id", "name", "roles", "owner", "closed_at"), as_json)
+    show_list(found, "clients", ("id", "name", "roles", "owner", "unconfirmed", "closed_at"), as_json)
 
 
 @_app.command()

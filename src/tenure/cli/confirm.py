@@ -21,7 +21,9 @@ tenure people show ada -- roles, groups, and who has made, enrolled or promoted 
 
 tenure confirm person ada --revision 2
 
-tenure workflows show release, then: tenure confirm workflow release --version 7 --digest 4f1c...
+tenure hooks show HOOK -- its rules in full, then: tenure confirm hook HOOK --revision 3
+
+tenure workflows show release -- its whole file, then: tenure confirm workflow release --version 7 --digest 4f1c...
 
 Nobody confirms what they made themselves. Beside a database the account that has it may confirm what others made, and the tenant's
 chain says that it was the database owner. docs/separation-of-duties.md explains the whole.
@@ -95,5 +97,11 @@ def confirm(
     if as_json:
         print_json(made)
         return
+    if not made.confirmed:
+        out().print(
+            shown(f"nothing of {kind} {name} was unconfirmed: there was nothing to confirm"), soft_wrap=True
+        )
+        return
     left = f"; still unconfirmed: {' '.join(made.unconfirmed)}" if made.unconfirmed else ""
-    out().print(shown(f"{kind} {name} is confirmed{left}"), soft_wrap=True)
+    of = " ".join(made.confirmed)
+    out().print(shown(f"{kind} {name} is confirmed, as {of} left it{left}"), soft_wrap=True)

@@ -6,6 +6,8 @@ Law: what is printed to a file or a pipe is not cut to a terminal's width.
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -52,6 +54,44 @@ def counted(number: int, noun: str) -> str:
 def print_json(value: Any) -> None:
     """A result for other programs: indented JSON on stdout."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def show_fields(fields: Mapping[str, Any], width: int = 15) -> None:
+    """A line per field, each in full: people confirm what they see here, so nothing is cut and long lines are left to the terminal
+    to wrap. A value of several lines or parts stands indented beneath its name, so that no value looks like another field."""
+    for word, value in fields.items():
+        head, text = word.replace("_", " ") + ":", whole_text(value)
+        line = f"{head}\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{head:<{width}}{text}"
+        out().print(shown(line), soft_wrap=True)
+
+
+def whole_text(value: Any) -> str:
+    """A value in full: a text as it is, a list of plain words on one line, everything else as YAML."""
+    value = msgspec.to_builtins(value)
+    if value in (None, [], {}, ""):
+        return "-"
+    if isinstance(value, str | int | float):
+        return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, list) and all(
+        isinstance(one, str) and one.isprintable() and not set(one) & {",", " "} for one in value
+    ):
+        return ", ".join(value)
+    return _yaml(value)
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML, its texts of several lines as such."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, said: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", said, style="|" if "\n" in said else None)
+
+    Dumper.add_representer(str, text)
+    made: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return made.rstrip("\n")
 
 
 def remedy_of(error: TenureError) -> str:

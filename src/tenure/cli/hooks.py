@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tenure.cli.console import out, print_json, shown
+from tenure.cli.console import out, print_json, show_fields, shown
 from tenure.cli.identity import show_list
 from tenure.cli.options import AsJson, Db
-from tenure.cli.runs_show import value_text, when
+from tenure.cli.runs_show import when
 from tenure.cli.session import By, Tenant
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ def show(
         return
     import msgspec
 
-    for word, value in msgspec.to_builtins(found).items():
-        text = value if isinstance(value, str) else "-" if value is None else value_text(value)
-        out().print(shown(f"{word.replace('_', ' ') + ':':<14}{text}"), soft_wrap=True)
+    show_fields(msgspec.structs.asdict(found))
 
 
 @_app.command()

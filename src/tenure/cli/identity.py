@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tenure.cli.console import err, out, print_json, shown
+from tenure.cli.console import err, out, print_json, show_fields, shown
 from tenure.cli.runs_show import keep_ids, table
 from tenure.cli.servers import server_address, server_key
 from tenure.cli.session import moment_of, on_engine, wait_for, who
@@ -225,8 +225,10 @@ def show_one(made: Any, as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
-    for name in made.__struct_fields__:
-        out().print(shown(f"{name.replace('_', ' ') + ':':<17}{_text(getattr(made, name))}"), soft_wrap=True)
+    fields = {name: getattr(made, name) for name in made.__struct_fields__}
+    show_fields(
+        {name: value if isinstance(value, list) else _text(value) for name, value in fields.items()}, 17
+    )
 
 
 def show_list(found: Sequence[Any], what: str, columns: Sequence[str], as_json: bool) -> None:

@@ -22,6 +22,7 @@ from tenure.cli.identity import (
     expiry,
     open_for_secret,
     show_list,
+    show_one,
     show_secret,
 )
 from tenure.cli.options import AsJson, Db
@@ -124,8 +125,15 @@ def list_keys(
         "replaced_until",
         "revoked_at",
         "used_at",
+        "unconfirmed",
     )
     show_list(found, "keys", columns, as_json)
+
+
+@_app.command()
+def show(key: _Key, tenant: Of = "default", db: Db = None, as_json: AsJson = False) -> None:
+    """Show a key, without its secret, and who has made it since a second person confirmed it."""
+    show_one(ask(db, tenant, None, lambda d: d.key(key)), as_json)
 
 
 @_app.command()

@@ -71,6 +71,13 @@ class OfficeHere(Directory):
         whose = ("client", client) if client else ("person", person) if person else ("", "")
         return [key_view(row) for row in await self._newest("keys_before", *whose)]
 
+    async def key(self, key_id: str) -> KeyView:
+        """One of them."""
+        found = await self._identity.read("key_named", self._tenant, key_id)
+        if not found:
+            raise TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r} of tenant {self._tenant!r}")
+        return key_view(found[0])
+
     async def _newest(self, query: str, *last: Any) -> list[Any]:
         return await self._identity.read(query, self._tenant, MOMENT_US_MAX, "", LISTED_MAX, *last)
 
@@ -145,6 +152,10 @@ class OfficeThere:
     async def keys(self, *, client: str | None = None, person: str | None = None) -> list[KeyView]:
         """All of them or one owner's, newest first."""
         return await self._to.pages("/keys", KeyView, limit=LISTED_MAX, client=client, person=person)
+
+    async def key(self, key_id: str) -> KeyView:
+        """One of them."""
+        return await self._to.get(_at("/keys", key_id), KeyView)
 
     async def add_key(
         self,

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from tenure.cli.console import out, print_json, shown
+from tenure.cli.console import out, print_json, show_fields, shown
 from tenure.cli.options import AsJson, Db
-from tenure.cli.runs_show import keep_ids, table, value_text, when
+from tenure.cli.runs_show import keep_ids, table, when
 from tenure.cli.session import Tenant, ask, json_value, who
 
 _app = typer.Typer(
@@ -80,14 +80,10 @@ def show(receipt: _Receipt, db: Db = None, tenant: Tenant = "default", as_json: 
     if as_json:
         print_json(found)
         return
-    made = table("", "")
-    made.show_header = False
-    for name, value in _lines(found):
-        made.add_row(name, shown(value))
-    out().print(made)
+    show_fields(_fields(found), 12)
 
 
-def _lines(found: Any) -> list[tuple[str, str]]:
+def _fields(found: Any) -> dict[str, Any]:
     known = found.known
     if isinstance(known, dict):  # the rest of it is in the request
         known = known.get("rationale") or None
@@ -98,16 +94,16 @@ def _lines(found: Any) -> list[tuple[str, str]]:
         ("state", found.state),
         ("key", found.key),
         ("repeats", found.repeats),
-        ("request", None if found.request is None else value_text(found.request)),
+        ("request", found.request),
         ("intended", when(found.intended_at)),
         ("error", found.error),
-        ("known", None if known is None else value_text(known)),
-        ("result", None if found.result is None else value_text(found.result)),
+        ("known", known),
+        ("result", found.result),
         ("settled by", found.settled_by),
         ("approval", found.approval_id),
         ("until", when(found.expires_at) if found.expires_at is not None else None),
     ]
-    return [(name, str(value)) for name, value in lines if value is not None]
+    return {name: value for name, value in lines if value is not None}
 
 
 @_app.command()

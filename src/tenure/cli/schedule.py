@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from tenure.cli.console import out, print_json, shown
+from tenure.cli.console import out, print_json, show_fields, shown
 from tenure.cli.options import AsJson, Db, not_empty
-from tenure.cli.runs_show import table, value_text, when
+from tenure.cli.runs_show import table, when
 from tenure.cli.session import By, Tenant, change, json_value, pairs, session, wait_for, who
 from tenure.embedded import Schedules, ScheduleView, read_plan
 from tenure.embedded.schedules import CATCH_UP_RUNS, Scheduled
@@ -218,18 +218,18 @@ def show(name: _Name, db: Db = None, tenant: Tenant = "default", as_json: AsJson
         "last slot": _both(s.last_slot, s.zone) or "none yet",
         "catch up": _catch_up(s),
         "workflow": f"{s.workflow} (version {s.code_version}, profile {s.profile})",
-        "steps": ", ".join(p["name"] for p in s.plan) if s.plan else "main",
+        "workspace": s.workspace,
         "queue": s.queue,
-        "input": "none" if s.input is None else value_text(s.input),
+        "input": "none" if s.input is None else s.input,
         "slot in input": "yes" if s.pass_slot else "no",
-        "labels": " ".join(f"{key}={value}" for key, value in sorted(s.labels.items())) or "none",
+        "labels": [f"{key}={value}" for key, value in sorted(s.labels.items())] or "none",
         "owner": s.owner,
         "made": when(s.created_at),
         "changed": f"{when(s.updated_at)} (revision {s.revision})",
         "unconfirmed": " ".join(s.unconfirmed) or "nothing",
+        "steps": [_step(one) for one in s.plan] if s.plan else "main",
     }
-    for word, value in lines.items():
-        out().print(shown(f"{word + ':':<15}{value}"), soft_wrap=True)
+    show_fields(lines)
 
 
 @_app.command()
@@ -285,6 +285,11 @@ def next_times(
         return
     for at in times:
         out().print(_both(at, zone))
+
+
+def _step(planned: dict[str, Any]) -> dict[str, Any]:
+    """A step of a plan, without what it leaves open."""
+    return {word: value for word, value in planned.items() if value not in (None, "", [], {})}
 
 
 def _both(at: datetime | None, zone: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.console import counted, error_fields, out, print_json, show_error, shown
+from tenure.cli.console import counted, error_fields, out, print_json, show_error, show_fields, shown
 from tenure.cli.options import AsJson, Db
 from tenure.cli.runs_show import table, when
 from tenure.cli.servers import chosen_server
@@ -79,7 +79,7 @@ def show(
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show a registered workflow: its versions, inputs and steps."""
+    """Show a registered workflow: its versions, and its whole definition, with the commands of its steps."""
     found = ask(db, tenant, lambda desk: desk.workflow(name))
     chosen = next((row for row in found if version in (None, row.version)), None)
     if chosen is None:
@@ -109,9 +109,9 @@ def show(
         "registered": f"{when(chosen.registered_at)} by {chosen.registered_by or 'nobody known'}",
         "unconfirmed": " ".join(chosen.unconfirmed),
     }
-    for word, value in lines.items():
-        if value:
-            out().print(shown(f"{word + ':':<13}{value}"), soft_wrap=True)
+    # What is confirmed is the whole definition: of a file its document, of everything else all that was registered.
+    whole = about.get("document") or chosen.definition
+    show_fields({word: value for word, value in lines.items() if value} | {"definition": whole}, 13)
 
 
 @_app.command("register")

@@ -50,4 +50,4 @@ class RemoteConfirmations:
     async def _confirmed(self, path: str, kind: str, name: str, said: dict[str, Any]) -> Confirmed:
         body = {word: value for word, value in said.items() if value is not None}
         made = await self._to.send("POST", path, dict[str, Any], body or None)
-        return Confirmed(kind=kind, name=name, unconfirmed=made["unconfirmed"])
+        return Confirmed(kind=kind, name=name, confirmed=made["confirmed"], unconfirmed=made["unconfirmed"])

@@ -21,6 +21,8 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     name: str
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
     unconfirmed: list[str]
     """Who is still to be confirmed, by somebody else."""
 
@@ -47,8 +49,9 @@ class LocalConfirmations:
         who = Confirming(actor=f"{DATABASE_OWNER}:{by}", people=by, breaks_glass=True)
         confirmations = Confirmations(Identity(engine.store), engine.tenant, who)
         seen: list[Any] = [version, digest] if kind == "workflow" else [] if kind == "key" else [revision]
-        row = await getattr(confirmations, kind)(name, *seen)
-        return Confirmed(kind=kind, name=name, unconfirmed=row.unconfirmed.split())
+        made = await getattr(confirmations, kind)(name, *seen)
+        left = made.row.unconfirmed.split()
+        return Confirmed(kind=kind, name=name, confirmed=made.people, unconfirmed=left)
 
 
 def check_seen(kind: str, revision: int | None, version: str | None, digest: str | None) -> None:

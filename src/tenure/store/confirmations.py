@@ -13,7 +13,7 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -40,6 +40,14 @@ class Confirming(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is the installation's operator, or whoever has the database: they may confirm what is not their own alone."""
 
 
+class Confirmation(msgspec.Struct, Generic[R], frozen=True):
+    """What was confirmed."""
+
+    row: R
+    people: list[str]
+    """Whose work was confirmed, as `id`; nobody's where nothing was unconfirmed."""
+
+
 class Confirmations:
     """The confirmations of one tenant; see the laws above."""
 
@@ -48,32 +56,32 @@ class Confirmations:
         self._tenant = tenant
         self._by = by
 
-    async def client(self, client: str, revision: int) -> Client:
+    async def client(self, client: str, revision: int) -> Confirmation[Client]:
         """A client, with its owner and its roles."""
         missing = TenureError("CLIENT_NOT_FOUND", f"there is no client {client[:64]!r}")
         return await self._confirm(Client, "client", client, ("client_named", client), revision, missing)
 
-    async def key(self, key_id: str) -> ApiKey:
+    async def key(self, key_id: str) -> Confirmation[ApiKey]:
         """A key: that whoever made it has handed it to its client's people."""
         missing = TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
         return await self._confirm(ApiKey, "key", key_id, ("key_named", key_id), None, missing)
 
-    async def person(self, person: str, revision: int) -> Person:
+    async def person(self, person: str, revision: int) -> Confirmation[Person]:
         """A person: that it is them who have enrolled, with these roles, groups and login."""
         missing = TenureError("PERSON_NOT_FOUND", f"there is no person {person[:64]!r}")
         return await self._confirm(Person, "person", person, ("person_named", person), revision, missing)
 
-    async def hook(self, hook_id: str, revision: int) -> Hook:
+    async def hook(self, hook_id: str, revision: int) -> Confirmation[Hook]:
         """A hook, with its rules and settings."""
         missing = TenureError("HOOK_NOT_FOUND")
         return await self._confirm(Hook, "hook", hook_id, ("hook_named", hook_id), revision, missing)
 
-    async def schedule(self, name: str, revision: int) -> Schedule:
+    async def schedule(self, name: str, revision: int) -> Confirmation[Schedule]:
         """A schedule, with its plan and input."""
         missing = TenureError("SCHEDULE_NOT_FOUND", f"there is no schedule {name[:200]!r}")
         return await self._confirm(Schedule, "schedule", name, ("schedule_named", name), revision, missing)
 
-    async def workflow(self, name: str, version: str, digest: str) -> RegisteredWorkflow:
+    async def workflow(self, name: str, version: str, digest: str) -> Confirmation[RegisteredWorkflow]:
         """A version of a workflow that the tenant has registered."""
         missing = TenureError(
             "WORKFLOW_NOT_FOUND", f"the tenant has registered no such version of {name[:200]!r}"
@@ -89,8 +97,8 @@ class Confirmations:
         asked: tuple[str, ...],
         seen: int | str | None,
         missing: TenureError,
-    ) -> R:
-        def make(_now: int) -> Transaction[Told[R]]:
+    ) -> Confirmation[R]:
+        def make(_now: int) -> Transaction[Told[Confirmation[R]]]:
             query, *key = asked
             scalars = tuple(key) if what == "hook" else (self._tenant, *key)
             found: list[R] = yield Query(query, scalars=scalars)
@@ -100,17 +108,14 @@ class Confirmations:
             _check_seen(what, name, row, seen)
             left = yield from self._left(what, row)
             if left == row.unconfirmed.split():
-                return row, []
-            about: dict[str, Any] = {
-                what: name,
-                "of": [one for one in row.unconfirmed.split() if one not in left],
-                "left": left,
-            }
+                return Confirmation(row, []), []
+            of = [one for one in row.unconfirmed.split() if one not in left]
+            about: dict[str, Any] = {what: name, "of": of, "left": left}
             row = yield from _written(row, " ".join(left))
             if self._by.breaks_glass:
                 about["break_glass"] = True
             line = Change(tenant=self._tenant, kind=f"{what}.confirmed", actor=self._by.actor, about=about)
-            return row, [line]
+            return Confirmation(row, of), [line]
 
         return await self._identity.change(self._tenant, make)
 

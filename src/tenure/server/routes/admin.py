@@ -31,7 +31,7 @@ from tenure.server.identity.views import (
     tenant_view,
 )
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.routes.tenancy import Confirm, Groups, Id, Name, Roles
+from tenure.server.routes.tenancy import Confirm, ConfirmedPerson, Groups, Id, Name, Roles
 from tenure.server.runs.idempotency import Answer, Held, idempotent
 from tenure.store.confirmations import Confirmations, Confirming
 
@@ -169,13 +169,13 @@ async def add_person(request: Call, tenant_id: FromPath[str], data: JSONBody[Fir
 )
 async def confirm_person(
     request: Call, tenant_id: FromPath[str], person_id: FromPath[str], data: JSONBody[Confirm]
-) -> PersonView:
+) -> ConfirmedPerson:
     """What a second administrator of the tenant does. It breaks the glass: the tenant's chain says who did."""
     await _installation(request).tenant(tenant_id)
     by = Confirming(actor=request.who.actor, people="", breaks_glass=True)
-    row = await Confirmations(request.service.identity, tenant_id, by).person(person_id, data.revision)
+    made = await Confirmations(request.service.identity, tenant_id, by).person(person_id, data.revision)
     request.service.gate.forget()
-    return person_view(row)
+    return ConfirmedPerson(**msgspec.structs.asdict(person_view(made.row)), confirmed=made.people)
 
 
 @get(

@@ -191,10 +191,18 @@ async def change_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Chan
     return hook_view(await put(hook, _change(request, "changed", hook_id, changed=changed, owner=hook.owner)))
 
 
+class ConfirmedHook(HookView, frozen=True, kw_only=True):
+    """A hook that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
 @post("/hooks/{hook_id:str}/confirm", summary="Confirm a hook as a second person", status_code=200)
-async def confirm_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Confirm]) -> HookView:
+async def confirm_hook(request: Call, hook_id: FromPath[str], data: JSONBody[Confirm]) -> ConfirmedHook:
     """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
-    return hook_view(await confirmations(request).hook(hook_id, data.revision))
+    made = await confirmations(request).hook(hook_id, data.revision)
+    return ConfirmedHook(**msgspec.structs.asdict(hook_view(made.row)), confirmed=made.people)
 
 
 @delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)

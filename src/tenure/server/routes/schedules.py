@@ -165,12 +165,20 @@ async def change_schedule(
     return await schedules.edit(of, revision=data.revision, **said)
 
 
+class ConfirmedSchedule(ScheduleView, frozen=True, kw_only=True):
+    """A schedule that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
 @post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
-async def confirm_schedule(request: Call, name: FromPath[str], data: JSONBody[Confirm]) -> ScheduleView:
+async def confirm_schedule(request: Call, name: FromPath[str], data: JSONBody[Confirm]) -> ConfirmedSchedule:
     """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
     del name
-    await confirmations(request).schedule(_name(request), data.revision)
-    return await _schedules(request).show(_name(request))
+    made = await confirmations(request).schedule(_name(request), data.revision)
+    found = await _schedules(request).show(_name(request))
+    return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
 
 
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)

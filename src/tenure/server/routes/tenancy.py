@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec.structs import asdict
 
 from tenure.errors import TenureError
 from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
@@ -109,6 +110,27 @@ class Confirm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 
 
+class ConfirmedClient(ClientView, frozen=True, kw_only=True):
+    """A client that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
+class ConfirmedPerson(PersonView, frozen=True, kw_only=True):
+    """A person whom somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
+class ConfirmedKey(KeyView, frozen=True, kw_only=True):
+    """A key that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
 def confirmations(request: Call) -> Confirmations:
     """Confirmations of the caller's tenant, by the caller: a person."""
     who = request.who
@@ -155,11 +177,11 @@ async def set_client(request: Call, client_id: FromPath[str], data: JSONBody[Set
 
 
 @post("/clients/{client_id:str}/confirm", summary="Confirm a client as a second person", status_code=200)
-async def confirm_client(request: Call, client_id: FromPath[str], data: JSONBody[Confirm]) -> ClientView:
+async def confirm_client(request: Call, client_id: FromPath[str], data: JSONBody[Confirm]) -> ConfirmedClient:
     """Whoever made or changed it does not stand behind what it asks from now on, for that reason alone."""
-    row = await confirmations(request).client(_known(client_id), data.revision)
+    made = await confirmations(request).client(_known(client_id), data.revision)
     request.service.gate.forget()
-    return client_view(row)
+    return ConfirmedClient(**asdict(client_view(made.row)), confirmed=made.people)
 
 
 @delete("/clients/{client_id:str}", summary="Close a client")
@@ -213,12 +235,12 @@ async def set_person(request: Call, person_id: FromPath[str], data: JSONBody[Set
 @post(
     "/people/{person_id:str}/confirm", summary="Confirm a person as a second administrator", status_code=200
 )
-async def confirm_person(request: Call, person_id: FromPath[str], data: JSONBody[Confirm]) -> PersonView:
+async def confirm_person(request: Call, person_id: FromPath[str], data: JSONBody[Confirm]) -> ConfirmedPerson:
     """It is them who have enrolled, and they may do what their roles say: until then they and whoever made, enrolled or promoted
     them count as one."""
-    row = await confirmations(request).person(_known(person_id), data.revision)
+    made = await confirmations(request).person(_known(person_id), data.revision)
     request.service.gate.forget()
-    return person_view(row)
+    return ConfirmedPerson(**asdict(person_view(made.row)), confirmed=made.people)
 
 
 @delete("/people/{person_id:str}", summary="Close a person")
@@ -289,11 +311,11 @@ async def rotate_key(
 
 
 @post("/keys/{key_id:str}/confirm", summary="Confirm a client's key as a second person", status_code=200)
-async def confirm_key(request: Call, key_id: FromPath[str]) -> KeyView:
+async def confirm_key(request: Call, key_id: FromPath[str]) -> ConfirmedKey:
     """It is in the hands of those who answer for its client: whoever made it does not stand behind what is asked with it."""
-    row = await confirmations(request).key(_known(key_id))
+    made = await confirmations(request).key(_known(key_id))
     request.service.gate.forget()
-    return key_view(row)
+    return ConfirmedKey(**asdict(key_view(made.row)), confirmed=made.people)
 
 
 @delete("/keys/{key_id:str}", summary="Revoke a key")

@@ -117,6 +117,13 @@ class ConfirmVersion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     digest: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
+class ConfirmedVersion(WorkflowView, frozen=True, kw_only=True):
+    """A version of a workflow that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
 @post(
     "/workflows/{name:str}/confirm",
     summary="Confirm a version of a workflow as a second person",
@@ -124,11 +131,11 @@ class ConfirmVersion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 )
 async def confirm_workflow(
     request: Call, name: FromPath[str], data: JSONBody[ConfirmVersion]
-) -> WorkflowView:
+) -> ConfirmedVersion:
     """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
-    row = await confirmations(request).workflow(name, data.version, data.digest)
+    made = await confirmations(request).workflow(name, data.version, data.digest)
     catalog_of(request.engine.store).forget()
-    return workflow_view(row)
+    return ConfirmedVersion(**msgspec.structs.asdict(workflow_view(made.row)), confirmed=made.people)
 
 
 def _definition(found: Declared) -> str:
