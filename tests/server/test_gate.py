@@ -139,6 +139,51 @@ async def test_an_address_that_guesses_keys_costs_the_database_no_more(
             assert (await known.get("/session")).status_code == 200, "who is known gets in"
 
 
+WRONG_KEYS = {
+    "unknown": lambda _key: new_key().text,
+    "unknown, and the same again": lambda _key: f"tn_{'a' * 12}_{'x' * 43}",
+    "known, with another secret": lambda key: f"{key.rpartition('_')[0][:15]}_{'x' * 43}",
+    "malformed": lambda key: key[:-1],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_KEYS)
+async def test_every_wrong_key_counts_for_its_address(
+    url: str, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr(gates, "REFUSALS_BURST", 5.0)
+    monkeypatch.setattr(gates, "REFUSALS_PER_SECOND", 0.001)
+    async with site(url) as s:
+        key = await s.key("viewer")
+        viewer, stranger = await s.caller(key), await s.caller()
+        assert (await viewer.get("/session")).status_code == 200
+        guesses = [
+            await stranger.get(NOTHING, headers={"Authorization": f"Bearer {WRONG_KEYS[wrong](key)}"})
+            for _ in range(8)
+        ]
+        assert [answer.status_code for answer in guesses] == [401] * 5 + [429] * 3
+        assert problem(guesses[-1]) == "RATE_LIMITED"
+        new = await s.as_("viewer", "operator")
+        assert (await new.get("/session")).status_code == 429, "this process has not seen that key yet"
+        assert (await viewer.get("/session")).status_code == 200, "who is known gets in"
+
+
+async def test_a_key_that_has_ended_and_its_sessions_count_for_their_address(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(url) as s:
+        viewer, browser = await s.as_("viewer"), await s.caller()
+        browser.cookies = (await viewer.post("/session")).cookies
+        key_id = (await viewer.get("/session")).json()["key_id"]
+        viewer.cookies.clear()
+        admin = await s.as_("admin")
+        assert (await admin.delete(f"/keys/{key_id}")).status_code == 204
+        monkeypatch.setattr(gates, "REFUSALS_BURST", 4.0)
+        monkeypatch.setattr(gates, "REFUSALS_PER_SECOND", 0.001)
+        ended = [await each.get("/session") for each in (viewer, browser) * 3]
+        assert [answer.status_code for answer in ended] == [401] * 4 + [429] * 2
+
+
 async def test_strangers_do_not_crowd_out_those_who_are_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 Laws:
 1. Every route passes it, before its body is read. What the table of roles does not allow is refused.
-2. A wrong credential is refused in the same way, whatever is wrong with it, and is compared in constant time.
+2. A wrong credential is refused in the same way, whatever is wrong with it, and is compared in constant time. Each one counts for the
+   address that it came from, whether its id is known or not.
 3. What was looked up is believed for a second (`Settings.key_cache_seconds`): a revoked key works so much longer at most.
    What is kept of it is bounded, and strangers cannot crowd out those who are known.
 4. A cookie is believed for reading; to change something with it, the Origin must be this server.
@@ -46,7 +47,7 @@ _COOKIE_NAME = COOKIE.encode()
 CACHED_MAX = 10_000
 """Keys, sessions, strangers and addresses that are kept, each."""
 REFUSALS_PER_SECOND = 50.0
-"""Wrong credentials from one address that are looked up, on average: each costs the database a question."""
+"""Wrong credentials from one address that are answered as such, on average. Beyond that the database is not asked either."""
 REFUSALS_BURST = 500.0
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOBODY = b"\0" * 32
@@ -138,6 +139,7 @@ class Gate:
         given = sha256(b"" if found is None else found[2]).digest()
         fits = hmac.compare_digest(given, _NOBODY if known is None else known.hash)
         if known is None or not fits or known.who is None:
+            self.note_refusal(address)
             raise TenureError("UNAUTHENTICATED")
         if not known.used:
             self._note_use(known, known.who.key_id)
@@ -145,11 +147,11 @@ class Gate:
 
     async def by_cookie(self, cookie: str, address: str = "") -> Principal:
         """The owner of a browser's session."""
-        if _COOKIE.fullmatch(cookie) is None:
-            raise TenureError("UNAUTHENTICATED")
-        digest = sha256(cookie.encode()).digest()
-        who = await self._by_session(digest, address)
+        who = None
+        if _COOKIE.fullmatch(cookie) is not None:
+            who = await self._by_session(sha256(cookie.encode()).digest(), address)
         if who is None:
+            self.note_refusal(address)
             raise TenureError("UNAUTHENTICATED")
         return who
 
@@ -187,7 +189,6 @@ class Gate:
             found = await self._identity.read("session_named", digest)
             if not found or found[0].expires_at <= await self._identity.now_us():
                 self._sessions.pop(digest, None)
-                self.note_refusal(address)
                 return None
             held = (now + self._settings.key_cache_seconds, found[0].key_id)
             _keep(self._sessions, digest, held)
@@ -219,7 +220,6 @@ class Gate:
         if owner is None:
             self._known.pop(key_id, None)
             _keep(self._strangers, key_id, until)
-            self.note_refusal(address)
             return None
         before, known = self._known.get(key_id), _Known(owner, until)
         known.used = known.used or (before is not None and before.used and before.hour_us == known.hour_us)
@@ -266,7 +266,8 @@ class Gate:
                 )
 
     def note_refusal(self, address: str) -> None:
-        """An address has sent a wrong credential."""
+        """An address has sent a wrong credential; RATE_LIMITED where it has sent too many."""
+        self.refuse_guesses(address)
         address = address_group(address)
         left = _refilled(self._refusals, address, REFUSALS_PER_SECOND, REFUSALS_BURST)
         self._refusals[address] = (left - 1, time.monotonic())
