@@ -1,7 +1,9 @@
 """Bodies are taken as they are: `"5"` is not 5, `"false"` is not false, on every route that has a body; and a parameter that can have
 one value is not given twice."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from msgspec import inspect
 
 from tenure.server.app import handlers
 from tenure.server.call import Call
+from tenure.server.http.openapi import document
 from tenure.server.identity.principals import ROLES
 from tests.server.stage import problem, site
 
@@ -178,3 +181,50 @@ def test_a_body_that_was_read_is_the_one_that_is_handed_on() -> None:
 
     read = msgspec.convert({"n": 5}, Body)
     assert msgspec.convert({"data": read}, Signature, strict=False).data is read
+
+
+# ------------------------------------------------------------------------------------------- numbers in addresses
+
+NO_INTEGERS = (
+    "1e1", "%2B10", "%D9%A1%D9%A0", "10.0", " 10", "10 ", "%2010", "+10", "1_0", "0x10", "\u0661\u0660", "", "true", "1" * 5000,
+)  # fmt: skip
+
+NO_NUMBERS = ("nan", "inf", "Infinity", " 1", "%2B1", "1_0", "%D9%A1%D9%A0", "0x1", "", "1" * 5000)
+
+
+def number_parameters() -> Iterator[tuple[str, str, str, str, str]]:
+    """Method, path, place, name and type of every parameter that is a number."""
+    for path, item in document()["paths"].items():
+        for method, operation in item.items():
+            for given in operation.get("parameters", ()) if isinstance(operation, dict) else ():
+                for kind in ("integer", "number"):
+                    if f"'{kind}'" in str(given["schema"]):
+                        yield method.upper(), path, given["in"], given["name"], kind
+
+
+async def test_a_number_in_an_address_is_written_in_decimal_digits(tmp_path: Path) -> None:
+    asked = list(number_parameters())
+    assert {place for _, _, place, _, _ in asked} == {"query", "path"}
+    assert len(asked) > 40
+    async with site(f"sqlite:{tmp_path}/site.db") as s:
+        caller, operator = await s.as_(*ROLES), await s.caller(await s.operator_key())
+        taken, seen = [], set()
+        for method, path, place, name, kind in asked:
+            who = operator if path.startswith("/admin/") else caller
+            where = path.replace("{run_id}", PATHS["run_id"]).replace("{lease_id}", PATHS["lease_id"])
+            texts = NO_INTEGERS if kind == "integer" else NO_NUMBERS
+            if (place, kind) in seen:  # one of each kind is sent all of them
+                texts = texts[:3]
+            seen.add((place, kind))
+            for text in texts:
+                if place == "path":
+                    address = where.replace(f"{{{name}}}", text or "-")
+                else:
+                    address = re.sub(r"\{\w+\}", "x", where) + f"?{name}={text}"
+                answer = await who.request(method, address)
+                refused = (404, "NOT_FOUND") if place == "path" else (422, "INVALID_INPUT")
+                if (answer.status_code, problem(answer)) != refused:
+                    taken.append((method, path, name, text[:20], answer.status_code, answer.text[:100]))
+        assert taken == []
+        assert (await caller.get("/runs?limit=10")).status_code == 200
+        assert (await caller.get("/runs?limit=-1")).status_code == 422

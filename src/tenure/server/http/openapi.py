@@ -5,6 +5,8 @@ Laws:
    table of roles. Nothing is described here that could be otherwise there.
 2. Every answer from 400 on has the one schema `Error`, and a route lists all those it can give.
 3. A query parameter that is not in the document is refused (`Known`): a filter that was misspelt must not mean "all".
+4. An integer in a query or a path is written in the digits 0 to 9, and a number as in JSON: `1e1`, ` 10`, `+10` and `1_0` are
+   no integers, nor are digits of other scripts.
 """
 
 from __future__ import annotations
@@ -234,12 +236,24 @@ def encoded() -> bytes:
     return msgspec.json.encode(document())
 
 
+class _Parameter(msgspec.Struct, frozen=True):
+    """What a parameter of a query may be."""
+
+    repeated: bool
+    number: re.Pattern[str] | None
+    """How its text must look; None: it is no number."""
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?")
+
+
 @lru_cache(maxsize=1)
-def _known() -> dict[str, dict[str, bool]]:
-    """The parameters of each route's query, and whether they may be repeated."""
+def _known() -> dict[str, dict[str, _Parameter]]:
+    """The parameters of each route's query."""
     return {
         f"{method.upper()} {path}": {
-            given["name"]: _is_list(given["schema"])
+            given["name"]: _Parameter(_has_type(given["schema"], "array"), _number(given["schema"]))
             for given in operation.get("parameters", ())
             if given["in"] == "query"
         }
@@ -249,13 +263,23 @@ def _known() -> dict[str, dict[str, bool]]:
     }
 
 
-def _is_list(schema: dict[str, Any]) -> bool:
-    return schema.get("type") == "array" or any(_is_list(one) for one in schema.get("oneOf", ()))
+def _has_type(schema: dict[str, Any], name: str) -> bool:
+    given = schema.get("type")
+    return name in (given if isinstance(given, list) else [given]) or any(
+        _has_type(one, name) for one in schema.get("oneOf", ())
+    )
+
+
+def _number(schema: dict[str, Any]) -> re.Pattern[str] | None:
+    return _INTEGER if _has_type(schema, "integer") else _NUMBER if _has_type(schema, "number") else None
 
 
 async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
-    """A guard: see law 3. What is delivered to a hook has the sender's address, which may have anything behind it."""
+    """A guard: see laws 3 and 4. What is delivered to a hook has the sender's address, which may have anything behind it."""
     scope = connection.scope
+    for part in scope["path_params"].values():
+        if isinstance(part, int) and str(part) not in scope["path"].split("/"):
+            raise TenureError("NOT_FOUND")
     query: bytes = scope["query_string"]
     if not query:
         return
@@ -264,13 +288,19 @@ async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> 
         return
     known = _known().get(f"{scope.get('method', 'GET')} {template}", {})
     given: set[str] = set()
-    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        code = "REQUEST_MALFORMED"
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
             problem = f"there is no such parameter here; there are: {listed}"
-        elif name in given and not known[name]:
+        elif name in given and not known[name].repeated:
             problem = "it is given more than once, and can have one value"
+        elif (number := known[name].number) is not None and not number.fullmatch(text):
+            code = "INVALID_INPUT"
+            problem = (
+                f"{text[:60]!r} is no {'integer' if number is _INTEGER else 'number'}; send decimal digits"
+            )
         else:
             given.add(name)
             continue
-        raise TenureError("REQUEST_MALFORMED", f"{name[:100]!r}: {problem}", (Detail(name[:100], problem),))
+        raise TenureError(code, f"{name[:100]!r}: {problem}", (Detail(name[:100], problem),))
