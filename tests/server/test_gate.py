@@ -1,5 +1,6 @@
 """The gate: who gets in, and how the others are refused."""
 
+from collections.abc import Callable
 from hashlib import sha256
 
 import pytest
@@ -139,7 +140,7 @@ async def test_an_address_that_guesses_keys_costs_the_database_no_more(
             assert (await known.get("/session")).status_code == 200, "who is known gets in"
 
 
-WRONG_KEYS = {
+WRONG_KEYS: dict[str, Callable[[str], str]] = {
     "unknown": lambda _key: new_key().text,
     "unknown, and the same again": lambda _key: f"tn_{'a' * 12}_{'x' * 43}",
     "known, with another secret": lambda key: f"{key.rpartition('_')[0][:15]}_{'x' * 43}",

@@ -212,7 +212,7 @@ async def test_a_number_in_an_address_is_written_in_decimal_digits(tmp_path: Pat
         for method, path, place, name, kind in asked:
             who = operator if path.startswith("/admin/") else caller
             where = path.replace("{run_id}", PATHS["run_id"]).replace("{lease_id}", PATHS["lease_id"])
-            texts = NO_INTEGERS if kind == "integer" else NO_NUMBERS
+            texts: tuple[str, ...] = NO_INTEGERS if kind == "integer" else NO_NUMBERS
             if (place, kind) in seen:  # one of each kind is sent all of them
                 texts = texts[:3]
             seen.add((place, kind))

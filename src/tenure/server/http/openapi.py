@@ -12,7 +12,7 @@ Laws:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -277,7 +277,8 @@ def _number(schema: dict[str, Any]) -> re.Pattern[str] | None:
 async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
     """A guard: see laws 3 and 4. What is delivered to a hook has the sender's address, which may have anything behind it."""
     scope = connection.scope
-    for part in scope["path_params"].values():
+    parts: Iterable[object] = scope["path_params"].values()
+    for part in parts:
         if isinstance(part, int) and str(part) not in scope["path"].split("/"):
             raise TenureError("NOT_FOUND")
     query: bytes = scope["query_string"]
