@@ -188,3 +188,73 @@ async def test_requests_of_one_key_are_bounded_and_counted(file: str) -> None:
         assert int(answer.headers["retry-after"]) > 1
         assert (await other.get("/runs")).status_code == 200
         assert await refused(s, "requests_per_key") == 1
+
+
+# ---------------------------------------------------------------------------------------------- pipelined requests
+
+
+def asked(key: str, path: str = "/session", **headers: str) -> bytes:
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{more}\r\n".encode()
+
+
+async def answers(one: Socket, count: int) -> None:
+    """Read so many heads of answers with their bodies."""
+    for _ in range(count):
+        head = (await one.reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        await one.reader.readexactly(length)
+
+
+async def test_the_body_of_a_pipelined_request_is_counted_until_that_request_is_answered(file: str) -> None:
+    async with site(file, body_bytes_total_max=int(2.5 * len(BODY)), bodies_per_address_max=2) as s:
+        key = await s.key("operator", "viewer")
+        async with sockets(s, 2) as held:
+            for one in held:
+                await one.send(asked(key) + half(key))
+                await answers(one, 1)
+            assert s.service.load.body_bytes == 2 * len(BODY), (
+                "the answer to the first frees nothing of the second"
+            )
+            assert s.service.load.half_sent == 2
+            for path, code in (("/runs", "SERVER_BUSY"), ("/session", "TOO_MANY_CONNECTIONS")):
+                async with sockets(s, 1) as [third]:
+                    sent = half(key, path)
+                    await third.send(sent if path == "/runs" else sent[: -len(BODY) + 10])
+                    assert (await third.answer())[2]["error"]["code"] == code
+            await held[0].send(b"x" * (100_000 - len(BODY)))  # it is no JSON, and is answered
+            await answers(held[0], 1)
+            await until(lambda: s.service.load.half_sent == 1)
+            assert s.service.load.body_bytes == len(BODY)
+        await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
+
+
+async def test_pipelined_requests_behind_a_proxy_are_counted_for_their_own_clients(file: str) -> None:
+    async with site(file, behind_proxy=True) as s:
+        key = await s.key("operator", "viewer")
+        async with sockets(s, 1) as [one]:
+            await one.send(asked(key, x_forwarded_for="192.0.2.1") + half(key, x_forwarded_for="192.0.2.2"))
+            await answers(one, 1)
+            assert s.service.load._from == {"192.0.2.2": 1}
+        await until(lambda: not s.service.load._from and not s.service.load._bodies)
+
+
+async def test_a_connection_has_a_bounded_number_of_requests_that_are_not_answered(file: str) -> None:
+    async with site(file) as s:
+        key = await s.key("viewer")
+        async with sockets(s, 1) as [one]:
+            await one.send(asked(key) * 50)
+            await answers(one, 50)
+            await one.send(asked(key, "/events/stream") + asked(key) * 200)
+            await one.reader.read()  # it is closed
+            assert s.service.load.refused["pipelined"] == 1
+
+
+async def test_a_stream_ends_with_its_connection_though_a_request_was_pipelined_behind_it(file: str) -> None:
+    async with site(file) as s:
+        key = await s.key("viewer")
+        async with sockets(s, 1) as [one]:
+            await one.send(asked(key, "/events/stream") + asked(key))
+            await one.reader.readuntil(b"\r\n\r\n")
+            assert s.service.load._by_key
+        await until(lambda: not s.service.load._by_key and s.service.load.connections == 0)

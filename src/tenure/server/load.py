@@ -15,10 +15,10 @@ from tenure.server.settings import Settings
 CONNECTIONS, CONNECTIONS_PER_ADDRESS = "connections", "connections_per_address"
 BODY_BYTES, BODIES_PER_ADDRESS = "body_bytes", "bodies_per_address"
 STREAMS_PER_KEY, STREAMS_PER_TENANT = "streams_per_key", "streams_per_tenant"
-REQUESTS_PER_KEY, WORK = "requests_per_key", "work"
+REQUESTS_PER_KEY, PIPELINED, WORK = "requests_per_key", "pipelined", "work"
 BOUNDS = (
     CONNECTIONS, CONNECTIONS_PER_ADDRESS, BODY_BYTES, BODIES_PER_ADDRESS, STREAMS_PER_KEY, STREAMS_PER_TENANT,
-    REQUESTS_PER_KEY, WORK,
+    REQUESTS_PER_KEY, PIPELINED, WORK,
 )  # fmt: skip
 """What is bounded, as the label `bound` names it."""
 RETRY_SECONDS = 1

@@ -4,6 +4,7 @@ Laws:
 1. What cannot be read is answered with the one shape of errors, and its connection ends.
 2. A request's line and headers are bounded in bytes and in time, and nothing of them is kept beyond that.
 3. Connections, half-sent bodies and the bytes of all bodies are counted here, where they first take memory (`server.load`).
+   Requests that a client pipelines are counted one by one, each until it is answered, and are bounded in number.
 4. Behind a proxy a request comes from where the trusted proxies say (`forwarded`), from here on.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -18,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from tenure.errors import TenureError
 from tenure.server.http.forwarded import address_group, client_address, forwarded_scheme
 from tenure.server.http.hsts import HSTS
+from tenure.server.load import PIPELINED
 from tenure.server.problems import body_of, headers_of
 
 if TYPE_CHECKING:
@@ -27,6 +30,25 @@ if TYPE_CHECKING:
     from tenure.server.settings import Settings
 
 _LARGE = "the headers are too large"
+
+
+PIPELINED_MAX = 100
+"""Requests of one connection that are not answered yet: each takes some kilobytes, however short it is."""
+
+
+class _Account:
+    """What is counted for one request, until it is answered or its connection has ended."""
+
+    __slots__ = ("came", "cycle", "half", "held")
+
+    def __init__(self) -> None:
+        self.cycle: RequestResponseCycle | None = None
+        self.held = 0
+        """Bytes of its body."""
+        self.half: str | None = None
+        """The address its half-sent body is counted for."""
+        self.came: str | None = None
+        """The address it is counted for, behind a proxy."""
 
 
 class _Refused(Exception):
@@ -54,15 +76,12 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
         """The address this connection is counted for."""
         _asker: str = ""
         """Whoever the request under way comes from."""
-        _came: str | None = None
-        """The address the request under way is counted for, behind a proxy."""
-        _held = 0
-        """Bytes of bodies that are counted for this connection."""
-        _half: str | None = None
-        """The address a half-sent body is counted for."""
+        _accounts: deque[_Account]
+        """Of the requests under way, the oldest first: they are answered in their order."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
             super().connection_made(transport)
+            self._accounts = deque()
             self._asker = address_group(self.client[0] if self.client else "")
             try:
                 load.open_connection()
@@ -77,7 +96,9 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._have()
-            self._free()
+            self._hang_up()
+            while self._accounts:
+                self._free(self._accounts.popleft())
             if self._peer is not None:
                 load.go_from(self._peer)
                 self._peer = None
@@ -96,10 +117,10 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
                 self._fed += len(data)
                 if self._fed > 2 * most:
                     self.send_400_response(_LARGE)
-            elif self._half is None and self._is_half_sent():
+            elif self._is_half_sent() and (account := self._accounts[-1]).half is None:
                 try:
                     load.begin_body(self._asker)
-                    self._half = self._asker
+                    account.half = self._asker
                 except TenureError as refused:
                     self._refuse(refused)
 
@@ -119,9 +140,19 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
         def on_headers_complete(self) -> None:
             self._begun = False
             self._have()
+            if len(self._accounts) >= PIPELINED_MAX:
+                self._why = load.refuse(
+                    PIPELINED,
+                    "TOO_MANY_CONNECTIONS",
+                    f"a connection has at most {PIPELINED_MAX} requests that are not answered yet",
+                )
+                raise _Refused
+            account = _Account()
+            self._accounts.append(account)
             if proxies:
-                self._look_behind_proxies()
+                self._look_behind_proxies(account)
             super().on_headers_complete()
+            account.cycle = self.cycle
 
         def on_body(self, body: bytes) -> None:
             if not self.cycle.response_complete:  # else nobody reads it, and it is not kept
@@ -130,22 +161,24 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
                 except TenureError as refused:
                     self._why = refused
                     raise _Refused from None
-                self._held += len(body)
+                self._accounts[-1].held += len(body)
             super().on_body(body)
 
         def on_message_complete(self) -> None:
-            self._end_half()
+            if not self.cycle.response_complete:
+                self._end_half(self._accounts[-1])
             super().on_message_complete()
 
         def on_response_complete(self) -> None:
-            self._free()
+            if self._accounts:
+                self._free(self._accounts.popleft())
             super().on_response_complete()
 
         def send_400_response(self, msg: str) -> None:
             """Answer what cannot be read; see law 1."""
             self._refuse(self._why or TenureError("REQUEST_MALFORMED", msg))
 
-        def _look_behind_proxies(self) -> None:
+        def _look_behind_proxies(self, account: _Account) -> None:
             """Law 4, and the bound of requests by address."""
             scope: Any = self.scope
             address = client_address(self.headers, proxies, settings.forwarded_header)
@@ -156,13 +189,13 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
                 scope["scheme"] = scheme
             client = scope["client"]
             self._asker = address_group(client[0] if client else "")
-            if self._came is None and address is not None:
+            if address is not None:
                 try:
                     load.come_from(self._asker)
                 except TenureError as refused:
                     self._why = refused
                     raise _Refused from None
-                self._came = self._asker
+                account.came = self._asker
 
         def _is_half_sent(self) -> bool:
             cycle = cast("RequestResponseCycle | None", self.cycle)
@@ -194,25 +227,29 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
                 }
                 head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
                 self.transport.write(STATUS_LINE[error.spec.status] + head.encode() + b"\r\n" + body)
-            if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True  # whoever works on it writes nothing more
-                cycle.message_event.set()
+            self._hang_up()
             self.transport.close()
 
-        def _end_half(self) -> None:
-            if self._half is not None:
-                load.end_body(self._half)
-                self._half = None
+        def _hang_up(self) -> None:
+            """Tell whoever works on a request that its client has gone, and let them write nothing more. (uvicorn tells the newest
+            of pipelined requests only: a stream before it would go on for good.)"""
+            for account in self._accounts:
+                if account.cycle is not None and not account.cycle.response_complete:
+                    account.cycle.disconnected = True
+                    account.cycle.message_event.set()
 
-        def _free(self) -> None:
-            """What was counted for the request under way."""
-            self._end_half()
-            if self._held:
-                load.free_bytes(self._held)
-                self._held = 0
-            if self._came is not None:
-                load.go_from(self._came)
-                self._came = None
+        def _end_half(self, account: _Account) -> None:
+            if account.half is not None:
+                load.end_body(account.half)
+                account.half = None
+
+        def _free(self, account: _Account) -> None:
+            """Count off what was counted for a request."""
+            self._end_half(account)
+            if account.held:
+                load.free_bytes(account.held)
+            if account.came is not None:
+                load.go_from(account.came)
 
         def _spend(self, count: int) -> None:
             self._left -= count
