@@ -8,26 +8,24 @@
 - `@pytest.mark.clause("GWI-12")` names a clause the test proves; an unknown id stops the run.
 - Every move, path and approval edge the kernel takes is noted; when the whole suite runs, also divided over several
   processes, it fails in the end for those nobody walked (`test_edges.py`).
-- `postgres_dsn` is the address of an empty database, made for this test and dropped after it.
+- `postgres_dsn` is the address of an empty database, made for this test and dropped after it; `migrated_dsn` of a migrated one
+  without a row (`tests/databases.py`).
 """
 
 import asyncio
 import inspect
-import itertools
-import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-import asyncpg
 import hypothesis
 import pytest
 
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
 from tenure.devtools.s3 import PrivateS3
-from tenure.store.postgres import PostgresStore
 from tests.cases import EXAMPLES, cases
+from tests.databases import Databases
 from tests.walked import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
 
@@ -158,51 +156,21 @@ def s3_server() -> Iterator[PrivateS3]:
 
 
 @pytest.fixture(scope="session")
-def _postgres_execute(postgres_server: ExternalPostgres | PrivatePostgres) -> Iterator[Callable[[str], None]]:
-    """Runs one statement as the server's owner, on a connection of its own."""
-    with asyncio.Runner() as runner:
-        connection = runner.run(asyncpg.connect(postgres_server.dsn()))
-        yield lambda statement: runner.run(connection.execute(statement))
-        runner.run(connection.close())
-
-
-_database_numbers = itertools.count(1)
+def databases(postgres_server: ExternalPostgres | PrivatePostgres) -> Iterator[Databases]:
+    databases = Databases(postgres_server)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture
-def postgres_dsn(
-    postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]
-) -> Iterator[str]:
+def postgres_dsn(databases: Databases) -> Iterator[str]:
     """The address of an empty database that only this test uses."""
-    name = f"tenure_test_{os.getpid()}_{next(_database_numbers)}"
-    _postgres_execute(f"create database {name}")
-    yield postgres_server.dsn(name)
-    _postgres_execute(f"drop database {name} with (force)")
-
-
-@pytest.fixture(scope="session")
-def _postgres_template(
-    postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]
-) -> Iterator[str]:
-    """The name of a migrated database without a row: a copy of it is made sooner than one is migrated."""
-    name = f"tenure_template_{os.getpid()}"
-    _postgres_execute(f"create database {name}")
-    asyncio.run(PostgresStore(postgres_server.dsn(name)).migrate())
-    # Nobody may be connected to what is copied; a pooler would stay.
-    _postgres_execute(f"alter database {name} with allow_connections false")
-    _postgres_execute(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
-    yield name
-    _postgres_execute(f"drop database {name} with (force)")
+    with databases.empty() as dsn:
+        yield dsn
 
 
 @pytest.fixture
-def migrated_dsn(
-    postgres_server: ExternalPostgres | PrivatePostgres,
-    _postgres_execute: Callable[[str], None],
-    _postgres_template: str,
-) -> Iterator[str]:
+def migrated_dsn(databases: Databases) -> Iterator[str]:
     """The address of a migrated database without a row, that only this test uses."""
-    name = f"tenure_test_{os.getpid()}_{next(_database_numbers)}"
-    _postgres_execute(f"create database {name} template {_postgres_template}")
-    yield postgres_server.dsn(name)
-    _postgres_execute(f"drop database {name} with (force)")
+    with databases.migrated() as dsn:
+        yield dsn

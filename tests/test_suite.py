@@ -1,13 +1,17 @@
 """The suite itself: no test hangs for good, and how the suite was started does not change what it tests."""
 
+import asyncio
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.conftest import TIMEOUT_SECONDS
+from tests.databases import Databases
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
@@ -53,3 +57,24 @@ def test_a_plain_test_that_hangs_is_stopped(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 failed" in done.stdout, done.stdout
     assert "Timeout" in done.stdout
+
+
+def test_a_migrated_database_is_lent_without_a_row_and_with_the_schema_it_was_migrated_with(
+    databases: Databases,
+) -> None:
+    async def ask(dsn: str, statement: str) -> Any:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
+    keys = "select count(*) from tenure.feed_key"
+    with databases.migrated() as first:
+        asyncio.run(ask(first, "insert into tenure.feed_key values (1, decode(repeat('00', 32), 'hex'))"))
+        assert asyncio.run(ask(first, keys)) == 1
+    with databases.migrated() as second:
+        assert (second, asyncio.run(ask(second, keys))) == (first, 0)
+        asyncio.run(ask(second, "alter table tenure.feed_key drop constraint feed_key_id_check"))
+    with databases.migrated() as third:
+        assert (third != second, asyncio.run(ask(third, keys))) == (True, 0)

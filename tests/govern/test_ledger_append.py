@@ -101,13 +101,12 @@ def _append_many(dsn: str, first: int) -> None:
     asyncio.run(work())
 
 
-async def test_two_processes_that_append_at_once_make_one_tree(ledger_postgres: str, tmp_path: Path) -> None:
-    place = LedgerPlace("postgres", tmp_path, ledger_postgres)
+async def test_two_processes_that_append_at_once_make_one_tree(migrated_dsn: str, tmp_path: Path) -> None:
+    place = LedgerPlace("postgres", tmp_path, migrated_dsn)
     async with place.opened() as store:
-        await place.by_hand("delete from leaf; delete from node")
         context = multiprocessing.get_context("spawn")
         # Their runs overlap by half: each leaf is there once.
-        both = [context.Process(target=_append_many, args=(ledger_postgres, first)) for first in (0, 30)]
+        both = [context.Process(target=_append_many, args=(migrated_dsn, first)) for first in (0, 30)]
         for process in both:
             process.start()
         for process in both:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 
-from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres
 from tenure.errors import TenureError
 from tenure.govern.policy import Policies
 from tenure.kernel.service import Person
@@ -25,33 +22,12 @@ from tests.govern.policies import facts, policy
 ALLOWS, DENIES = policy("allow: true"), policy("deny: not today")
 
 
-@pytest.fixture(scope="module")
-def _shared(
-    postgres_server: ExternalPostgres | PrivatePostgres, _postgres_execute: Callable[[str], None]
-) -> Iterator[str]:
-    """One database for all of them: making one takes longer than a story."""
-    name = f"tenure_policies_{os.getpid()}"
-    _postgres_execute(f"create database {name}")
-    asyncio.run(open_store(postgres_server.dsn(name)).migrate())
-    yield postgres_server.dsn(name)
-    _postgres_execute(f"drop database {name} with (force)")
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database without policies, people and lines."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'site.db'}"
-    dsn: str = request.getfixturevalue("_shared")
-
-    async def empty() -> None:
-        connection = await asyncpg.connect(dsn)
-        for table in ("policy", "governance", "person", "admin_event"):
-            await connection.execute(f"delete from tenure.{table}")
-        await connection.close()
-
-    asyncio.run(empty())
-    return dsn
+    return str(request.getfixturevalue("migrated_dsn"))
 
 
 @asynccontextmanager
