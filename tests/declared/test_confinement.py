@@ -141,6 +141,209 @@ def test_the_attack_gets_it_all_where_nothing_is_kept_apart(place: Path, user: s
     assert EVERYTHING - Scene(place, user).got(UNCONFINED) <= {"environ"}
 
 
+# ------------------------------------------------------------------- what is made or replaced while a command runs
+
+
+class LateScene:
+    """A command that works in a folder while secrets around it are made and replaced."""
+
+    def __init__(self, folder: Path, user: str) -> None:
+        self.uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
+        self.command_user = "nobody" if user == "root-as-nobody" else None
+        self.folder, self.work = folder, folder / "work"
+        self.python = open_python()
+        for each in (self.work, folder / "secrets", folder / "mounted", folder / "mounted" / "first"):
+            each.mkdir()
+        for name in ("secrets/token", "key.pem", "tenure.db", "mounted/first/token", "plain.txt"):
+            (folder / name).write_text("before")
+        (folder / "mounted" / "data").symlink_to("first")
+        (folder / "mounted" / "token").symlink_to("data/token")
+        shutil.copy(Path(__file__).with_name("late_attack.py"), folder / "attack.py")
+        self.open_to_all()
+
+    def open_to_all(self) -> None:
+        """As an operator may have made them: readable to all."""
+        for path in (self.folder, *self.folder.rglob("*")):
+            if self.uid is not None:
+                os.chown(path, self.uid, NOBODY.pw_gid, follow_symlinks=False)
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def paths(self) -> list[str]:
+        names = (
+            "secrets",
+            "key.pem",
+            "tenure.db",
+            "tenure.db-wal",
+            "tenure.db-journal",
+            "later.pem",
+            "mounted/token",
+        )
+        inside = (
+            "secrets/token",
+            "mounted/data/token",
+            "mounted/first/token",
+            "mounted/second/token",
+            "new/deep/key",
+        )
+        return [str(self.folder / name) for name in (*names, *inside)]
+
+    def change(self) -> None:
+        """What a worker, an operator and a cluster do to secrets."""
+        for name in ("tenure.db-wal", "tenure.db-journal", "later.pem"):
+            (self.folder / name).write_text(MARK)
+        for name in ("key.pem", "tenure.db"):
+            (self.folder / "made").write_text(MARK)
+            (self.folder / "made").replace(self.folder / name)
+        other = self.folder / "secrets-2"
+        other.mkdir()
+        (other / "token").write_text(MARK)
+        (self.folder / "secrets").rename(self.folder / "secrets-1")
+        other.rename(self.folder / "secrets")
+        mounted = self.folder / "mounted"
+        (mounted / "second").mkdir()
+        (mounted / "second" / "token").write_text(MARK)
+        (mounted / "made").symlink_to("second")
+        (mounted / "made").replace(mounted / "data")
+        (self.folder / "new" / "deep").mkdir(parents=True)
+        (self.folder / "new" / "deep" / "key").write_text(MARK)
+
+    def got(self, cwd: Path) -> tuple[list[str], str]:
+        """The ways by which the command got a secret, and what was said on its stderr."""
+
+        def work() -> list[Any]:
+            sys.executable = self.python
+            os.chdir(cwd)
+            hide = ("secrets", "key.pem", "later.pem", "mounted/token", "new/deep/key")
+            private_files.hide(*(self.folder / name for name in hide))
+            private_files.hide_database(self.folder / "tenure.db")
+            return asyncio.run(self._try(cwd))
+
+        found, told = apart(work, uid=self.uid, env={})
+        return found, told
+
+    async def _try(self, cwd: Path) -> list[Any]:
+        how = choose_confinement(self.command_user)
+        argv = (self.python, "-I", str(self.folder / "attack.py"), MARK[::-1], *self.paths())
+        lines = Lines()
+        task = asyncio.create_task(run_command(Resolved(argv=argv), confinement=how, on_line=lines))
+        await until(lambda: ("stdout", "ready") in lines.seen or task.done())
+        self.change()
+        (cwd / "go").touch()
+        ended = await task
+        assert ended.ok, ended
+        return [msgspec.json.decode(ended.stdout.removeprefix("ready\n")), ended.stderr_tail]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_secret_that_is_made_or_replaced_while_a_command_runs_stays_hidden(place: Path, user: str) -> None:
+    scene = LateScene(place, user)
+    assert scene.got(scene.work) == ([], "")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_secret_that_is_replaced_in_a_working_folder_is_told(place: Path, user: str) -> None:
+    """In the folder that a command works in, what is put there later can be seen: the command itself puts files there."""
+    scene = LateScene(place, user)
+    got, told = scene.got(place)
+    for name in ("key.pem", "tenure.db", "tenure.db-journal", "secrets", "later.pem", "new"):
+        assert f"{place / name} was put in place while this command ran" in told, name
+    assert not [way for way in got if "mounted" in way], "what lies in a folder of its own stays hidden"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(private_files, "_hidden", {})
+        private_files.hide(place / "key.pem", place / "mounted" / "token")
+        assert confinement.hidden_in_shared_folders() == [str(place / "key.pem")]
+
+
+def confined(place: Path, user: str, text: str, cwd: Path, *hide: Path) -> dict[str, Any]:
+    """The output of a shell whose worker has something to hide."""
+    uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
+    for path in (place, *place.rglob("*")):
+        if uid is not None:
+            os.chown(path, uid, NOBODY.pw_gid)
+
+    python = open_python()
+
+    def work() -> dict[str, Any]:
+        sys.executable = python
+        private_files.hide(*hide)
+        how = choose_confinement("nobody" if user == "root-as-nobody" else None)
+        command = Resolved(argv=("sh", "-c", text), cwd=str(cwd))
+        return asyncio.run(run_command(command, confinement=how)).output()
+
+    found: dict[str, Any] = apart(work, uid=uid, env={})
+    return found
+
+
+@pytest.mark.parametrize("user", [user for user in USERS if user != "root-as-nobody"])
+def test_what_lies_beside_a_secret_can_be_used_as_before(place: Path, user: str) -> None:
+    for name in ("work", "beside", "a folder"):
+        (place / name).mkdir()
+    (place / "beside" / "file").write_text("old")
+    (place / "plain.txt").write_text("old")
+    (place / "link").symlink_to("plain.txt")
+    (place / "key.pem").write_text(MARK)
+    text = (
+        "echo new > ../plain.txt; echo new > ../beside/made; mv ../beside/made ../beside/file; cat ../link ../beside/file; echo mine > mine;"
+        " cat mine; touch ../here || echo refused; ls -a .."
+    )
+    found = confined(place, user, text, place / "work", place / "key.pem")
+    assert found["stdout"].split("\n") == [
+        "new",
+        "new",
+        "mine",
+        "refused",
+        ".",
+        "..",
+        "a folder",
+        "beside",
+        "link",
+        "plain.txt",
+        "work",
+    ]
+    assert "Read-only file system" in found["stderr_tail"]
+    assert [(place / name).read_text() for name in ("plain.txt", "beside/file", "work/mine")] == [
+        "new\n",
+        "new\n",
+        "mine\n",
+    ]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_working_folder_in_something_hidden_is_all_that_is_left_of_it(place: Path, user: str) -> None:
+    """As where PostgreSQL's socket lies in /tmp and a command works below /tmp."""
+    work = place / "hidden" / "deep" / "work"
+    work.mkdir(parents=True)
+    (place / "hidden" / "token").write_text(MARK)
+    (place / "hidden" / "deep" / "token").write_text(MARK)
+    (work / "mine").write_text("mine")
+    for path in (place, *place.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    found = confined(
+        place,
+        user,
+        f"cat mine; cat ../token ../../token {place}/hidden/token; ls {place}/hidden",
+        work,
+        place / "hidden",
+    )
+    assert found["stdout"].split("\n") == ["minedeep"]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
+def test_a_folder_that_a_user_may_not_look_into_stays_closed(place: Path) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    for name in ("key.pem", "other"):
+        (closed / name).write_text(MARK)
+        (closed / name).chmod(0o644)
+    found = confined(
+        place, "root-as-nobody", f"cat {closed}/other {closed}/key.pem", place, closed / "key.pem"
+    )
+    assert MARK not in found["stdout"]
+    assert "Permission denied" in found["stderr_tail"]
+
+
 @pytest.mark.parametrize("kind", ["namespaces", "none"])
 async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path: Path) -> None:
     """With a worker that was executed with its secrets, as workers are."""
