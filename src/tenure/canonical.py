@@ -8,6 +8,8 @@ Laws:
    1e21 = 1000000000000000000000), texts by code points. `true` is not 1.
 3. What has no such form is refused: NaN, infinities, half of a surrogate pair, names that are no texts. A JSON text with the
    same name twice in one object is refused where it is read (`decode_json`): others could read another value than we do.
+4. `1e308` has 309 digits in full. So what large doubles take in full is counted, and beyond `CANONICAL_DIGITS_MAX` refused: the form is
+   never much longer than the JSON that it was made of, and is made in linear time.
 """
 
 from __future__ import annotations
@@ -19,10 +21,18 @@ from typing import Any
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.limits import CANONICAL_DIGITS_MAX
 
 _EXACT_MAX = 2**53
-_DIGITS_MAX = 21
-"""ECMAScript writes this many digits before it takes to an exponent."""
+_ZEROS_MAX = 6
+"""ECMAScript writes so many zeros, the one before the point among them, before it takes to an exponent."""
+
+_SMALL = 1e-3
+"""From here to 2^53 the quick encoder writes a double with a fraction as ECMAScript does: without an exponent."""
+_LARGE = 1e21
+"""From here on a double is shorter with an exponent than in full."""
+_SURROGATES = "\ud800"
+"""Below it texts are in the same order by code points and by UTF-16 code units."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +47,7 @@ def canonical(value: Any) -> bytes:
     try:
         if _is_plain(value):
             return msgspec.json.encode(value, order="sorted")
-        return _written(value).encode()
+        return _Writer().written(value).encode()
     except UnicodeEncodeError as half:
         raise TenureError(
             "INVALID_INPUT", "a text has half of a surrogate pair; send whole characters"
@@ -52,28 +62,64 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the quick encoder writes it canonically: it has neither floats nor large numbers, and names in ASCII only."""
+    """Whether the quick encoder writes it canonically: it has neither large numbers nor doubles that it would write otherwise, and names
+    in the order of their code points."""
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return True
+    if kind is float:
+        return _SMALL <= abs(value) < _EXACT_MAX and not value.is_integer()
     if kind is dict:
-        return all(type(name) is str and name.isascii() and _is_plain(part) for name, part in value.items())
+        return all(
+            type(name) is str and _is_plain_name(name) and _is_plain(part) for name, part in value.items()
+        )
     if kind is list:
         return all(map(_is_plain, value))
     return kind is int and -_EXACT_MAX <= value <= _EXACT_MAX
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, dict):
-        if not all(isinstance(name, str) for name in value):
-            raise TenureError("INVALID_INPUT", "a name of an object is not a text; JSON has only texts there")
-        named = sorted(value.items(), key=lambda item: item[0].encode("utf-16-be"))
-        return "{" + ",".join(f"{_text(name)}:{_written(part)}" for name, part in named) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_written, value)) + "]"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(value)
-    return _text(value)
+def _is_plain_name(name: str) -> bool:
+    return name.isascii() or max(name) < _SURROGATES
+
+
+class _Writer:
+    """Writes one value, and counts what its large doubles take (law 4)."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = CANONICAL_DIGITS_MAX
+
+    def written(self, value: Any) -> str:
+        """The canonical form."""
+        if isinstance(value, float):
+            if not -_LARGE < value < _LARGE:
+                return self._large(value)
+            return number(value)
+        if isinstance(value, dict):
+            if not all(isinstance(name, str) for name in value):
+                raise TenureError(
+                    "INVALID_INPUT", "a name of an object is not a text; JSON has only texts there"
+                )
+            named = list(value.items())
+            if len(named) > 1:
+                named.sort(key=lambda item: item[0].encode("utf-16-be"))
+            return "{" + ",".join(f"{_text(name)}:{self.written(part)}" for name, part in named) + "}"
+        if isinstance(value, list | tuple):
+            return "[" + ",".join(map(self.written, value)) + "]"
+        if isinstance(value, int) and not isinstance(value, bool):
+            return number(value)
+        return _text(value)
+
+    def _large(self, value: float) -> str:
+        text = number(value)
+        self.left -= len(text)
+        if self.left < 0:
+            raise TenureError(
+                "INVALID_INPUT",
+                f"numbers like {value!r} are compared in full, and have together over {CANONICAL_DIGITS_MAX} digits; send them as texts",
+            )
+        return text
 
 
 def _text(value: Any) -> str:
@@ -94,21 +140,16 @@ def number(value: float) -> str:
 
 
 def _fraction(double: float) -> str:
-    """A double that is no integer: it is below 2^53, so that it is written with digits after the point or an exponent."""
-    sign, text = ("-", repr(-double)) if double < 0 else ("", repr(double))
-    mantissa, _, power = text.partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    point = len(whole) + int(power or 0)
-    digits = whole + ("" if fraction == "0" else fraction)
-    leading = len(digits) - len(digits.lstrip("0"))
-    digits, point = digits.lstrip("0"), point - leading
-    digits = digits.rstrip("0")
-    if 0 < point <= _DIGITS_MAX:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    shown = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
-    return f"{sign}{shown}e-{abs(point - 1)}"
+    """A double that is no integer: it is below 2^53. Python writes the same digits, but takes to an exponent earlier."""
+    shown = float.__repr__(double)
+    mantissa, _, power = shown.partition("e")
+    if not power:
+        return shown
+    sign, mantissa = ("-", mantissa[1:]) if double < 0 else ("", mantissa)
+    digits, exponent = mantissa.replace(".", ""), -int(power)  # it is 5 or more
+    if exponent <= _ZEROS_MAX:
+        return f"{sign}0.{'0' * (exponent - 1)}{digits}"
+    return f"{sign}{mantissa}e-{exponent}"
 
 
 # ------------------------------------------------------------------------------------- reading and writing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 PAYLOAD_BYTES_MAX = 256 * 1024
 """Payloads kept in the database; of anything larger pass a reference."""
+CANONICAL_DIGITS_MAX = 4_000_000
+"""Digits that the doubles from 1e21 on of one value may have when they are written in full, as digests write them."""
 CHECKPOINT_OUTPUT_BYTES_MAX = 512
 """Outputs kept in the row of their checkpoint; longer ones are payloads of their own."""
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024

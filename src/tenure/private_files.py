@@ -48,8 +48,8 @@ def hide_configured() -> None:
 
 
 def hidden() -> list[str]:
-    """The paths that commands must not see and that are there now."""
-    return [path for path in _hidden if os.path.exists(path)]
+    """The paths that commands must not see, whether they are there yet or not."""
+    return list(_hidden)
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tenure import canonical as canonical_form
 from tenure.canonical import DuplicateName, canonical, decode_json, encode_json, is_equal, number
 from tenure.errors import TenureError
+from tenure.limits import CANONICAL_DIGITS_MAX
 from tests.cases import cases
+from tests.server.costs import grows_too_fast
 
 NUMBERS = {
     "0000000000000000": "0",
@@ -103,11 +107,17 @@ def test_two_texts_of_one_value_are_one(one: bytes, other: bytes) -> None:
     assert canonical(msgspec.json.decode(one)) == canonical(msgspec.json.decode(other))
 
 
-def test_the_quick_way_writes_what_the_long_one_does() -> None:
-    from tenure.canonical import _written
-
-    value = {"b": [1, -2, None, True, 'é\x1f"\\'], "a": {"~": {}, "A": [], "": "x"}, "\x7f": 2**53}
-    assert canonical(value) == _written(value).encode()
+@settings(max_examples=cases(300))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.dictionaries(st.text(max_size=3), st.just(1), max_size=4),
+)
+@example(0.001, {"b": [1, -2, None, True, 'é\x1f"\\'], "a": {"~": {}, "A": [], "": "x"}, "\x7f": 2**53})
+@example(0.00099999, {"\ud7ff": 1, "\ue000": 1, "\U0001f600": 1, "é": 1})
+@example(2**53 - 0.5, {"\uffff": 1, "\U00010000": 1})
+def test_the_quick_way_writes_what_the_long_one_does(double: float, names: dict[str, Any]) -> None:
+    value = [double, names]
+    assert canonical(value) == canonical_form._Writer().written(value).encode()
 
 
 # ----------------------------------------------------------------------------------------------- equality
@@ -187,3 +197,50 @@ def test_names_that_become_one_text_are_refused() -> None:
     with pytest.raises(DuplicateName):
         encode_json({"a": {1: "x", "1": "y"}})
     assert encode_json({1: "x", "2": "y"}) == b'{"1":"x","2":"y"}'
+
+
+# ----------------------------------------------------------------------------------------------------- what it costs
+
+SHAPES: dict[str, Callable[[int], Any]] = {
+    "large doubles": lambda n: [1e308] * n,
+    "doubles without a fraction": lambda n: [1e20, 1.0] * (n // 2),
+    "doubles with a fraction": lambda n: [0.1 + i for i in range(n)],
+    "small doubles": lambda n: [1e-9] * n,
+    "integers beyond 2^53": lambda n: [2**60] * (n // 4),
+    "long integers": lambda n: [10**4000] * (n // 800),
+    "names beyond the basic plane": lambda n: [{"\U0001f600": 1}] * (n // 2),
+    "names of one object": lambda n: {f"\U0001f600{i}": 1 for i in range(n // 2)},
+    "texts": lambda n: ["\u00e9"] * n,
+    "lists": lambda n: [[]] * n,
+}
+NUMBERS_OF_A_BODY = 160_000
+"""As many as a body of 1 MiB has of the shortest."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_form_is_made_in_linear_time(shape: str) -> None:
+    def work(size: int) -> Callable[[], Any]:
+        value = SHAPES[shape](size)
+        return lambda: canonical(value)
+
+    assert grows_too_fast(work, NUMBERS_OF_A_BODY) == ""
+
+
+def test_the_form_of_large_doubles_is_bounded() -> None:
+    """By steps: numbers that are written out, whatever the machine does meanwhile."""
+    fitting = CANONICAL_DIGITS_MAX // 309
+    assert len(canonical([1e308] * fitting)) == fitting * 310 + 1
+    for size in (fitting + 1, 2 * fitting, 12 * fitting):
+        for value in ([1e308] * size, {"a": [-1e308] * size}):
+            written: list[float] = []
+
+            def note(one: float, written: list[float] = written) -> str:
+                written.append(one)
+                return number(one)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(canonical_form, "number", note)
+                with pytest.raises(TenureError, match="send them as texts"):
+                    canonical(value)
+            assert len(written) <= fitting + 1
+    assert canonical([1e20] * 200_000).count(b"0") == 20 * 200_000, "what is no longer in full is not counted"

@@ -125,6 +125,26 @@ async def test_runs_of_the_widest_workflow_do_not_hold_the_event_loop(url: str) 
                 assert (status, why) == (200, ""), (path, status, why)
 
 
+async def test_numbers_that_are_long_in_full_do_not_hold_the_event_loop(url: str) -> None:
+    """A digest writes them in full, and 1 MB of `1e308` has 50 million digits. Nothing is started: there is no such workflow."""
+    many = "[" + ",".join(["1e308"] * 160_000) + "]"
+    few = "[" + ",".join(["1e20", "1e-9", "0.5", "1.0"] * 40_000) + "]"
+    async with site(url) as s:
+        headers = {
+            "Authorization": f"Bearer {await s.key('operator', 'viewer')}",
+            "Content-Type": "application/json",
+        }
+        with watched_turns() as turns:
+            for number, (values, refused) in enumerate(((many, True), (few, False))):
+                new = f'"workflow": "none", "input": {{"x": {values}}}'
+                keyed = {**headers, "Idempotency-Key": f"key-{number}"}
+                status, why = await held(turns, s, "POST", "/runs", f"{{{new}}}".encode(), keyed)
+                assert (status, why) == (422 if refused else 404, "")
+                batch = f'{{"items": [{{{new}, "idempotency_key": "item-{number}"}}]}}'.encode()
+                status, why = await held(turns, s, "POST", "/runs/batch", batch, headers)
+                assert (status, why) == (200, "")
+
+
 async def test_a_workflow_with_unknown_needs_does_not_hold_the_event_loop(url: str) -> None:
     long = "a-name-that-is-as-long-as-names-may-be-" * 3
     steps = "".join(f"  - id: {long[:80]}{i}\n    run: x\n    needs: [{long[:81]}{i}]\n" for i in range(950))

@@ -19,6 +19,7 @@ import structlog
 from tenure.cli.console import counted, err, show_error, shown
 from tenure.cli.session import wait_for, wait_for_database
 from tenure.config import choose_database
+from tenure.declared.confinement import describe_commands
 from tenure.errors import TenureError
 
 NO_DATABASE = 75
@@ -106,7 +107,7 @@ async def _develop(wanted: Wanted) -> int:
                 log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=wanted.slots)
                 if worker.commands:
                     tell = log.warning if worker.confinement.kind == "none" else log.info
-                    tell("commands_run", worker=worker.name, how=str(worker.confinement))
+                    tell("commands_run", worker=worker.name, **describe_commands(worker.confinement))
             try:
                 if wanted.server:
                     await _serve(engine, wanted, told)

@@ -3,13 +3,19 @@
     python -I -S command_launcher.py PLAN ARGV...
 
 Laws:
-1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` (paths), `cwd`, `report` (a file descriptor) and `check`.
-2. With `namespaces` the command has its own process ids, its own /proc and its own mounts, in which an empty folder or file lies over
-   each hidden path. It gains no privileges, and as root it has no capabilities.
-3. It ends as the command ends: with its exit code, or by its signal. SIGTERM and SIGINT are for the command alone.
-4. What cannot be set up is told on `report` as `errno text`, and nothing is started. Without ARGV only the setting up is tried; with
+1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` (paths), `shared` (folders), `cwd`, `report` (a file
+   descriptor) and `check`.
+2. With `namespaces` the command has its own process ids, its own /proc and its own mounts. It gains no privileges, and as root it has
+   no capabilities.
+3. A mount over a file is gone as soon as another process puts a new file in its place. So a hidden path is hidden by its folder: the command sees a
+   view of it, with all that was in the folder but the hidden names. What is put there later, under any name, is not in the view. The view
+   itself is read-only; what is in it can be written as before.
+4. A folder that commands work in (`shared`: they put files there) has no view. In it an empty file or folder lies over each hidden path,
+   and a path that was put in place meanwhile is told on the command's stderr when it has ended.
+5. It ends as the command ends: with its exit code, or by its signal. SIGTERM and SIGINT are for the command alone.
+6. What cannot be set up is told on `report` as `errno text`, and nothing is started. Without ARGV only the setting up is tried; with
    `check` a hidden path that can still be read is a failure.
-5. It imports nothing of Tenure: it starts in a few milliseconds, and has no secret in its memory.
+7. It imports nothing of Tenure: it starts in a few milliseconds, and has no secret in its memory.
 """
 
 import ctypes
@@ -17,16 +23,20 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 24, 28, 38
 _NO_ROOT_LOCKED = (
     0x3  # SECBIT_NOROOT and its lock: becoming root, or executing as root, gives no capabilities
 )
 _CAP_LAST = 63
+_VIEW_ENTRIES_MAX = 2_000
+"""A folder with more entries has no view: each entry is a mount."""
+_LINKS_MAX = 40
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -63,16 +73,143 @@ def _separate(libc: Any) -> None:
             file.write(text)
 
 
-def _hide(libc: Any, paths: list[str]) -> None:
-    """Mounts of its own, with nothing to be seen at these paths."""
-    _mount(libc, "none", "/", None, _MS_REC | _MS_PRIVATE)
-    for path in paths:
-        where = os.path.realpath(path)
-        if os.path.isdir(where):
-            _mount(libc, "tmpfs", where, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=0555,size=4k")
-        elif os.path.exists(where):
-            _mount(libc, "/dev/null", where, None, _MS_BIND)
-    _mount(libc, "proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+def _places(path: str) -> list[tuple[str, str]]:
+    """Where a path lies: folder and name of itself and of every link that it leads through. Of a folder that is not there the first
+    missing part."""
+    found: list[tuple[str, str]] = []
+    for _ in range(_LINKS_MAX):
+        folder, name = os.path.split(os.path.abspath(path))
+        folder = os.path.realpath(folder)
+        while name and not os.path.isdir(folder):
+            folder, name = os.path.split(folder)
+        if name:
+            found.append((folder, name))
+        try:
+            path = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+        except OSError:
+            break
+    return found
+
+
+def _seen(path: str) -> tuple[int, int] | None:
+    """What is at a path: device and inode."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class _Mounts:
+    """The mounts of a command: law 3 and 4."""
+
+    def __init__(self, libc: Any, plan: dict[str, Any]) -> None:
+        self._libc = libc
+        self._shared = {os.path.realpath(each) for each in ("/", *plan["shared"])}
+        self._hidden: dict[str, set[str]] = {}
+        for path in plan["hide"]:
+            for folder, name in _places(path):
+                self._hidden.setdefault(folder, set()).add(name)
+        self.covered: dict[str, tuple[int, int] | None] = {}
+        """What is seen at hidden paths of shared folders."""
+        try:
+            self._cwd = os.getcwd()
+        except FileNotFoundError:
+            self._cwd = "/"
+        self._cwd_handle = os.open(self._cwd, os.O_PATH)
+
+    def lay(self) -> None:
+        """Hide what is to be hidden, and be in the working folder as it is seen then."""
+        _mount(self._libc, "none", "/", None, _MS_REC | _MS_PRIVATE)
+        for folder in sorted(self._hidden, key=lambda each: each.count("/")):  # before those that lie in it
+            if not os.path.isdir(folder):
+                continue  # it lies in something hidden
+            entries = self._entries(folder)
+            if folder in self._shared or entries is None:
+                self._cover(folder)
+            else:
+                self._lay_view(folder, entries)
+        os.chdir(self._cwd)  # by its path: from the folder it was, the way up leads past all this
+        os.close(self._cwd_handle)
+        _mount(self._libc, "proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+    def exposed(self) -> list[str]:
+        """Hidden paths of shared folders that somebody has put in place meanwhile."""
+        return [path for path, seen in self.covered.items() if _seen(path) not in (None, seen)]
+
+    def _entries(self, folder: str) -> list[str] | None:
+        try:
+            entries = os.listdir(folder)
+        except PermissionError:
+            return None
+        return entries if len(entries) <= _VIEW_ENTRIES_MAX else None
+
+    def _empty(self, folder: str) -> None:
+        """An empty folder over a folder, still to be written to; whoever could look into that can look into this."""
+        was = os.stat(folder)
+        _mount(self._libc, "tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0555,size=1m")
+        try:
+            os.chown(folder, was.st_uid, was.st_gid)
+            os.chmod(folder, was.st_mode & 0o7777)
+        except OSError:  # nobody of this namespace owns it
+            os.chmod(folder, 0o555)
+
+    def _close(self, folder: str) -> None:
+        flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV
+        _mount(self._libc, "none", folder, None, flags)
+
+    def _bind(self, source: str, target: str) -> None:
+        _mount(self._libc, source, target, None, _MS_BIND | _MS_REC)
+
+    def _lay_view(self, folder: str, entries: list[str]) -> None:
+        behind = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self._empty(folder)
+            for name in entries:
+                if name not in self._hidden[folder]:
+                    self._put(f"/proc/self/fd/{behind}/{name}", os.path.join(folder, name))
+            self._keep_way(folder)
+            self._close(folder)
+        finally:
+            os.close(behind)
+
+    def _put(self, source: str, target: str) -> None:
+        """An entry of a folder into its view; one that has gone meanwhile is left out."""
+        try:
+            if os.path.islink(source):
+                os.symlink(os.readlink(source), target)
+                return
+            if os.path.isdir(source):
+                os.mkdir(target)
+            else:
+                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400))
+            self._bind(source, target)
+        except FileNotFoundError:
+            return
+
+    def _keep_way(self, folder: str) -> None:
+        """Let the working folder be reached where what it lies in is hidden."""
+        if self._cwd.startswith(f"{folder}/") and not os.path.isdir(self._cwd):
+            os.makedirs(self._cwd)
+            if not any(
+                os.path.join(where, name) == self._cwd
+                for where in self._hidden
+                for name in self._hidden[where]
+            ):
+                self._bind(f"/proc/self/fd/{self._cwd_handle}", self._cwd)
+
+    def _cover(self, folder: str) -> None:
+        for name in self._hidden[folder]:
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                pass  # where it leads is hidden by itself
+            elif os.path.isdir(path):
+                self._empty(path)
+                self._keep_way(path)
+                self._close(path)
+            elif os.path.exists(path):
+                _mount(self._libc, "/dev/null", path, None, _MS_BIND)
+            self.covered[path] = _seen(path)
 
 
 def _drop(libc: Any, plan: dict[str, Any]) -> None:
@@ -133,6 +270,12 @@ def _tell(report: int, fault: Exception) -> NoReturn:
     os._exit(126)
 
 
+def _warn(path: str) -> None:
+    said = f"tenure: {path} was put in place while this command ran, in a folder that commands work in: the command could read it."
+    with suppress(OSError):
+        os.write(2, f"{said} Keep it in a folder of its own, and change the secret.\n".encode())
+
+
 def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn:
     """Three processes: this one outside, the first of the namespace, and the command."""
     report: int = plan["report"]
@@ -142,7 +285,8 @@ def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn
     if first == 0:
         try:
             os.close(reading)
-            _hide(libc, plan["hide"])
+            mounts = _Mounts(libc, plan)
+            mounts.lay()
             _drop(libc, plan)
             if not argv:
                 os._exit(0)
@@ -152,6 +296,8 @@ def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn
                 _start(argv, report)
             os.close(report)
             status = _follow(command)
+            for path in mounts.exposed():
+                _warn(path)
             os.write(writing, str(status).encode())
         except Exception as fault:
             _tell(report, fault)

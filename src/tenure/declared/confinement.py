@@ -1,8 +1,10 @@
 """Where commands of workflow files run, so that they cannot see their worker: its environment, memory, files and secrets.
 
 Laws:
-1. `namespaces`: the command has process ids, a /proc and mounts of its own, in which the hidden paths (`private_files.hidden`) are
-   empty. Root has no capabilities in it; with a user named, the command is that user. Linux, where the kernel allows it.
+1. `namespaces`: the command has process ids, a /proc and mounts of its own, in which the hidden paths (`private_files.hidden`) cannot
+   be seen, also when they are made or replaced later. Root has no capabilities in it; with a user named, the command is that user.
+   Linux, where the kernel allows it. In the folders that commands work in (`shared_folders`) that holds for what is there when a
+   command starts; what is hidden there is named in the worker's log.
 2. `user`: only root can have this: the command is another user, who cannot read the hidden paths. Where they could, it is refused.
 3. `none` has to be asked for. The worker at least cannot be looked into by others of its user, where the kernel knows that
    (PR_SET_DUMPABLE); its files are as readable to the command as to itself.
@@ -16,9 +18,10 @@ import os
 import pwd
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +33,7 @@ NOBODY = "nobody"
 FLAG = "--allow-unconfined-commands"
 _LAUNCHER = Path(__file__).with_name("command_launcher.py")
 _TRY_SECONDS = 20.0
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _PR_SET_DUMPABLE = 4
 
 
@@ -68,9 +72,10 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
             "gid": None if user is None else user.gid,
             "groups": [] if user is None else user.groups,
             "hide": hidden(),
+            "shared": shared_folders(user, cwd),
             "cwd": cwd,
             "report": report,
-            "check": check,
+            "check": check or self.kind == "user",
         }
         return [sys.executable, "-I", "-S", str(_LAUNCHER), msgspec.json.encode(plan).decode(), *argv]
 
@@ -95,6 +100,28 @@ def named_user(name: str) -> CommandUser:
     groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid)) if found.pw_uid else ()
     home = found.pw_dir if Path(found.pw_dir).is_dir() else "/tmp"
     return CommandUser(found.pw_name, found.pw_uid, found.pw_gid, groups, home)
+
+
+def shared_folders(user: CommandUser | None = None, cwd: str | None = None) -> list[str]:
+    """The folders that commands work in, and may put files into: working folders, homes, and those for temporary files."""
+    homes = [str(Path.home()), *([] if user is None else [user.home])]
+    given = [os.environ[name] for name in ("HOME", "TMPDIR") if os.environ.get(name)]
+    working = [] if cwd is None else [cwd]
+    with suppress(FileNotFoundError):  # it may be gone
+        working.append(os.getcwd())
+    return sorted({os.path.realpath(each) for each in (*working, *homes, *given, *_TEMPORARY)})
+
+
+def hidden_in_shared_folders(user: CommandUser | None = None) -> list[str]:
+    """Hidden paths that a command could read if somebody made or replaced them while it runs: they lie in a shared folder."""
+    shared = set(shared_folders(user))
+    return [path for path in hidden() if os.path.realpath(os.path.dirname(path)) in shared]
+
+
+def describe_commands(confinement: Confinement) -> dict[str, Any]:
+    """What a worker's log says of its commands."""
+    shared = hidden_in_shared_folders(confinement.user) if confinement.kind == "namespaces" else []
+    return {"how": str(confinement), **({"hidden_in_shared_folders": shared} if shared else {})}
 
 
 def choose_confinement(user: str | None = None, *, allow_none: bool = False) -> Confinement:

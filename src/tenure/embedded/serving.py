@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
+from tenure.declared.confinement import describe_commands
 from tenure.embedded.engine import Engine
 from tenure.errors import TenureError
 from tenure.logs import get_logger
@@ -181,7 +182,7 @@ async def _until_told(worker: Worker, told: asyncio.Event, grace: float) -> int:
     log.info("worker_started", worker=worker.name, serves=list(worker.queues), slots=worker.slots)
     if worker.commands:
         tell = log.warning if worker.confinement.kind == "none" else log.info
-        tell("commands_run", worker=worker.name, how=str(worker.confinement))
+        tell("commands_run", worker=worker.name, **describe_commands(worker.confinement))
     await told.wait()
     log.info("worker_stopping", worker=worker.name, leases=len(worker.busy), grace_seconds=grace)
     await worker.stop(grace)

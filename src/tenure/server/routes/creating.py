@@ -26,6 +26,7 @@ from tenure.server.runs.idempotency import (
 )
 from tenure.server.runs.new_runs import Asking, NewRun, RunCreated, create, made, prepared
 from tenure.server.runs.starting import Prepared
+from tenure.server.work import LARGE_BYTES, run_aside
 
 BATCH_MAX = 500
 AGENTS = "agent-runs"
@@ -98,18 +99,40 @@ async def create_runs(request: Call, data: JSONBody[Batch]) -> Response[BatchRes
 
     async def operation(held: Held | None) -> Answer:
         whole = None if held is None else held.record.name
-        ready = [await _prepared(request, asking, new, raw[i], whole, i) for i, new in enumerate(data.items)]
+        keyed_items = [one if whole or one.get("idempotency_key") is not None else None for one in raw]
+        large = len(await request.body()) > LARGE_BYTES
+        hashes = await run_aside(_hashes, keyed_items) if large else _hashes(keyed_items)
+        ready = [
+            await _prepared(request, asking, new, hashes[i], whole, i) for i, new in enumerate(data.items)
+        ]
         results = await asyncio.gather(*(_result(request, one) for one in ready))
         return Answer.of(BatchResults(results=list(results)))
 
     return await idempotent(request, operation)
 
 
+def _hashes(items: list[dict[str, Any] | None]) -> list[bytes | TenureError | None]:
+    """What makes each item with a key the same as another; of one that has no such form, why."""
+    found: list[bytes | TenureError | None] = []
+    for raw in items:
+        try:
+            asked = {field: value for field, value in (raw or {}).items() if field != "idempotency_key"}
+            found.append(None if raw is None else hash_of("POST", "/runs", "/runs", asked))
+        except TenureError as refused:
+            found.append(refused)
+    return found
+
+
 _Ready = tuple[NewRun, Prepared | Answer, Request | None] | TenureError
 
 
 async def _prepared(
-    request: Call, asking: Asking, new: BatchItem, raw: dict[str, Any], whole: str | None, index: int
+    request: Call,
+    asking: Asking,
+    new: BatchItem,
+    hashed: bytes | TenureError | None,
+    whole: str | None,
+    index: int,
 ) -> _Ready:
     """An item looked up and checked; no waiting but for a workflow that was not looked up lately."""
     who = request.who
@@ -119,9 +142,9 @@ async def _prepared(
             name = key_text(who.id, check_key(new.idempotency_key))
         elif whole is not None:
             name = f"{whole}:{index}"
-        if name is not None:
-            asked = {field: value for field, value in raw.items() if field != "idempotency_key"}
-            hashed = hash_of("POST", "/runs", "/runs", asked)
+        if isinstance(hashed, TenureError):
+            return hashed
+        if name is not None and hashed is not None:
             wanted = Request(tenant=who.tenant, source="api", name=name, hash=hashed)
         engine = request.service.engine_of(who, new.workspace)
         return new, await prepared(engine, new, asking, wanted), wanted
