@@ -78,7 +78,7 @@ class Acting(World):
 
     async def govern(self, revision: int = 1, version: int = 1, *frozen: str) -> None:
         """Set what holds for the tenant."""
-        text = msgspec.json.encode(frozen).decode()
+        text = msgspec.json.encode(dict.fromkeys(frozen, "person:cyd")).decode()
         await self.write("save_governance", Governance("acme", version, None, None, text, "{}", revision, 0))
 
     async def person(self, name: str, *groups: str, closed_at: int | None = None) -> None:
@@ -134,7 +134,7 @@ async def test_a_key_is_one_effect_of_a_tenant_whoever_asks(place: Place) -> Non
         third = await w.begin()
         assert (await w.intend(third, "sn:incident:1")).state == "call"
         other = await w.begin(tenant="beta")
-        await w.write("save_governance", Governance("beta", 1, None, None, "[]", "{}", 1, 0))
+        await w.write("save_governance", Governance("beta", 1, None, None, "{}", "{}", 1, 0))
         assert (await w.intend(other, "sn:incident:1")).state == "call", "another tenant's key is another key"
 
 

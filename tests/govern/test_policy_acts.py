@@ -114,6 +114,40 @@ async def test_a_freeze_also_holds_for_what_was_approved_before_it() -> None:
             assert service.effects == []
 
 
+async def _with_another_way(key: str) -> str:
+    try:
+        await (await tenure.start(keyed, key)).result()
+    except tenure.ChildFailed:
+        await tenure.approve("do it otherwise?")
+        return "otherwise"
+    return "done"
+
+
+with_another_way = Workflow(_with_another_way, name="with_another_way")
+
+
+async def test_who_froze_what_a_run_was_to_do_stands_behind_it_and_its_parent(url: str | None) -> None:
+    """A freeze makes a child fail, and so its parent go another way: whoever froze does not approve that."""
+    with ServiceDouble() as service:
+        async with lab_of(service, keyed, with_another_way, url=url) as lab:
+            await office(lab).freeze("*", "client:alarm", "client:alarm person:ada")
+            run = await lab.start(with_another_way, "one")
+            assert await run.reaches("waiting_approval") == "waiting_approval"
+            [spec] = await lab.engine.store.read("get_spec", run_int(run.id))
+            assert {"client:alarm", "person:ada"} <= set(spec.behind.split())
+            with pytest.raises(TenureError, match="APPROVER_IS_REQUESTER"):
+                await lab.approve(run, by="person:ada")
+            await office(lab).thaw_alone("*")
+            with pytest.raises(TenureError, match="APPROVER_IS_REQUESTER"):
+                await lab.approve(run, by="person:ada")
+            await lab.approve(run, by="uid:7")
+            assert await run.result() == "otherwise"
+            other = await lab.start(with_another_way, "two")
+            assert await other.result() == "done"
+            [spec] = await lab.engine.store.read("get_spec", run_int(other.id))
+            assert "person:ada" not in spec.behind, "what denied nothing of a run changed nothing in it"
+
+
 async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> None:
     looks = f"{ALLOW}  - {{name: big, connector: http, operation: post, when: action.fields.json.n > 5, deny: too many}}\n"
     with ServiceDouble() as service:

@@ -210,7 +210,7 @@ async def test_one_person_freezes_and_two_thaw(url: str) -> None:
         await office.freeze("cn:forge", "person:bob")
         await office.freeze("*", "client:alarm")
         again = await office.freeze("*", "person:bob")
-        assert (scopes(again), again.revision) == (["*", "cn:forge"], 2)
+        assert (scopes(again), again.revision) == ({"*": "client:alarm", "cn:forge": "person:bob"}, 2)
         await refused("FORBIDDEN", office.thaw("*", "cyd", may_propose=False))
         assert (await office.thaw("*", "ada", may_propose=True)).step == "proposed"
         await refused("SECOND_PERSON_NEEDED", office.thaw("*", "ada", may_propose=True))
@@ -218,7 +218,7 @@ async def test_one_person_freezes_and_two_thaw(url: str) -> None:
         assert (await office.thaw("*", "cyd", may_propose=False)).step == "done"
         assert (await office.thaw("wf:none", "cyd", may_propose=False)).step == "done"
         row = await office.governance()
-        assert (scopes(row), thaws(row)) == (["cn:forge"], {})
+        assert (scopes(row), thaws(row)) == ({"cn:forge": "person:bob"}, {})
         await refused("SECOND_PERSON_NEEDED", office.thaw_alone("cn:forge"))
         assert await lines(store) == [
             ("freeze.begun", "person:bob", "cn:forge"),
@@ -242,5 +242,5 @@ async def test_where_there_are_no_people_the_installation_thaws(url: str) -> Non
     async with opened(url) as store:
         office = Governing(store, "acme")
         await office.freeze("*", "installation")
-        assert scopes(await office.thaw_alone("*")) == []
+        assert scopes(await office.thaw_alone("*")) == {}
         assert (await lines(store))[-1] == ("freeze.ended", "installation", "*")

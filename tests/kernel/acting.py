@@ -32,7 +32,8 @@ DENY = Ruling(version=1, outcome="deny", rules='[["never","deny"]]', why="a rule
 
 def governance(version: int = 1, frozen: tuple[str, ...] = ()) -> Governance:
     """What holds for the tenant."""
-    return Governance("acme", version, None, None, msgspec.json.encode(frozen).decode(), "{}", 1, 0)
+    held = msgspec.json.encode(dict.fromkeys(frozen, "person:cyd")).decode()
+    return Governance("acme", version, None, None, held, "{}", 1, 0)
 
 
 def person(name: str, *groups: str, closed_at: int | None = None) -> Person:

@@ -144,6 +144,12 @@ def test_a_policy_that_was_changed_since_the_ruling_is_asked_again() -> None:
     assert story.intend(ruling=msgspec.structs.replace(ALLOW, version=2)).state == "call"
 
 
+def behind(story: ActStory) -> str:
+    """Who stands behind its run, besides the requester."""
+    assert story.snap.spec is not None
+    return story.snap.spec.behind
+
+
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
 def test_what_is_frozen_is_denied_in_the_commit_that_would_intend_it(scope: str) -> None:
     story = begun()
@@ -152,6 +158,7 @@ def test_what_is_frozen_is_denied_in_the_commit_that_would_intend_it(scope: str)
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.receipts
+    assert behind(story) == "person:cyd", "who froze it has changed what the run does"
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
@@ -162,6 +169,7 @@ def test_nobody_is_asked_about_what_is_frozen(scope: str) -> None:
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.approvals
+    assert behind(story) == "person:cyd", "who froze it has changed what the run does"
 
 
 def test_what_is_frozen_elsewhere_does_not_matter() -> None:
@@ -696,6 +704,7 @@ def test_a_repeat_in_a_frozen_tenant_ends_the_step_and_leaves_the_receipt_to_peo
     story.governance = governance(frozen=("*",))
     assert story.repeat(no).error == "FROZEN"
     assert (story.run.reason, story.receipt(no).state) == ("FROZEN", "unknown")
+    assert behind(story) == "person:cyd"
 
 
 # --------------------------------------------------------------------------------- undo, compensation, budget

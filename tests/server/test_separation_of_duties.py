@@ -461,6 +461,7 @@ async def promotes_somebody_who_starts(p: People) -> str:
 NOT_BY_HTTP = {
     "POST /runs/{run_id}/undo": "as a rerun: `started` makes both",
     "POST /receipts/{receipt_id}/settle": "tests/kernel/test_behind.py",
+    "POST /freezes": "tests/govern/test_policy_acts.py",
     "POST /hooks/generic/{hook_id}": "as GitHub's: the intake makes both",
 }
 """Ways in that are tested elsewhere."""
@@ -506,7 +507,7 @@ BY_CLASS: dict[str, str] = {
     "two_people": "POST /policies|POST /policies/shadow|POST /policies/{version}/activate|POST /policies/{version}/withdraw|POST /freezes/thaw",
     "oneself": """POST /session|DELETE /session|POST /me/keys/{key_id}/rotate|DELETE /me/keys/{key_id}|PUT /me/slack
         |DELETE /me/slack""",
-    "narrows": """POST /freezes|DELETE /hooks/{hook_id}|POST /webhooks|PUT /webhooks/{webhook_id}|DELETE /webhooks/{webhook_id}
+    "narrows": """DELETE /hooks/{hook_id}|POST /webhooks|PUT /webhooks/{webhook_id}|DELETE /webhooks/{webhook_id}
         |POST /webhooks/{webhook_id}/dead/retry|DELETE /clients/{client_id}|DELETE /people/{person_id}|DELETE /keys/{key_id}""",
 }
 

@@ -42,7 +42,7 @@ class Governance(Row, gc=False):
     """The version that somebody wants to be active; a second person says yes."""
     proposed_by: str | None
     frozen: str
-    """What is frozen, as a JSON list of `*`, `wf:NAME`, `cn:NAME`."""
+    """What is frozen, and who froze it: a JSON object of scope (`*`, `wf:NAME`, `cn:NAME`) -> `id id`."""
     thaw: str
     """Unfreezing that somebody wants: a JSON object of scope -> person."""
     revision: int

@@ -309,7 +309,7 @@ class World:
 
         def write() -> Transaction[None]:
             for tenant in self.workload.tenants:
-                row = Governance(tenant, version, None, None, "[]", "{}", version, self.now_us())
+                row = Governance(tenant, version, None, None, "{}", "{}", version, self.now_us())
                 yield Query("save_governance", scalars=msgspec.structs.astuple(row))
 
         await self._eye.transact(write)

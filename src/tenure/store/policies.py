@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel.behind import Ties
+from tenure.kernel.behind import Ties, joined
 from tenure.kernel.governance import Governance, Policy
 from tenure.kernel.governed import Verdict
 from tenure.kernel.service import Person
@@ -187,8 +187,9 @@ class Governing:
 
     # ------------------------------------------------------------------------------------------ freezing
 
-    async def freeze(self, scope: str, actor: str) -> Governance:
-        """Deny every act of a scope (`*`, `wf:NAME`, `cn:NAME`) from the next commit on; what was to thaw it is forgotten."""
+    async def freeze(self, scope: str, actor: str, people: str = "") -> Governance:
+        """Deny every act of a scope (`*`, `wf:NAME`, `cn:NAME`) from the next commit on; what was to thaw it is forgotten. `people`:
+        everybody who stands behind that, as `id id`; else the actor."""
 
         def make(now: int) -> Transaction[Told[Governance]]:
             before = yield from _locked(self._tenant)
@@ -196,7 +197,8 @@ class Governing:
             if scope in frozen and scope not in thaw:
                 return before, []
             thaw.pop(scope, None)
-            row = yield from _changed(_held(before, {*frozen, scope}, thaw), now)
+            everybody = joined(frozen.get(scope), people or actor)
+            row = yield from _changed(_held(before, {**frozen, scope: everybody}, thaw), now)
             return row, [self._line("freeze.begun", actor, scope=scope)]
 
         return await self._rows.change(self._tenant, make)
@@ -213,13 +215,13 @@ class Governing:
             if first is not None and (yield from _is_admin(self._tenant, first)):
                 _check_second(mine)
                 yield from _check_apart(self._tenant, first, person, f"the thaw of {scope}")
-                del thaw[scope]
-                row = _held(before, set(frozen) - {scope}, thaw)
+                del thaw[scope], frozen[scope]
+                row = _held(before, frozen, thaw)
                 step: Step = "done"
                 line = self._line("freeze.ended", f"person:{person}", scope=scope, proposed_by=first)
             else:
                 _check_proposer(may_propose and "admin" in mine)
-                row, step = _held(before, set(frozen), {**thaw, scope: person}), "proposed"
+                row, step = _held(before, frozen, {**thaw, scope: person}), "proposed"
                 line = self._line("thaw.proposed", f"person:{person}", scope=scope)
             return Stands(step=step, governance=(yield from _changed(row, now))), [line]
 
@@ -235,7 +237,8 @@ class Governing:
             if scope not in frozen:
                 return before, []
             thaw.pop(scope, None)
-            row = yield from _changed(_held(before, set(frozen) - {scope}, thaw), now)
+            del frozen[scope]
+            row = yield from _changed(_held(before, frozen, thaw), now)
             return row, [self._line("freeze.ended", actor, scope=scope, alone=True)]
 
         return await self._rows.change(self._tenant, make)
@@ -244,9 +247,9 @@ class Governing:
         return Change(tenant=self._tenant, kind=kind, actor=actor, about=about)
 
 
-def scopes(row: Governance) -> list[str]:
-    """What is frozen."""
-    return msgspec.json.decode(row.frozen, type=list[str])
+def scopes(row: Governance) -> dict[str, str]:
+    """What is frozen, and who froze it."""
+    return msgspec.json.decode(row.frozen, type=dict[str, str])
 
 
 def thaws(row: Governance) -> dict[str, str]:
@@ -260,17 +263,17 @@ def _nothing(tenant: str) -> Governance:
         version=0,
         proposed=None,
         proposed_by=None,
-        frozen="[]",
+        frozen="{}",
         thaw="{}",
         revision=0,
         updated_at=0,
     )
 
 
-def _held(before: Governance, frozen: set[str], thaw: dict[str, str]) -> Governance:
+def _held(before: Governance, frozen: dict[str, str], thaw: dict[str, str]) -> Governance:
     return msgspec.structs.replace(
         before,
-        frozen=msgspec.json.encode(sorted(frozen)).decode(),
+        frozen=msgspec.json.encode(frozen, order="sorted").decode(),
         thaw=msgspec.json.encode(thaw, order="sorted").decode(),
     )
 

@@ -28,8 +28,8 @@ from tenure.kernel.actions import (
     RepeatAct,
     Ruling,
 )
-from tenure.kernel.behind import counts, people_behind, person_of, ties_of, uncountable
-from tenure.kernel.commands import TIERS, ApprovalSpec
+from tenure.kernel.behind import counts, people_behind, person_of, stand_behind, ties_of, uncountable
+from tenure.kernel.commands import SYSTEM, TIERS, ApprovalSpec
 from tenure.kernel.decide.act_checks import check_act, check_seconds, request_to_keep
 from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
 from tenure.kernel.decide.leases import StaleMessage
@@ -243,6 +243,8 @@ def _deny(
     """Law 4."""
     _keep(_add_verdict(d, c.idx, c.act, ruling, error), c.act, d.payload(request_to_keep(c)))
     code = error if error in _OWN_CODES else DENIED
+    if code == "FROZEN":
+        _count_freezers(d, c.act.connector)
     why = ruling.why or f"{c.act.connector}.{c.act.operation} is denied"
     return end_by_governing(d, step, code, why, kind)
 
@@ -379,16 +381,27 @@ def _denied(d: Draft, c: IntendAct, outside: Outside) -> tuple[str | None, str] 
 
 def frozen_why(outside: Outside, workflow: str, connector: str) -> str | None:
     """What of this action is frozen, in words."""
+    found = _frozen(outside, workflow, connector)
+    return None if not found else f"{found[0][0]} is frozen: nothing is done until it is unfrozen"
+
+
+def _frozen(outside: Outside, workflow: str, connector: str) -> list[tuple[str, str]]:
+    """What of an action is frozen, in words, and by whom."""
     if outside.governance is None:
-        return None
-    frozen = msgspec.json.decode(outside.governance.frozen, type=list[str])
+        return []
+    frozen = msgspec.json.decode(outside.governance.frozen, type=dict[str, str])
     scopes = {
         "*": "the tenant",
         f"wf:{workflow}": f"workflow {workflow}",
         f"cn:{connector}": f"connector {connector}",
     }
-    what = next((words for scope, words in scopes.items() if scope in frozen), None)
-    return None if what is None else f"{what} is frozen: nothing is done until it is unfrozen"
+    return [(words, frozen[scope]) for scope, words in scopes.items() if scope in frozen]
+
+
+def _count_freezers(d: Draft, connector: str) -> None:
+    """Whoever froze what a run was about to do has changed what the run does, and what its parent is told of it."""
+    for _, people in _frozen(_outside(d, None, ()), d.run.workflow, connector):
+        stand_behind(d, SYSTEM, people)
 
 
 def _because(ruling: Ruling, why: str) -> Ruling:
@@ -496,6 +509,7 @@ def repeat(d: Draft, c: RepeatAct) -> Decision:
         return Decision(ActReply("open", no=c.no, receipt_state=receipt.state))
     frozen = frozen_why(_outside(d, None, ()), d.run.workflow, receipt.connector)
     if frozen is not None:
+        _count_freezers(d, receipt.connector)
         # The end of the step leaves the receipt to people: whether the first call was made is not known.
         return end_by_governing(d, step, "FROZEN", frozen, "repeat_act")
     call_by = _call_by(d, attempt, c.call_seconds)

@@ -63,7 +63,7 @@ async def list_freezes(
 @post("/freezes", summary="Freeze actions", status_code=200)
 async def freeze(request: Call, data: JSONBody[Scope]) -> list[FreezeView]:
     """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
-    return freeze_views(await _office(request).freeze(data.text, request.who.actor))
+    return freeze_views(await _office(request).freeze(data.text, request.who.actor, request.who.people))
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)
