@@ -299,6 +299,7 @@ create table governance (
     thaw text collate "C" not null,
     revision integer not null,
     updated_at bigint not null,
+    constraint governance_frozen_check CHECK (frozen ~~ '{%'::text),
     constraint governance_pkey PRIMARY KEY (tenant)
 );
 

@@ -307,7 +307,7 @@ CREATE TABLE governance (
     version integer not null,
     proposed integer,
     proposed_by text,
-    frozen text not null,
+    frozen text not null check (frozen like '{%'),
     thaw text not null,
     revision integer not null,
     updated_at integer not null,

@@ -90,7 +90,7 @@ create table governance (
     version integer not null,
     proposed integer,
     proposed_by text collate "C",
-    frozen text collate "C" not null,
+    frozen text collate "C" not null check (frozen like '{%'),
     thaw text collate "C" not null,
     revision integer not null,
     updated_at bigint not null,
