@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import apsw
@@ -114,6 +115,44 @@ def test_no_query_scans_a_table_that_grows(connection: apsw.Connection, name: st
         lines = [line for line in lines if not line.endswith(BOUNDED[name])]
     scanned = [found[1] for line in lines if (found := re.match(r"SCAN (\w+)", line))]
     assert [table for table in scanned if aliases.get(table, table) in growing] == []
+
+
+def _keys(connection: apsw.Connection, table: str) -> Iterator[list[str]]:
+    """The columns of the table's key and of each index, but for those that know a part of the rows."""
+    columns = list(connection.execute(f"pragma table_info({table})"))
+    yield [column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5]]
+    for index, text in connection.execute(
+        "select name, coalesce(sql, '') from sqlite_schema where type = 'index' and tbl_name = ?", (table,)
+    ):
+        if not re.search(r"\bwhere\b", text) or re.search(r"where \w+ is not null$", text):
+            yield [row[2] for row in connection.execute(f"pragma index_info({index})")]
+
+
+_ONE_LOOK = {
+    name: (found[1], found[2].partition(" order by ")[0])
+    for name, statement in SQL.items()
+    if (
+        found := re.fullmatch(
+            r"select (?:(?!\bselect\b).)* from (\w+)(?: indexed by \w+)? where ((?:(?!\b(?:select|union|join|or)\b).)*)",
+            " ".join(statement.split()),
+        )
+    )
+}
+"""Queries that look into one table once: which, and by what."""
+
+
+@pytest.mark.parametrize("name", sorted(_ONE_LOOK))
+def test_a_query_uses_every_column_by_which_an_index_could_find_its_rows(
+    connection: apsw.Connection, name: str
+) -> None:
+    """Left alone, SQLite takes the key for the sake of the order, and reads all that a run has."""
+    table, condition = _ONE_LOOK[name]
+    equal = set(re.findall(r"(?<![.\w])(\w+) = (?:\?|')", condition))
+    best = max(
+        len(list(takewhile(lambda column: column in equal, columns))) for columns in _keys(connection, table)
+    )
+    [line] = plan(connection, SQL[name])[:1]
+    assert line.count("=?") >= best or "INTEGER PRIMARY KEY" in line, (line, SQL[name])
 
 
 @pytest.mark.parametrize("table", INDEXED)

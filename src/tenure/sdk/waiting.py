@@ -11,7 +11,7 @@ Laws:
    what is durable is suspended, as ever.
 5. A run that was let go is replayed when the first of its waits settles, which costs as much as it has recorded. One that has recorded
    much stays a while before it is let go, about as long as its replay takes, so that what arrives meanwhile is taken without one:
-   of a thousand events that come one by one each would cost a replay.
+   of a thousand events that come one by one each would cost a replay. It stays only where nothing has arrived yet.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ class Waiting(Recording):
         elif draining or (self._strands <= 0 and (stay := self._stay_seconds()) < STAY_SECONDS_MIN):
             self._let_go()
         elif self._strands <= 0:
-            self._quiet = self._loop.call_later(stay, self._let_go)
+            self._letting_go = self._loop.create_task(self._stay(stay))
         else:
             self._quiet = self._loop.call_later(self.line.quiet_seconds, self._let_go)
 
@@ -403,6 +403,26 @@ class Waiting(Recording):
         past = self.past
         rows = len(past.checkpoints) + self._steps_begun + max(len(past.waits), len(self._turns))
         return min(rows * STAY_SECONDS_PER_ROW, STAY_SECONDS_MAX)
+
+    async def _stay(self, seconds: float) -> None:
+        """Take what the next waits have come to by now; where nothing has come, stay before the run is let go (law 5)."""
+        rows: list[Waited] = []
+        first = min(self._waiting)
+        try:
+            with suppress(TenureError):  # the store cannot be asked now: suspending asks again
+                rows = await self.line.waited(first, first + AHEAD_MAX)
+        except Signal:
+            return
+        finally:
+            self._letting_go = None
+        came = any(row.state == "settled" and row.no in self._waiting for row in rows)
+        self._settle(rows)
+        if came or self._over is not None or self.closed:
+            return
+        if self._strands > 0 or self._busy or self.line.draining:  # while the store was asked
+            self._poke()
+        else:
+            self._quiet = self._loop.call_later(seconds, self._let_go)
 
     async def undecided(self) -> None:
         """While it is being let go, nothing new begins: nobody would hear of it."""

@@ -41,12 +41,12 @@ order by d.received_at limit ?3
 -- name: delivery_alike
 -- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed
 -- may be told again.
-select * from delivery
+select * from delivery indexed by delivery_content
 where hook_id = ?1 and digest = ?2 and received_at > ?3 and status in ('received', 'done', 'set_aside')
 order by received_at limit 1
 
 -- name: delivery_akin
-select * from delivery
+select * from delivery indexed by delivery_fingerprint
 where hook_id = ?1 and fingerprint = ?2 and received_at > ?3 and status in ('received', 'done')
 order by received_at limit 1
 

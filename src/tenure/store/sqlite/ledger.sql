@@ -31,7 +31,7 @@ select * from leaf where tenant = ?1 and pos > ?2 order by pos limit ?3
 select * from leaf where tenant = ?1 and pos = ?2
 
 -- name: leaves_of_run
-select * from leaf where tenant = ?1 and run_id = ?2 order by pos
+select * from leaf indexed by leaf_run where tenant = ?1 and run_id = ?2 order by pos
 
 -- name: leaves_taken
 select * from leaf where tenant = ?1 and run_id = ?2 and kind = ?3 and part = ?4

@@ -78,7 +78,7 @@ where run_id = ?1 and name = ?2 and kind = 'event' and state = 'open' order by n
 
 -- name: load_labeled_waits
 -- Waits by their key at replay.
-select * from wait where run_id = ?1 and idx = ?2 and label = ?3 order by no
+select * from wait indexed by wait_label where run_id = ?1 and idx = ?2 and label = ?3 order by no
 
 -- name: load_approvals
 -- Approvals by key.
@@ -102,7 +102,7 @@ select * from child where run_id = ?1 and child_id = ?2
 
 -- name: load_acts
 -- All receipts of an act, in order.
-select * from receipt where run_id = ?1 and idx = ?2 and label = ?3 order by no
+select * from receipt indexed by receipt_act where run_id = ?1 and idx = ?2 and label = ?3 order by no
 
 -- name: load_open_receipts
 -- Those of which it is not known how they ended.
