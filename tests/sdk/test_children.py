@@ -13,6 +13,7 @@ from tenure.kernel.decide import waits
 from tenure.sdk import waiting
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
+from tests.worker.stage import until
 
 
 @flow(name="child")
@@ -385,3 +386,37 @@ async def test_a_child_that_is_refused_fails_the_run_before_anything_else_begins
                 await run.result()
             assert refused.value.code == "LIMIT_EXCEEDED"
     assert done == []
+
+
+async def test_what_children_have_come_to_is_taken_at_once_however_long_a_run_would_stay(
+    url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has recorded much stays before it suspends: not where the answers are there already."""
+    monkeypatch.setattr(waiting, "STAY_SECONDS_PER_ROW", 3600)
+    monkeypatch.setattr(waiting, "STAY_SECONDS_MAX", 3600)
+    monkeypatch.setattr(waiting, "AHEAD_MAX", 2)
+    ended = asyncio.Event()
+
+    @tenure.step
+    async def until_they_have_ended() -> None:
+        await ended.wait()
+
+    @flow(name="quick_child")
+    async def quick_child(number: int) -> int:
+        return number
+
+    @flow(name="collecting")
+    async def collecting() -> int:
+        started = [await tenure.start(quick_child, number) for number in range(7)]
+        await until_they_have_ended()
+        return sum([await one.result() for one in started])
+
+    async with Lab(collecting, quick_child, url=url) as lab:
+        run = await lab.start(collecting)
+
+        async def all_ended() -> bool:
+            return (await children_of(lab, "quick_child")).count("succeeded") == 7
+
+        await until(all_ended, "the children's ends")
+        ended.set()
+        assert await run.result() == 21

@@ -15,6 +15,8 @@ from tenure.kernel.row import Row
 
 HELD_RECEIPT = frozenset({"intent", "unknown", "succeeded"})
 """States in which a receipt holds its key."""
+OPEN_RECEIPT = frozenset({"intent", "unknown"})
+"""States in which nobody knows how an action ended."""
 
 
 class Verdict(Row, gc=False):

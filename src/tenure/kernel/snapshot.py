@@ -16,7 +16,7 @@ from typing import Any
 
 from tenure.kernel.behind import Ties
 from tenure.kernel.governance import Governance
-from tenure.kernel.governed import HELD_RECEIPT, CostLine, Purse, Receipt, Verdict
+from tenure.kernel.governed import HELD_RECEIPT, OPEN_RECEIPT, CostLine, Purse, Receipt, Verdict
 from tenure.kernel.model import (
     CLOSED_STEP,
     Approval,
@@ -40,6 +40,8 @@ STEPS_KEPT_MAX = 512
 """Closed steps and waits are dropped from a cached snapshot beyond this many."""
 CHECKPOINTS_KEPT_MAX = 512
 """Of more checkpoints only the names are kept."""
+RECEIPTS_KEPT_MAX = 64
+"""Of more receipts only those that are open are kept, and of the others which acts they are of."""
 
 
 class Need(Exception):
@@ -126,9 +128,12 @@ class Snapshot:
         "_event_waits",
         "_events_buffered",
         "_events_by_id",
+        "_forgotten_no",
         "_labels",
+        "_receipts_max",
         "_steps_max",
         "_waits_max",
+        "acted",
         "approvals",
         "attempts",
         "caps",
@@ -181,7 +186,12 @@ class Snapshot:
         """Checkpoints known to exist whose rows are no longer kept."""
         self.rows_max: int | None = None
         """How many rows of a kind the decision under way may look at; None: as many as there are."""
+        self.acted: set[tuple[int, str]] = set()
+        """Acts, by step and label, whose receipts are no longer kept."""
+        self._forgotten_no = 0
+        """The highest number of a receipt that is no longer kept."""
         self._steps_max = self._waits_max = STEPS_KEPT_MAX
+        self._receipts_max = RECEIPTS_KEPT_MAX
         self._labels: dict[tuple[int, str], int] = {}
         """Waits by step and label."""
         self._event_waits: dict[str, _Numbers] = {}
@@ -285,6 +295,13 @@ class Snapshot:
             self._waits_max = max(STEPS_KEPT_MAX, 2 * len(self.waits))
             self._labels = {key: no for key, no in self._labels.items() if no in self.waits}
             self._find_places()
+        if len(self.receipts) > self._receipts_max:
+            for row in [row for row in self.receipts.values() if row.state not in OPEN_RECEIPT]:
+                del self.receipts[row.no]
+                self.acted.add((row.idx, row.label))
+                self._forgotten_no = max(self._forgotten_no, row.no)
+            self.known = {key for key in self.known if key[0] not in ("act", "receipt")}
+            self._receipts_max = max(RECEIPTS_KEPT_MAX, 2 * len(self.receipts))
 
     # ------------------------------------------------------------------------------------- questions
 
@@ -413,7 +430,9 @@ class Snapshot:
 
     def receipts_of(self, idx: int, label: str) -> list[Receipt]:
         """The receipts of one act, oldest first."""
-        if ("all_receipts",) not in self.known and ("act", idx, label) not in self.known:
+        if ("act", idx, label) not in self.known and (
+            ("all_receipts",) not in self.known or (idx, label) in self.acted
+        ):
             raise Need(("act", idx, label))
         mine = (row for row in self.receipts.values() if row.idx == idx and row.label == label)
         return sorted(mine, key=lambda row: row.no)
@@ -421,7 +440,11 @@ class Snapshot:
     def find_receipt(self, no: int) -> Receipt | None:
         """One receipt."""
         found = self.receipts.get(no)
-        if found is None and ("all_receipts",) not in self.known and ("receipt", no) not in self.known:
+        if (
+            found is None
+            and ("receipt", no) not in self.known
+            and (("all_receipts",) not in self.known or no <= self._forgotten_no)
+        ):
             raise Need(("receipt", no))
         return found
 
@@ -429,7 +452,7 @@ class Snapshot:
         """Those of which it is not known how they ended, oldest first."""
         if ("all_receipts",) not in self.known and ("open_receipts",) not in self.known:
             raise Need(("open_receipts",))
-        is_open = (row for row in self.receipts.values() if row.state in ("intent", "unknown"))
+        is_open = (row for row in self.receipts.values() if row.state in OPEN_RECEIPT)
         return sorted(is_open, key=lambda row: row.no)
 
     def the_purse(self) -> Purse:

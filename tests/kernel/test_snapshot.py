@@ -1,0 +1,37 @@
+"""A snapshot that is kept from command to command forgets what a long run no longer needs, and knows that it has."""
+
+import pytest
+
+from tenure.kernel.governed import Receipt
+from tenure.kernel.snapshot import RECEIPTS_KEPT_MAX, Need, Snapshot
+from tests.kernel.acting import ActStory
+
+
+def receipts_of(story: ActStory) -> list[Receipt]:
+    return list(story.snap.receipts.values())
+
+
+def test_of_many_receipts_only_the_open_ones_are_kept_and_the_others_are_looked_up() -> None:
+    story = ActStory()
+    story.claim()
+    for number in range(RECEIPTS_KEPT_MAX):
+        story.settle(story.intend(story.act(f"done#{number}")).no or 0, "succeeded")
+    left_open = story.intend(story.act("open#1"))
+    snap = Snapshot.of_new_run(story.run_id)
+    for row in receipts_of(story):
+        snap.put(("receipt", row.no), row)
+    snap.trim()
+    assert [row.no for row in snap.receipts.values()] == [left_open.no]
+    assert [row.no for row in snap.open_receipts()] == [left_open.no]
+    assert snap.receipts_of(0, "new#1") == []  # it is known that there was none
+    first, second, *_ = receipts_of(story)
+    for row, need, ask in (
+        (first, ("act", first.idx, first.label), lambda: snap.receipts_of(first.idx, first.label)),
+        (second, ("receipt", second.no), lambda: [snap.find_receipt(second.no)]),
+    ):
+        with pytest.raises(Need) as asked:
+            ask()
+        assert asked.value.keys == (need,)
+        snap.add(row)
+        snap.known.add(need)
+        assert ask() == [row]
