@@ -6,6 +6,7 @@ What is evaluated here is evaluated in a process with a real limit of memory (RL
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenure.declared import expressions
-from tenure.declared.expression_cost import pattern_cost, shape_of
+from tenure.declared.expression_cost import Exceeded, _Walk, anything, cost_of, pattern_cost, shape_of
 from tenure.declared.expressions import Malformed
 from tenure.errors import TenureError
-from tenure.limits import EXPRESSION_WORK_MAX
+from tenure.limits import COMPREHENSIONS_NESTED_MAX, EXPRESSION_WORK_MAX
 from tests.cases import cases
 from tests.declared.evaluator import CPU_SECONDS, Evaluator
+from tests.declared.meter import metered_work
 
 DOUBLED = ".map(x, " + "+".join("x" * 30) + ")"
 SCOPE: dict[str, Any] = {
@@ -286,6 +288,116 @@ def test_what_is_known_of_a_size_holds_for_every_value_of_it(value: Any, source:
     by_size = found.bound.work(expressions.measure(seen), shape)
     exact = found.bound.work(expressions.LOOK_CLOSELY, shape)
     assert exact <= by_size <= EXPRESSION_WORK_MAX
+
+
+# ------------------------------------------------------------------------ no bound is below what is really done
+
+_MADE = "inputs.v.map(x, inputs.v)"
+_FORTY = f"[{', '.join(['inputs.v'] * 40)}]"
+MIXED = [
+    f"(inputs.c ? inputs.v : {_MADE}).map(w, w.map(z, w))",
+    f"(inputs.c ? inputs.v : {_MADE}).map(w, {' + '.join('w' * 20)})",
+    f"(inputs.c ? inputs.v : {_MADE}).all(w, (w + w + w + w + w + w).map(z, 1) != [])",
+    f"(inputs.c ? inputs.v : {_FORTY}).map(w, w.map(z, w))",
+    f"(inputs.c ? inputs.v : {_FORTY}).all(w, w.map(z, w + w + w) != [])",
+    f"(inputs.v + {_FORTY}).filter(w, w != 1)",
+    f"(inputs.v + {_MADE}).map(w, [w, w, w])",
+    f"[inputs.v, {_FORTY}].map(w, w.map(z, w))",
+    f"[inputs.v, {_MADE}][1].map(w, w.map(z, w))",
+]
+"""What is known by its bytes alone, and in its place, or beside it, what was made of it: much more."""
+
+
+def too_low(source: str, seen: dict[str, Any]) -> str:
+    """Why a bound of an expression is below its work for these values; nothing where none is."""
+    bounded = expressions.parse(source).bound
+    if bounded is None:
+        return ""  # a plain path
+    tree, size = bounded._tree, expressions.measure(seen)
+    try:
+        work = metered_work(tree, seen)
+    except (LookupError, TypeError):
+        return ""
+    for how, scope in (
+        ("size", {"inputs": anything(1 << size)}),
+        ("values", {"inputs": shape_of(seen["inputs"])}),
+    ):
+        with suppress(Exceeded):
+            bound = cost_of(tree, scope).work
+            if bound < work:
+                return f"{source[:100]} takes {work}, and at most {bound} by its {how}"
+    return ""
+
+
+@pytest.mark.parametrize("source", MIXED, ids=lambda source: source[:60])
+def test_what_stands_beside_a_value_of_unknown_form_is_counted(source: str) -> None:
+    told = [too_low(source, {"inputs": {"c": False, "v": [1] * count}}) for count in (5, 17, 49)]
+    assert [one for one in told if one] == []
+
+
+_PLAIN = st.sampled_from(
+    ["inputs.v", "inputs.v", "inputs.w", "[]", "[1, 2]", "[inputs.v]", "[inputs.w, inputs.w]", "x", "y"]
+)
+
+
+def _wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    two = st.tuples(inner, inner)
+    return st.one_of(
+        two.map(lambda p: f"({p[0]} + {p[1]})"),
+        two.map(lambda p: f"(inputs.c ? {p[0]} : {p[1]})"),
+        st.tuples(inner, st.integers(2, 20)).map(lambda p: "(" + " + ".join([p[0]] * p[1]) + ")"),
+        st.tuples(inner, st.integers(2, 20)).map(lambda p: "[" + ", ".join([p[0]] * p[1]) + "]"),
+        st.tuples(inner, inner, st.sampled_from("xy")).map(lambda p: f"{p[0]}.map({p[2]}, {p[1]})"),
+        st.tuples(inner, inner, st.sampled_from("xy")).map(lambda p: f"{p[0]}.all({p[2]}, {p[1]} != [])"),
+        two.map(lambda p: f"{p[0]}.filter(x, {p[1]} != [])"),
+        inner.map(lambda one: f"{one}[0]"),
+    )
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(
+    st.recursive(_PLAIN, _wider, max_leaves=6),
+    st.booleans(),
+    st.integers(0, 60),
+    st.lists(st.sampled_from([1, "", "text" * 9, [1, 1], {"a": 1}]), max_size=9),
+)
+def test_no_bound_is_below_what_is_done(source: str, choice: bool, count: int, other: list[Any]) -> None:
+    seen = {"inputs": {"c": choice, "v": [1] * count, "w": other}}
+    with suppress(Malformed):
+        assert too_low(source, seen) == ""
+
+
+def test_comprehensions_in_each_other_are_looked_at_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By steps. Each is looked at twice (few large items, many small ones); how deep they lie in each other is bounded."""
+    steps = 0
+    walked = _Walk.shape
+
+    def shape(self: _Walk, tree: Any, scope: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return walked(self, tree, scope)
+
+    monkeypatch.setattr(_Walk, "shape", shape)
+    taken = []
+    for count in (1, 2, 4):  # beside each other, each with as many in it as there may be
+        inner = "x"
+        for _ in range(COMPREHENSIONS_NESTED_MAX):
+            inner = f"inputs.v.exists(x, {inner} != 1)"
+        source = " && ".join([inner] * count)
+        tree = expressions.parse(source).bound
+        assert tree is not None
+        steps = 0
+        cost_of(tree._tree, {"inputs": anything(8)})
+        taken.append(steps)
+    assert taken[2] <= 2 * taken[1] <= 4 * taken[0] + 4
+    assert taken[0] <= 2**COMPREHENSIONS_NESTED_MAX * 10
+    deeper = "x"
+    for _ in range(COMPREHENSIONS_NESTED_MAX + 1):
+        deeper = f"inputs.v.exists(x, {deeper} != 1)"
+    steps = 0
+    with pytest.raises(Malformed):
+        expressions.parse(deeper)
+    assert steps == 0, "it is refused before it is looked at"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,11 @@ _DOUBLE = Shape(double=True)
 def anything(size: int) -> Shape:
     """A bound on every value whose JSON has at most so many bytes and no integer beyond 2^53."""
     return Shape(
-        units=_MAP + size * _UNITS_PER_BYTE, chars=size, count=size // 2 + 1, total=max(size, 1), double=True
+        units=_MAP + size * _UNITS_PER_BYTE,
+        chars=size,
+        count=_count_of(max(size, 1)),
+        total=max(size, 1),
+        double=True,
     )
 
 
@@ -146,16 +150,28 @@ def _joined(shapes: list[Shape]) -> Shape | None:
         return shapes[0] if shapes else None
     items = [shape.item for shape in shapes if shape.item is not None]
     keys = [shape.key for shape in shapes if shape.key is not None]
+    total = max(map(_bytes_of, shapes)) if any(shape.total for shape in shapes) else 0
     return Shape(
         units=max(shape.units for shape in shapes),
         chars=max(shape.chars for shape in shapes),
-        count=max(shape.count for shape in shapes),
+        count=max(_count_of(total), *(shape.count for shape in shapes)),
         item=_joined(items),
         key=_joined(keys),
-        total=max(shape.total for shape in shapes),
+        total=total,
         whole=any(shape.whole for shape in shapes),
         double=any(shape.double for shape in shapes),
     )
+
+
+def _bytes_of(shape: Shape) -> int:
+    """The bytes that bound a value, where one that is known by its bytes alone may stand in its place: what is known of it counts
+    as so many. (An item takes a unit for each of them at least, so that no value of so many bytes is cheaper.)"""
+    return shape.total or shape.chars + shape.units
+
+
+def _count_of(total: int) -> int:
+    """How many items something of so many bytes may have."""
+    return total // 2 + 1 if total else 0
 
 
 Bound = Mapping[str, Shape]
@@ -374,13 +390,11 @@ def _part(shape: Shape, name: str | int | None) -> Shape:
 
 def _sum(one: Shape, other: Shape) -> Shape:
     parts = [shape.item for shape in (one, other) if shape.item is not None]
-    total = one.total + other.total
-    if total:  # what is known of one of them counts as so many bytes, too
-        total += sum(shape.chars + shape.units for shape in (one, other) if not shape.total)
+    total = _bytes_of(one) + _bytes_of(other) if one.total or other.total else 0
     return Shape(
         units=one.units + other.units,
         chars=one.chars + other.chars,
-        count=one.count + other.count,
+        count=max(_count_of(total), one.count + other.count),
         item=_joined(parts),
         total=total,
         whole=one.whole or other.whole,
