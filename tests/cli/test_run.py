@@ -71,6 +71,19 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
     assert tenure("doctor").code == 0
 
 
+def test_a_list_counts_the_steps_of_code_that_are_done_and_none_where_it_has_none(
+    tenure: Tenure, tmp_path: Path
+) -> None:
+    (tmp_path / "plain.py").write_text(
+        "import tenure\n\n@tenure.workflow\nasync def plain() -> int:\n    return 1\n"
+    )
+    assert tenure("run", "plain.py:plain").code == 0
+    assert tenure("run", "shop.py:shop").code == 0
+    [shop, plain] = tenure("runs", "list").out.splitlines()[1:]
+    assert shop.split()[2:4] == ["succeeded", "2/2"]
+    assert plain.split()[2:4] == ["succeeded", "-"]
+
+
 def test_children_waits_and_sleeps_are_lines_and_recorded_values_are_not(tenure: Tenure) -> None:
     ended = tenure("run", "shop.py:shop_parent", "--no-watch")
     assert (ended.code, json.loads(ended.out)) == (0, "app:child")

@@ -108,12 +108,18 @@ def show_list(lines: list[RunLine]) -> None:
             shown(line.workflow),
             status,
             shown("" if line.reason in (None, "done") else line.reason),
-            f"{line.steps_done}/{line.steps_total}",
+            steps_text(line),
             lasted(line.seconds),
             when(line.created_at),
             shown(" ".join(f"{k}={v}" for k, v in line.labels.items())),
         )
     console.print(made)
+
+
+def steps_text(line: RunLine) -> str:
+    """Steps done of those known. The body of code-first runs is among the known but is never a step that is done, so that `0/1`
+    would stay after it succeeded: of one step and none done the status says all there is to say."""
+    return "-" if (line.steps_done, line.steps_total) == (0, 1) else f"{line.steps_done}/{line.steps_total}"
 
 
 # ------------------------------------------------------------------------------------------------ steps
