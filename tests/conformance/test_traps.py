@@ -15,9 +15,10 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.decide import decide, plans
 from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.model import Attempt, Cap
+from tenure.kernel.model import Attempt, Cap, Checkpoint
 from tenure.orchestrator import batch, outbox
 from tenure.store.port import Ambiguous, Conflict
+from tenure.worker.station import LocalStation
 from tests.conformance.crowd import crowd
 from tests.conformance.faults import Faulty, HeldPostgres, held, waits_for_the_lock
 from tests.conformance.world import Place, World, step
@@ -440,6 +441,35 @@ async def test_whoever_waits_gets_in_also_when_several_lanes_emptied_the_queue(p
         last = await w.do(c.UpdateMetadata(run_id=runs[0], labels='{"n":7}'))  # it has to wait
         assert last["labels"] == '{"n":7}'
         await asyncio.gather(*under_way)
+
+
+async def test_messages_of_a_lease_keep_their_order_where_the_queue_is_full(place: Place) -> None:
+    store = Faulty(place.store())
+    async with World(place, stores=[store], queue_max=3, lanes=1) as w:
+        lease = await w.begin()
+        unused: Any = None
+        station = LocalStation("", w.orchestrator, unused, unused, unused, unused)
+        store.door.clear()
+        answers = []
+        for number in range(1, 61):  # a body that maps over much says one after the other, and waits for none
+            if number == 20:
+                store.door.set()
+            said = c.RecordCheckpoint(
+                run_id=lease.run_id,
+                idx=lease.idx,
+                n=lease.n,
+                seq=100 + number,
+                name=f"step-{number}",
+                context=c.Context("w_runner", "system", f"said-{number}"),
+            )
+            answers.append(station.say(said))
+            await asyncio.sleep(0)
+        await asyncio.gather(*answers)
+        rows: list[Checkpoint] = await w.read("checkpoints_of", lease.run_id)
+        assert [row.name for row in sorted(rows, key=lambda row: row.no)] == [
+            f"step-{n}" for n in range(1, 61)
+        ]
+        await w.complete(lease, seq=200)
 
 
 async def test_every_command_gets_one_answer_its_result_or_its_error(place: Place) -> None:

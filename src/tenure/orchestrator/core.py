@@ -192,6 +192,11 @@ class Orchestrator:
 
     async def send(self, command: Command, *, record: Recorder | None = None) -> Any:
         """Submit a command, waiting for room in the queue, and wait for its answer."""
+        await self.wait_for_room()
+        return await self.submit(command, record=record)
+
+    async def wait_for_room(self) -> None:
+        """Wait until the queue has room: what is submitted at once finds it. QUEUE_FULL when there is none for long."""
         if self._queued >= self._queue_max:
             self._patient += 1
             try:
@@ -201,7 +206,6 @@ class Orchestrator:
                 raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting") from None
             finally:
                 self._patient -= 1
-        return await self.submit(command, record=record)
 
     async def create(self, command: CreateRun, record: Recorder | None = None) -> Created:
         """Create a run; the command's id is replaced should another run have it. With `record`, the record of its key is

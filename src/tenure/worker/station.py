@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,7 @@ from tenure import clock
 from tenure.artifacts import Artifacts
 from tenure.clock import HostClock
 from tenure.errors import TenureError
-from tenure.futures import take_outcome
+from tenure.futures import fail
 from tenure.govern.governor import Fence, Governor
 from tenure.govern.undo import undo_workflow
 from tenure.ids import run_text
@@ -161,6 +162,10 @@ class LocalStation:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._writing: asyncio.Task[None] | None = None
+        self._unsaid: deque[tuple[LeaseMessage, asyncio.Future[Reply]]] = deque()
+        """Messages that found the queue full, with their answers to come. While there are any, later ones go behind them: a lease's
+        messages that overtake each other are refused (MESSAGE_OUT_OF_ORDER)."""
+        self._saying: asyncio.Task[None] | None = None
 
     @property
     def store(self) -> Store:
@@ -200,15 +205,30 @@ class LocalStation:
         await self.orchestrator.wait_for_work(wait_seconds)
 
     def say(self, message: LeaseMessage) -> asyncio.Future[Reply]:
-        """Send a message of a lease; one that finds the queue full waits for room."""
-        try:
-            return self.orchestrator.submit(message)
-        except TenureError as refused:
-            if refused.code != "QUEUE_FULL":
-                raise
-            sending = asyncio.ensure_future(self.orchestrator.send(message))
-            sending.add_done_callback(take_outcome)
-            return sending
+        """Send a message of a lease; one that finds the queue full waits for room, and so does every later one, in order."""
+        if not self._unsaid:
+            try:
+                return self.orchestrator.submit(message)
+            except TenureError as refused:
+                if refused.code != "QUEUE_FULL":
+                    raise
+            self._saying = self._loop.create_task(self._say_in_order())
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self._unsaid.append((message, answer))
+        return answer
+
+    async def _say_in_order(self) -> None:
+        """Send what found the queue full, as it has room."""
+        while self._unsaid:
+            message, answer = self._unsaid[0]
+            try:
+                await self.orchestrator.wait_for_room()
+                said = self.orchestrator.submit(message)
+            except TenureError as refused:
+                fail(answer, refused)
+            else:
+                said.add_done_callback(partial(_hand_on, answer))
+            self._unsaid.popleft()
 
     def let_go(self, lease: Lease) -> None:
         """There is nothing to let go of."""
@@ -353,3 +373,13 @@ def beat_of(lease: Lease, progress: str) -> Heartbeat:
 def key_of(lease: Lease) -> LeaseKey:
     """What a lease is known by."""
     return lease.run_id, lease.idx, lease.n
+
+
+def _hand_on(answer: asyncio.Future[Reply], said: asyncio.Future[Reply]) -> None:
+    """Give the answer to a message to whoever waits for it."""
+    if said.cancelled():
+        answer.cancel()
+    elif (fault := said.exception()) is not None:
+        fail(answer, fault)
+    elif not answer.done():
+        answer.set_result(said.result())
