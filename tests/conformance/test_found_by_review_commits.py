@@ -131,3 +131,18 @@ async def test_a_run_that_was_made_anew_under_its_id_is_not_the_one_that_is_know
         await here.cancel(run)
         now = await here.run(run)
         assert (now.workflow, now.status) == ("second", "canceled")
+
+
+async def test_a_kept_snapshot_is_dropped_when_another_process_has_moved_its_run(place: Place) -> None:
+    async with World(place, orchestrators=2) as w:
+        here, there = w.through(0), w.through(1)
+        run = await here.create(plan=["a", "b"])
+        await there.complete(await there.claim("bob"))
+        lease = await there.claim("bob")
+        assert run in here.orchestrator._cache, (
+            "this process still has it as it was: nothing is leased, b is not ready"
+        )
+        await here.later(90).sweep()
+        assert [attempt.state for attempt in await w.attempts(run, "b")] == ["stale"]
+        async with w.refuses("LEASE_STALE"):
+            await here.complete(lease)

@@ -420,3 +420,20 @@ async def test_what_children_have_come_to_is_taken_at_once_however_long_a_run_wo
         await until(all_ended, "the children's ends")
         ended.set()
         assert await run.result() == 21
+
+
+async def test_many_children_are_canceled_in_a_few_commits(url: str | None) -> None:
+    @flow
+    async def parent() -> None:
+        await tenure.gather(*[(await tenure.start(waiter)).result() for _ in range(40)])
+
+    async with Lab(parent, waiter, url=url) as lab:
+        run = await lab.start(parent)
+        await lab.settle()
+        orchestrator = lab.engine.orchestrator
+        batches, commands = orchestrator.batches, orchestrator.commands
+        await lab.engine.cancel(run.id)
+        await lab.settle()
+        assert set(await children_of(lab, "waiter")) == {"canceled"}
+        assert orchestrator.commands - commands >= 40
+        assert orchestrator.batches - batches < 20, "each child was canceled by a commit of its own"

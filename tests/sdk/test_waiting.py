@@ -13,6 +13,7 @@ import pytest
 import tenure
 from tenure.errors import TenureError
 from tenure.sdk.body import Body
+from tenure.sdk.waiting import Waiting
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
 
@@ -189,3 +190,36 @@ async def test_a_plain_run_that_waits_holds_no_thread() -> None:
             await lab.approve(run)
         for run in runs:
             await run.result()
+
+
+async def test_what_arrives_while_a_run_stays_is_taken_without_a_replay(
+    url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[Waiting] = []
+    stays = asyncio.Event()
+    begun: list[str] = []
+
+    def stay(self: Waiting) -> float:
+        bodies.append(self)
+        stays.set()
+        return 3600.0
+
+    monkeypatch.setattr(Waiting, "_stay_seconds", stay)
+
+    @flow
+    async def whole() -> list[Any]:
+        begun.append("begun")
+        return [await tenure.wait("one"), await tenure.wait("two")]
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        for number, event in enumerate(("one", "two")):
+            await stays.wait()
+            stays.clear()
+            await lab.engine.deliver(run.id, event, number)
+            [body] = set(bodies)
+            assert body._quiet is not None, "it is still here"
+            body._quiet.cancel()
+            body._let_go()  # the time is over
+        assert await run.result() == [0, 1]
+    assert begun == ["begun"]
