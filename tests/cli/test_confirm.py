@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from tenure.embedded import Engine
-from tenure.kernel.service import Hook
-from tenure.store.deliveries import Deliveries
-from tenure.store.identity import Change
+from tests.cli.hook_rows import HOOK, add_hook
 from tests.cli.shell import Tenure, in_folder
 
 ACME = ("--tenant", "acme")
@@ -89,15 +87,10 @@ steps:
 RULES = f"""[{{"when": "body.folder != '{LONG}'", "workflow": "tidy", "input": {{"folder": "x"}}}}, {{"workflow": "last"}}]"""
 
 
-async def _add_hook(hook_id: str) -> None:
+async def _add_hook() -> None:
     async with Engine("tenure.db", tenant="acme", sweep=False) as engine:
-        settings = '{"channel": "C0123456789"}'
-        name = "of the shop\nunconfirmed: nobody"
-        hook = Hook(
-            hook_id, "acme", "default", "generic", name, '["env:X"]', RULES, "person:bob", settings, 0, 0
-        )
-        change = Change(tenant="acme", kind="hook.created", actor="t", about={})
-        await Deliveries(engine.store).put_hook(hook, change)
+        name = "of the shop\nunconfirmed: nobody"  # no value looks like another field
+        await add_hook(engine, name, RULES, '{"channel": "C0123456789"}')
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -111,8 +104,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
     """What `show` prints has every text that `--json` has: nothing is cut, nothing is left out."""
-    hook = "hk_" + "a" * 40
-    asyncio.run(_add_hook(hook))
+    asyncio.run(_add_hook())
     (Path.cwd() / "tidy.yaml").write_text(FLOW)
     (Path.cwd() / "plan.json").write_text(
         f'[{{"name": "sweep", "tool": "sweeper", "input": {{"script": "{LONG}"}}}}]'
@@ -128,7 +120,7 @@ def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
     assert tenure("clients", "create", "ci", "--role", "operator", "--owner", "ada", *ACME).code == 0
     key = tenure("keys", "create", "--client", "ci", "--name", "of ci", *ACME, "--json").json()["id"]
     for asked in (
-        ("hooks", "show", hook),
+        ("hooks", "show", HOOK),
         ("workflows", "show", "tidy"),
         ("schedule", "show", "s"),
         ("clients", "show", "ci"),
@@ -142,7 +134,7 @@ def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
         assert LONG in told or asked[0] in ("clients", "people", "keys")
         missing = [text for text in _texts(whole) if text not in told and _moment(text) not in told]
         assert missing == [], asked
-    lines = tenure("hooks", "show", hook, *ACME).out.splitlines()
+    lines = tenure("hooks", "show", HOOK, *ACME).out.splitlines()
     assert [line for line in lines if line.startswith("unconfirmed:")] == ["unconfirmed:   -"]
 
 

@@ -9,13 +9,12 @@ import pytest
 
 from tenure.embedded import Engine
 from tenure.errors import TenureError
-from tenure.kernel.service import Delivery, Hook
+from tenure.kernel.service import Delivery
 from tenure.store.deliveries import Deliveries
-from tenure.store.identity import Change
+from tests.cli.hook_rows import HOOK, add_hook
 from tests.cli.shell import Tenure, in_folder
 from tests.cli.test_serve import served
 
-HOOK = "hk_" + "a" * 40
 RULES = '[{"workflow": "tidy", "input": {"folder": "${{ body.folder }}"}}]'
 FILE = """
 name: tidy
@@ -41,10 +40,7 @@ async def _tell(db: str) -> None:
     """A hook of Bob's was told two things: one was ignored, one was set aside."""
     async with Engine(db, tenant="acme", sweep=False) as engine:
         deliveries = Deliveries(engine.store)
-        hook = Hook(
-            HOOK, "acme", "default", "generic", "from the shop", '["env:X"]', RULES, "person:bob", "{}", 0, 0
-        )
-        await deliveries.put_hook(hook, Change(tenant="acme", kind="hook.created", actor="t", about={}))
+        await add_hook(engine, "from the shop", RULES)
         for name, status, note in (("d-1", "ignored", "no rule fits"), ("d-2", "set_aside", WHY)):
             body = f'{{"folder": "{name}"}}'.encode()
             told = Delivery(
@@ -140,6 +136,10 @@ def test_the_same_over_a_server(tenure: Tenure, tmp_path: Path, monkeypatch: pyt
         [poison] = tenure("hooks", "deliveries", HOOK, "--set-aside", "--json").json()
         assert (poison["id"], poison["note"]) == ("d-2", WHY)
         assert tenure("hooks", "show", HOOK, "d-2", "--json").json()["body"] == {"folder": "d-2"}
+        for missing in (("show", "hk_none"), ("show", HOOK, "none")):
+            told = tenure("hooks", *missing).err
+            assert "tenure hooks " in told
+            assert "GET /" not in told, "a command line has no addresses"
         run = tenure("hooks", "replay", HOOK, "d-2", "--json").json()["run_id"]
         again = tenure("hooks", "replay", HOOK, "d-2:replay:1")
         assert again.out.startswith("d-2:replay:1:replay:1 is done, run run_"), again.err
