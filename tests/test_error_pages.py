@@ -1,5 +1,7 @@
 """docs/errors is what the registry and the source say, and its examples are true."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +45,33 @@ def test_a_page_tells_where_its_code_comes_from_and_what_it_says() -> None:
     assert "src/tenure/kernel/decide/leases.py" in page
     assert "`the lease of attempt ... is ...`" in page
     assert "409 Conflict" in page
+
+
+API_WORDS = re.compile(
+    r"\b(GET|HEAD|POST|PUT|PATCH|DELETE) /|\?[a-z_]+=|(?<!-)\bheader|\b(Retry-After|Last-Event-ID|Content-Type|Authorization)\b"
+)
+RAISED = ("TenureError", "Detail", "BadParameter")
+
+
+def test_only_the_api_speaks_of_addresses_and_headers() -> None:
+    """Whoever is at a command line, or in Python, has no use for `GET /hooks` or `?step=`: the API's own words are `at_api`."""
+    for code, spec in CODES.items():
+        assert API_WORDS.search(f"{spec.meaning} {spec.remedy}") is None, f"{code}: say that in at_api"
+    wrong = [
+        f"{path.relative_to(error_pages.SOURCE)}: {text.value}"
+        for path in sorted(error_pages.SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in RAISED
+        for text in ast.walk(node)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and API_WORDS.search(text.value)
+    ]
+    connectors = "govern/connectors/link.py: a secret cannot stand in a header: it is no printable ASCII"
+    assert wrong == [connectors], "say that in the code's at_api, see tenure.errors"
+
+
+def test_what_is_said_at_the_api_is_taken_off_by_who_asks_there() -> None:
+    for code, spec in CODES.items():
+        said = TenureError(code).message.rstrip(".") if spec.at_api else TenureError(code).message
+        assert spec.plain_message(spec.api_message(said)) == said
+        assert spec.at_api in spec.api_message(said)
+        assert not spec.at_api.endswith(".")

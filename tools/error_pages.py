@@ -183,7 +183,7 @@ def page_of(code: str, uses: Uses, notes: str) -> str:
         "",
         "## What to do",
         "",
-        spec.remedy,
+        spec.remedy_at_api,
         "",
     ]
     if messages := sorted(uses.messages[code]):

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from tenure.cli.console import plain, shown
+from tenure.cli.console import plain, remedy_of, shown
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Answering:
         try:
             status = await decide(question.run_id, approver=self._approver, no=question.no, **said)
         except TenureError as refused:
-            self._say(f"{refused.code}: {refused.message}. {refused.spec.remedy}")
+            self._say(f"{refused.code}: {refused.message}. {remedy_of(refused)}")
             return
         more = ": more people are needed, each with a key of their own, over a server"
         self._say(f"{status}{more if status == 'requested' else ''}")

@@ -66,9 +66,7 @@ def on_keys(db: str | None, call: Callable[[Keys], Awaitable[T]], *, make: bool 
     """One call about the keys of a database."""
     from tenure.govern.ledger.keys import Keys
 
-    refuse_server(
-        "signing keys stay with the operator's database: use --db instead of --server (GET /ledger/trust says which keys sign)"
-    )
+    refuse_server("signing keys stay with the operator's database: use --db instead of --server")
     return wait_for(on_engine(db, "default", lambda engine: call(Keys(engine.store)), make=make))
 
 

@@ -172,4 +172,5 @@ def _refused(answer: httpx.Response) -> TenureError:
     if problem.code not in CODES:  # a newer server knows more than we do
         code = "INTERNAL_ERROR" if answer.status_code >= 500 else "INVALID_INPUT"
         return TenureError(code, f"{problem.code}: {problem.message}", problem.details)
-    return TenureError(problem.code, problem.message, problem.details, request_id=problem.request_id)
+    message = CODES[problem.code].plain_message(problem.message)
+    return TenureError(problem.code, message, problem.details, request_id=problem.request_id)

@@ -22,7 +22,8 @@ CODES: dict[str, ErrorSpec] = {
     "UNAUTHENTICATED": spec(
         401,
         "There is no credential, or it is not known, expired or revoked.",
-        "Send `Authorization: Bearer tn_...`; make a key with `tenure keys create`.",
+        "Give a key that is valid, in TENURE_KEY or TENURE_KEY_FILE; `tenure keys create` makes one.",
+        at_api="a key is sent as `Authorization: Bearer tn_...`, a lease's token as `Authorization: Bearer tl_...`",
     ),
     "SIGNATURE_INVALID": spec(
         401,
@@ -42,49 +43,64 @@ CODES: dict[str, ErrorSpec] = {
         "Only a person who is an approver, in the group that was asked, decides.",
         "Ask somebody who is; a service's key never decides.",
     ),
-    "NOT_FOUND": spec(404, "There is nothing at this address.", "GET /openapi.json lists the addresses."),
+    "NOT_FOUND": spec(
+        404,
+        "There is nothing at this address.",
+        "Check the address; a server of another version may not have it.",
+        at_api="GET /openapi.json lists the addresses",
+    ),
     "METHOD_NOT_ALLOWED": spec(
-        405, "This address has no such method.", "The `Allow` header lists its methods."
+        405,
+        "This address has no such method.",
+        "Use a method that it has.",
+        at_api="the `Allow` header lists its methods",
     ),
     "STREAM_RESET": spec(
         410,
         "The events after this id are no longer kept.",
-        "Read the state anew (GET /runs), then open the stream without Last-Event-ID.",
+        "Read the state anew, then follow from there.",
+        at_api="read GET /runs, then open the stream without Last-Event-ID",
     ),
     "UNSUPPORTED_MEDIA_TYPE": spec(
         415,
         "The body has another content type than this address takes.",
-        "Send `Content-Type: application/json`.",
+        "Send JSON.",
+        at_api="send `Content-Type: application/json`",
     ),
     "RATE_LIMITED": spec(
         429,
         "This credential asks more often than it may, or too many wrong ones came from this address.",
-        "Wait as long as Retry-After says.",
+        "Wait, then try again.",
         retryable=True,
+        at_api="the `Retry-After` header says how long to wait",
     ),
     "TOO_MANY_CONNECTIONS": spec(
         429,
         "This address has as many connections, or as many half-sent bodies, as one address may have.",
-        "Close some, or reuse them; Retry-After says when to try again. The limits are in docs/server.md.",
+        "Close some, or reuse them. The limits are in docs/server.md.",
         retryable=True,
+        at_api="the `Retry-After` header says when to try again",
     ),
     "TOO_MANY_STREAMS": spec(
         429,
         "This credential, or its tenant, listens to as many streams as it may.",
-        "Close one first. One stream can follow many runs: `run=` may be repeated.",
+        "Close one first. One stream can follow many runs.",
         retryable=True,
+        at_api="`run=` may be repeated",
     ),
     "SERVER_BUSY": spec(
         503,
         "The server has as many connections, holds as many bytes of bodies, or has as much heavy work waiting, as it may.",
-        "Try again as Retry-After says; start more servers, or raise the limit (docs/server.md).",
+        "Try again in a moment; start more servers, or raise the limit (docs/server.md).",
         retryable=True,
+        at_api="the `Retry-After` header says when to try again",
     ),
     "UPSTREAM_UNAVAILABLE": spec(
         502,
         "What is behind this server cannot be reached.",
-        "Try again; GET /readyz tells when.",
+        "Try again later.",
         retryable=True,
+        at_api="GET /readyz tells when",
     ),
     "NOT_READY": spec(503, "The server cannot do its work now.", "Try again later.", retryable=True),
     "LISTEN_REFUSED": spec(
@@ -131,23 +147,38 @@ CODES: dict[str, ErrorSpec] = {
         "The code from Slack is not known here, used or expired.",
         "Type `/tenure link` in Slack for a new one; it is good for ten minutes.",
     ),
-    "HOOK_NOT_FOUND": spec(404, "There is no such hook.", "List them with GET /hooks."),
-    "DELIVERY_NOT_FOUND": spec(
-        404, "There is no such delivery.", "List them with GET /hooks/{id}/deliveries."
+    "HOOK_NOT_FOUND": spec(
+        404,
+        "There is no such hook.",
+        "List them with `tenure hooks list`.",
+        at_api="GET /hooks lists them",
     ),
-    "WEBHOOK_NOT_FOUND": spec(404, "There is no such subscription.", "List them with GET /webhooks."),
+    "DELIVERY_NOT_FOUND": spec(
+        404,
+        "There is no such delivery.",
+        "List them with `tenure hooks deliveries HOOK`.",
+        at_api="GET /hooks/{id}/deliveries lists them",
+    ),
+    "WEBHOOK_NOT_FOUND": spec(
+        404, "There is no such subscription.", "List them at the server.", at_api="GET /webhooks lists them"
+    ),
     "WORKFLOW_NOT_FOUND": spec(
         404,
         "There is no such workflow, or not in this version.",
-        "Start a worker that has it, or register it: `tenure workflows register`.",
+        "See `tenure workflows list`; start a worker that has it, or register it: `tenure workflows register`.",
+        at_api="GET /workflows lists what is registered",
     ),
     "ARTIFACT_NOT_FOUND": spec(
-        404, "The run has no such artifact.", "List them with GET /runs/{id}/artifacts."
+        404,
+        "The run has no such artifact.",
+        "List them with `tenure runs artifacts RUN`; `--step NAME --attempt N` choose one that is not accepted.",
+        at_api="GET /runs/{id}/artifacts lists them, ?step=NAME&attempt=N choose one",
     ),
     "ARTIFACT_AMBIGUOUS": spec(
         409,
         "Several steps of the run have an artifact of this name.",
-        "Name the one that is meant with `?step=NAME&attempt=N`; GET /runs/{id}/artifacts lists them.",
+        "Name the one that is meant with `--step NAME --attempt N`; `tenure runs artifacts RUN` lists them.",
+        at_api="add ?step=NAME&attempt=N",
     ),
     "SECRET_UNAVAILABLE": spec(
         500,

@@ -99,12 +99,12 @@ async def find_artifact(
     if len(found) == 1:
         return found[0]
     if found:
-        raise TenureError("ARTIFACT_AMBIGUOUS", f"{_which(name, found)}; add ?step=NAME&attempt=N")
+        raise TenureError("ARTIFACT_AMBIGUOUS", f"{_which(name, found)}; name its step and attempt")
     where = ids.run_text(run_id)
     if named or lines:
         raise TenureError(
             "ARTIFACT_NOT_FOUND",
-            f"{where} has no accepted artifact {name!r}; {_which(name, named or lines)}: ask with ?step=NAME&attempt=N",
+            f"{where} has no accepted artifact {name!r}; {_which(name, named or lines)}: name its step and attempt",
         )
     raise TenureError("ARTIFACT_NOT_FOUND", f"{where} has no artifact {name[:80]!r}")
 

@@ -68,7 +68,7 @@ def problem_of(error: TenureError, request_id: str) -> Problem:
     return Problem(
         type=type_of(error.code),
         code=error.code,
-        message=error.message,
+        message=error.spec.api_message(error.message),
         details=error.details,
         request_id=request_id,
         retryable=error.retryable,

@@ -134,5 +134,5 @@ def _refused(answer: httpx.Response) -> TenureError:
         code = "UPSTREAM_UNAVAILABLE" if answer.status_code >= 500 else "INVALID_INPUT"
         return TenureError(code, f"the server answered {answer.status_code} and nothing more")
     if problem.code in CODES:
-        return TenureError(problem.code, problem.message)
+        return TenureError(problem.code, CODES[problem.code].plain_message(problem.message))
     return TenureError("UPSTREAM_UNAVAILABLE" if problem.retryable else "INVALID_INPUT", problem.message)

@@ -295,7 +295,8 @@ class Directory:
             old = yield from self._key(key_id, of)
             if of is None and old.owner_kind == "person":
                 raise TenureError(
-                    "FORBIDDEN", "a person's key is rotated by that person: POST /me/keys/{key_id}/rotate"
+                    "FORBIDDEN",
+                    "a person's key is rotated by that person alone; `tenure people enrol` gives them a new one",
                 )
             if _is_over(old, now):
                 raise invalid("key_id", "this key is over: make a new one instead")

@@ -125,7 +125,7 @@ class Gate:
             if scope.get("method", "GET") not in _READS:
                 check_origin(connection.headers, self._settings)
             return who
-        raise TenureError("UNAUTHENTICATED", "send a key: Authorization: Bearer tn_...")
+        raise TenureError("UNAUTHENTICATED", "a key is needed")
 
     async def by_bearer(self, header: bytes, address: str = "") -> Principal:
         """The owner of a key, by the whole `Authorization` header."""

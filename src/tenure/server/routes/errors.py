@@ -48,14 +48,14 @@ def meaning_of(code: str) -> ErrorMeaning:
     """What a code means; NOT_FOUND where there is no such code."""
     spec = CODES.get(code)
     if spec is None:
-        raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}; GET /errors lists all")
+        raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}; /errors lists all")
     return ErrorMeaning(
         type=type_of(code),
         code=code,
         status=spec.status,
         retryable=spec.retryable,
         meaning=spec.meaning,
-        remedy=spec.remedy,
+        remedy=spec.remedy_at_api,
     )
 
 

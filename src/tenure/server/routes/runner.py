@@ -33,7 +33,7 @@ def _secret(request: Call) -> str:
     key = request.headers.get("authorization", "").rpartition(" ")[2]
     secret = key.split("_", 2)[-1]
     if not key.startswith("tn_") or not secret:
-        raise TenureError("UNAUTHENTICATED", "a runner sends its key: Authorization: Bearer tn_...")
+        raise TenureError("UNAUTHENTICATED", "a runner needs a key")
     return secret
 
 

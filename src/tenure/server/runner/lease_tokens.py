@@ -60,7 +60,7 @@ class Tickets:
         about one of which nothing is known."""
         found = _BEARER.fullmatch((header or "").strip())
         if found is None or not _TOKEN.fullmatch(found[1]):
-            raise TenureError("UNAUTHENTICATED", "send the lease's token: Authorization: Bearer tl_...")
+            raise TenureError("UNAUTHENTICATED", "the lease's token is needed")
         key = lease_ints(lease)
         if key not in self._kept:
             before_asking()

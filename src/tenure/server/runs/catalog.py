@@ -136,11 +136,7 @@ class Catalog:
                     return row
                 versions.append(row.version)
         which = f" of version {version!r}" if version is not None else ""
-        has = (
-            f"; there are {', '.join(dict.fromkeys(versions))}"
-            if versions
-            else "; GET /workflows lists what is"
-        )
+        has = f"; there are {', '.join(dict.fromkeys(versions))}" if versions else ""
         raise TenureError("WORKFLOW_NOT_FOUND", f"no workflow {name[:200]!r}{which} is registered{has}")
 
     async def _known(self, row: RegisteredWorkflow) -> Known:

@@ -88,7 +88,7 @@ async def decide(call: Call, row: Question, answer: Decision) -> Decided:
         raise TenureError(
             "INVALID_INPUT",
             "this approval binds an action: repeat the digest of what you were shown",
-            (Detail("digest", "is required here; GET /approvals/{id} has it"),),
+            (Detail("digest", "is required here; the approval shows it"),),
         )
     engine, who = call.engine, call.who
     command = c.DecideApproval(
@@ -151,7 +151,7 @@ async def decide_only_gate(call: Call, run_id: str, answer: Decision) -> Decided
         named = [(ids.question_text(row.kind, row.run_id, row.no), label_of(row.label)) for row in gates]
         raise TenureError(
             "INVALID_INPUT",
-            "the run waits for several approvals; decide one of them at POST /approvals/{id}/decision",
+            "the run waits for several approvals; decide one of them by its id",
             tuple(Detail(name, f"is open, at {label!r}") for name, label in named),
         )
     return await decide(call, gates[0], answer)
