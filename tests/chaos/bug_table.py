@@ -82,6 +82,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         "Whoever caused, changed or fed a run does not approve it": (
             "signal-senders-uncounted",
             "schedule-editors-uncounted",
+            "freezers-uncounted",
         ),
         "The facts that a verdict relied on hold in the commit that intends the call": ("outdated-verdict",),
         "An administrator and the people they made count as one until somebody else confirms": (
@@ -99,7 +100,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     },
     FENCES: {
         "A lease that has ended changes no file of a run": ("artifact-not-fenced",),
-        "A command sees no secret of its worker": ("command-sees-secrets",),
+        "A command sees no secret of its worker": ("command-sees-secrets", "command-sees-new-secrets"),
         "A person's statement changes no status": ("statement-shown-as-reported",),
         "Files are private whatever the umask says": ("database-for-everybody",),
     },

@@ -6,15 +6,20 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+import tenure
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel.behind import Ties
-from tenure.kernel.decide import waits
+from tenure.kernel.decide import acts, waits
 from tenure.orchestrator import schedules
+from tenure.sdk import Workflow
 from tenure.server.identity.directory import Directory
 from tenure.server.identity.installation import Installation, enrol
 from tenure.store.confirmations import Confirmations, Confirming
 from tenure.store.identity import Identity
+from tenure.store.policies import Governing
+from tenure.testing.doubles import ServiceDouble
+from tests.govern.acting import keyed, lab_of
 from tests.simulation.planted import Change
 
 WAIT = {"name": "news", "kind": "wait", "wait": {"event": "news"}}
@@ -111,6 +116,29 @@ async def a_decided_question_says_so(folder: Path) -> None:
         assert found == "APPROVAL_DECIDED", f"bob was answered {found}"
 
 
+async def _with_another_way() -> str:
+    try:
+        await (await tenure.start(keyed, "one")).result()
+    except tenure.ChildFailed:
+        await tenure.approve("do it otherwise?")
+    return "done"
+
+
+with_another_way = Workflow(_with_another_way, name="with_another_way")
+
+
+async def whoever_froze_an_action_does_not_approve(folder: Path) -> None:
+    """Ada freezes what a child run was to do, so that its parent goes another way, and would approve that."""
+    del folder  # a lab has its own
+    with ServiceDouble() as service:
+        async with lab_of(service, keyed, with_another_way) as lab:
+            await Governing(lab.engine.store, "default").freeze("*", "person:ada")
+            run = await lab.start(with_another_way)
+            assert await run.reaches("waiting_approval") == "waiting_approval"
+            (asked,) = await lab.engine.approvals(run.id)
+            await _refused(lab.engine, run.id, "person:ada", "APPROVER_IS_REQUESTER", asked.digest or "")
+
+
 BUGS: dict[str, tuple[Any, ...]] = {
     "signal-senders-uncounted": (
         "whoever sends the signal that decides what is proposed approves it",
@@ -122,6 +150,12 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "whoever has changed a colleague's schedule approves its runs",
         (Change(schedules.request, "        behind=schedule.unconfirmed,\n", ""),),
         whoever_edited_the_schedule_does_not_approve,
+        "person:ada was answered None, not APPROVER_IS_REQUESTER",
+    ),
+    "freezers-uncounted": (
+        "whoever freezes an action of a run approves what is done instead",
+        (Change(acts._count_freezers, "stand_behind(d, SYSTEM, people)", "pass"),),
+        whoever_froze_an_action_does_not_approve,
         "person:ada was answered None, not APPROVER_IS_REQUESTER",
     ),
     "own-edit-confirmed": (

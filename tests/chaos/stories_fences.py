@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from hashlib import sha256
@@ -92,6 +93,35 @@ async def command_sees_no_secret(folder: Path) -> None:
         assert "SQLite format" not in step.output["stdout"], "a command read the database"
 
 
+WAITS = """
+name: patient
+steps:
+  - id: look
+    run: [sh, -c, 'touch ready; while [ ! -e go ]; do sleep 0.01; done; cat "$SECRET_FILE" 2>/dev/null || true']
+    env: {SECRET_FILE: "%s"}
+    cwd: "%s"
+"""
+
+
+async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
+    """A key is replaced while a command runs, and the command does not see the new one either."""
+    keys, work = folder / "keys", folder / "work"
+    for each in (keys, work):
+        each.mkdir()
+    (keys / "key").write_text("old")
+    hide(keys / "key")
+    async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
+        run = await engine.submit(load(WAITS % (keys / "key", work), "patient.yaml"), {})
+        while not (work / "ready").exists():  # noqa: ASYNC110 - there is nobody to tell
+            await asyncio.sleep(0.01)
+        (keys / "new").write_text("marker-of-a-secret")
+        (keys / "new").replace(keys / "key")
+        (work / "go").touch()
+        await run.result()
+        (step,) = await engine.steps(run.id)
+        assert "marker-of-a-secret" not in step.output["stdout"], "a command read its worker's new key"
+
+
 async def files_are_private(folder: Path) -> None:
     """Whatever the umask says, a story leaves no file and no folder that others may look into."""
     before = os.umask(0)
@@ -126,6 +156,16 @@ BUGS: dict[str, Any] = {
         (Change(Confinement.command, "hidden()", "[]"),),
         command_sees_no_secret,
         "a command read its worker's secret",
+    ),
+    "command-sees-new-secrets": (
+        "a secret that is replaced while a command runs can be seen by it",
+        (
+            Change(
+                Confinement.command, "shared_folders(user, cwd)", "[os.path.dirname(one) for one in hidden()]"
+            ),
+        ),
+        command_sees_no_secret_that_is_rotated,
+        "a command read its worker's new key",
     ),
     "database-for-everybody": (
         "the umask decides who can read a database",
