@@ -37,7 +37,7 @@ from tenure.kernel.service import Person
 Key = tuple[Any, ...]
 
 STEPS_KEPT_MAX = 512
-"""Closed steps and waits are dropped from a cached snapshot beyond this many."""
+"""Closed steps and waits, and events that were taken, are dropped from a cached snapshot beyond this many."""
 CHECKPOINTS_KEPT_MAX = 512
 """Of more checkpoints only the names are kept."""
 RECEIPTS_KEPT_MAX = 64
@@ -125,10 +125,12 @@ class Snapshot:
     """One run as far as it is known. See the laws above."""
 
     __slots__ = (
+        "_attempts_known",
         "_event_waits",
         "_events_buffered",
         "_events_by_id",
         "_forgotten_no",
+        "_inbox_max",
         "_labels",
         "_receipts_max",
         "_steps_max",
@@ -190,7 +192,8 @@ class Snapshot:
         """Acts, by step and label, whose receipts are no longer kept."""
         self._forgotten_no = 0
         """The highest number of a receipt that is no longer kept."""
-        self._steps_max = self._waits_max = STEPS_KEPT_MAX
+        self._attempts_known: list[Key] = []
+        self._steps_max = self._waits_max = self._inbox_max = STEPS_KEPT_MAX
         self._receipts_max = RECEIPTS_KEPT_MAX
         self._labels: dict[tuple[int, str], int] = {}
         """Waits by step and label."""
@@ -268,6 +271,18 @@ class Snapshot:
             self._events_by_id[row.event_id] = row.no
             _keep(self._events_buffered, row.name, row.no, there=row.wait_no is None)
 
+    def know(self, key: Key) -> None:
+        """Note that this was looked up."""
+        self.known.add(key)
+        if key[0] == "attempt":
+            self._attempts_known.append(key)
+
+    def forget_attempts(self) -> None:
+        """Look attempts up again: their expiry and sequence change without the run's version."""
+        self.attempts.clear()
+        self.known.difference_update(self._attempts_known)
+        self._attempts_known.clear()
+
     def trim(self) -> None:
         """Forget what a long run no longer needs, so that a cached snapshot stays small.
 
@@ -295,6 +310,12 @@ class Snapshot:
             self._waits_max = max(STEPS_KEPT_MAX, 2 * len(self.waits))
             self._labels = {key: no for key, no in self._labels.items() if no in self.waits}
             self._find_places()
+        if len(self.inbox) > self._inbox_max:
+            for event in [event for event in self.inbox.values() if event.wait_no is not None]:
+                del self.inbox[event.no]
+                del self._events_by_id[event.event_id]
+            self.known = {key for key in self.known if key[0] not in ("inbox_id", "buffered")}
+            self._inbox_max = max(STEPS_KEPT_MAX, 2 * len(self.inbox))
         if len(self.receipts) > self._receipts_max:
             for row in [row for row in self.receipts.values() if row.state not in OPEN_RECEIPT]:
                 del self.receipts[row.no]

@@ -462,8 +462,7 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
         snap = Snapshot(run_id, run)
     else:
         snap.run = run
-        snap.attempts.clear()  # expiry and sequence change without the run's version
-        snap.known = {key for key in snap.known if key[0] != "attempt"}
+        snap.forget_attempts()
         snap.outside.clear()  # of a try of this transaction that did not happen
     snap.caps = items[0].caps or {}
     snap.rows_max = ROWS_DECIDED_ON_LOOP_MAX

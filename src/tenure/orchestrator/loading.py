@@ -82,7 +82,7 @@ def load(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Q
                 continue
             if key in snap.known:
                 raise AssertionError(f"{key} was loaded and is needed again")
-            snap.known.add(key)
+            snap.know(key)
             by_query.setdefault(_QUERY_OF[key[0]], []).append((snap.run_id, *key[1:]))
     for name, rows in by_query.items():
         for row in (yield Query(name, list(dict.fromkeys(rows)))):
