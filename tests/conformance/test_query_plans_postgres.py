@@ -74,7 +74,7 @@ FILL = """
     insert into purse select r, 5, 2 from generate_series(1, 4000) r;
     insert into cost_line select r, x, 't' || r % 5, 'w', r / 40, 'p', 'm' || x, 'USD', 1, 2, 3, 4
         from generate_series(1, 4000) r, generate_series(1, 2) x;
-    insert into governance select 't' || i, 1, null, null, '[]', '{}', 1, 1 from generate_series(1, 4000) i;
+    insert into governance select 't' || i, 1, null, null, '{}', '{}', 1, 1 from generate_series(1, 4000) i;
     insert into person select 't' || i % 5, 'p' || i, 'n', '[]', '[]', null, null, null, 1, null, null, 1, '', ''
         from generate_series(1, 4000) i;
 """
