@@ -22,6 +22,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tenure import private_files
 from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
 from tenure.devtools.s3 import PrivateS3
 from tests.cases import EXAMPLES, cases
@@ -139,6 +140,12 @@ async def _guarded(test: Coroutine[Any, Any, None], seconds: float) -> None:
         if guard.expired():
             pytest.fail(f"The test was still running after {seconds:g} seconds.")
         raise
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hidden_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier tests have kept from commands is not kept from this test's: each hidden path is work for each command."""
+    monkeypatch.setattr(private_files, "_hidden", {})
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ def run_in_copy(tmp_path: Path) -> RunInCopy:
         "tools/clauses.py",
         "tests/conftest.py",
         "tests/cases.py",
+        "tests/databases.py",
         "tests/walked.py",
         "docs/spec/clauses.toml",
         "pyproject.toml",

@@ -363,6 +363,18 @@ async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path
     assert (MARK.encode() in out) == (kind == "none")
 
 
+async def test_a_worker_with_thousands_of_secrets_starts_commands(tmp_path: Path) -> None:
+    """One argument of a process has room for 128 KiB."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    private_files.hide(*(secrets / f"a-secret-with-a-long-name-{number}" for number in range(2_000)))
+    (secrets / "a-secret-with-a-long-name-7").write_text(MARK)
+    ended = await run_command(
+        Resolved(argv=("sh", "-c", f"echo started; cat {secrets}/*")), confinement=choose_confinement()
+    )
+    assert ended.stdout == "started"
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
 def test_without_namespaces_another_user_keeps_private_files_and_refuses_open_ones(place: Path) -> None:
     scene = Scene(place, "root-as-nobody")

@@ -1,10 +1,10 @@
 """Starts one command where it cannot see its worker: a program of its own, run by `confinement.Confinement`.
 
-    python -I -S command_launcher.py PLAN ARGV...
+    python -I -S command_launcher.py PLAN HIDE... ARGV...
 
 Laws:
-1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` (paths), `shared` (folders), `cwd`, `report` (a file
-   descriptor) and `check`.
+1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` (how many paths HIDE are: one argument cannot hold them all),
+   `shared` (folders), `cwd`, `report` (a file descriptor) and `check`.
 2. With `namespaces` the command has its own process ids, its own /proc and its own mounts. It gains no privileges, and as root it has
    no capabilities.
 3. A mount over a file is gone as soon as another process puts a new file in its place. So a hidden path is hidden by its folder: the command sees a
@@ -312,7 +312,9 @@ def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn
 def main() -> NoReturn:
     """Set up what the plan says, and start the command."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
-    argv, report = sys.argv[2:], int(plan["report"])
+    hidden = int(plan["hide"])
+    plan["hide"] = sys.argv[2 : 2 + hidden]
+    argv, report = sys.argv[2 + hidden :], int(plan["report"])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:

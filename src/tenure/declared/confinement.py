@@ -65,19 +65,19 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         self, argv: tuple[str, ...], cwd: str | None, report: int, *, check: bool = False
     ) -> list[str]:
         """What to execute instead of a command; where it cannot be started, `report` (a file descriptor) says why."""
-        user = self.user
+        user, hide = self.user, hidden()
         plan = {
             "namespaces": self.kind == "namespaces",
             "uid": None if user is None else user.uid,
             "gid": None if user is None else user.gid,
             "groups": [] if user is None else user.groups,
-            "hide": hidden(),
+            "hide": len(hide),
             "shared": shared_folders(user, cwd),
             "cwd": cwd,
             "report": report,
             "check": check or self.kind == "user",
         }
-        return [sys.executable, "-I", "-S", str(_LAUNCHER), msgspec.json.encode(plan).decode(), *argv]
+        return [sys.executable, "-I", "-S", str(_LAUNCHER), msgspec.json.encode(plan).decode(), *hide, *argv]
 
     def environment(self, given: dict[str, str]) -> dict[str, str]:
         """The environment of a command: its home is its user's."""
