@@ -1,7 +1,7 @@
 """Databases on the test's PostgreSQL: empty ones, made and dropped, and migrated ones that are lent to one test after another.
 
 Law: a test that borrows a migrated database gets it without a row and with the schema as it was migrated. To empty one
-takes some milliseconds, to make one two hundred; one whose schema a test has changed is dropped.
+takes some milliseconds, to make one two hundred; one whose schema a test has changed is dropped. What the planner has counted stays.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ select md5(string_agg(line, ',' order by line)) from (
     union all select concat(relname, relacl, reloptions) from pg_class where relnamespace = 'tenure'::regnamespace
     union all select concat(attrelid::regclass, attname, atttypid, attnotnull)
         from pg_attribute join pg_class on pg_class.oid = attrelid where relnamespace = 'tenure'::regnamespace
+    union all select indexdef from pg_indexes where schemaname = 'tenure'
+    union all select concat(adrelid::regclass, adnum, pg_get_expr(adbin, adrelid))
+        from pg_attrdef join pg_class on pg_class.oid = adrelid where relnamespace = 'tenure'::regnamespace
     union all select concat(conname, pg_get_constraintdef(oid)) from pg_constraint
         where connamespace = 'tenure'::regnamespace
     union all select concat(tgname, tgenabled, pg_get_triggerdef(oid)) from pg_trigger where not tgisinternal

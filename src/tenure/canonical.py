@@ -9,7 +9,7 @@ Laws:
 3. What has no such form is refused: NaN, infinities, half of a surrogate pair, names that are no texts. A JSON text with the
    same name twice in one object is refused where it is read (`decode_json`): others could read another value than we do.
 4. `1e308` has 309 digits in full. So what large doubles take in full is counted, and beyond `CANONICAL_DIGITS_MAX` refused: the form is
-   never much longer than the JSON that it was made of, and is made in linear time.
+   at most so many characters longer for them, and is made in linear time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenure.limits import CANONICAL_DIGITS_MAX
 
 _EXACT_MAX = 2**53
 _ZEROS_MAX = 6
-"""ECMAScript writes so many zeros, the one before the point among them, before it takes to an exponent."""
+"""ECMAScript writes so many zeros, the one before the point among them, before it switches to an exponent."""
 
 _SMALL = 1e-3
 """From here to 2^53 the quick encoder writes a double with a fraction as ECMAScript does: without an exponent."""
@@ -117,7 +117,7 @@ class _Writer:
         if self.left < 0:
             raise TenureError(
                 "INVALID_INPUT",
-                f"numbers like {value!r} are compared in full, and have together over {CANONICAL_DIGITS_MAX} digits; send them as texts",
+                f"the numbers from 1e21 on in this value have more than {CANONICAL_DIGITS_MAX} digits in full; send them as texts",
             )
         return text
 
@@ -140,7 +140,7 @@ def number(value: float) -> str:
 
 
 def _fraction(double: float) -> str:
-    """A double that is no integer: it is below 2^53. Python writes the same digits, but takes to an exponent earlier."""
+    """A double that is no integer: it is below 2^53. Python writes the same digits, but switches to an exponent earlier."""
     shown = float.__repr__(double)
     mantissa, _, power = shown.partition("e")
     if not power:

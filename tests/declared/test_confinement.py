@@ -10,6 +10,8 @@ import pwd
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -361,6 +363,53 @@ async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path
     )
     out, _ = await ended.communicate()
     assert (MARK.encode() in out) == (kind == "none")
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_names_that_are_no_text_beside_a_secret_stop_no_command(place: Path, user: str) -> None:
+    (place / "keys").mkdir()
+    (place / "keys" / "key").write_text(MARK)
+    (place / "keys" / os.fsdecode(b"beside-\xff")).write_text("beside")
+    found = confined(
+        place, user, f"cat {place}/keys/beside*; cat {place}/keys/key", place, place / "keys/key"
+    )
+    assert (found["stdout"], MARK in str(found)) == ("beside", False)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_link_above_a_secret_stays_what_it_was_while_a_command_runs(place: Path, user: str) -> None:
+    for number in (1, 2):
+        (place / "releases" / str(number)).mkdir(parents=True)
+        (place / "releases" / str(number) / "secret").write_text(f"{MARK}-{number}" if number == 2 else "old")
+    (place / "current").mkdir()
+    (place / "current" / "release").symlink_to(place / "releases" / "1")
+    secret = place / "current" / "release" / "secret"
+
+    def replace() -> None:
+        while not (place / "ready").exists():
+            time.sleep(0.01)
+        (place / "new").symlink_to(place / "releases" / "2")
+        (place / "new").replace(place / "current" / "release")
+        (place / "go").touch()
+
+    flipping = threading.Thread(target=replace)
+    flipping.start()
+    text = f"touch ready; while [ ! -e go ]; do sleep 0.01; done; cat {secret}; ls {place}/current"
+    place.chmod(0o777)
+    found = confined(place, user, text, place, secret)
+    flipping.join()
+    assert (found["stdout"], MARK in str(found)) == ("release", False)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_link_that_nobody_has_touched_is_not_said_to_be_new(place: Path, user: str) -> None:
+    for name in ("one", "two", "three", "four"):
+        (place / f"{name}.secret").write_text(MARK)
+        (place / name).symlink_to(f"{name}.secret")
+    found = confined(
+        place, user, "echo done", place, *(place / name for name in ("one", "two", "three", "four"))
+    )
+    assert (found["stdout"], found["stderr_tail"]) == ("done", "")
 
 
 async def test_a_worker_with_thousands_of_secrets_starts_commands(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from tenure.kernel.governed import Receipt
-from tenure.kernel.snapshot import RECEIPTS_KEPT_MAX, Need, Snapshot
+from tenure.kernel.model import Inbox
+from tenure.kernel.snapshot import RECEIPTS_KEPT_MAX, STEPS_KEPT_MAX, Need, Snapshot
 from tests.kernel.acting import ActStory
 
 
@@ -35,3 +36,28 @@ def test_of_many_receipts_only_the_open_ones_are_kept_and_the_others_are_looked_
         snap.add(row)
         snap.known.add(need)
         assert ask() == [row]
+
+
+def test_of_many_events_only_those_that_nobody_has_taken_are_kept_and_the_others_are_looked_up() -> None:
+    snap = Snapshot.of_new_run(1)
+    snap.know(("buffered", "go"))
+    for no in range(STEPS_KEPT_MAX + 2):
+        taken = None if no == 7 else no
+        snap.put(("inbox", no), Inbox(1, no, "go", f"event-{no}", "test", None, 5, taken))
+    snap.trim()
+    assert list(snap.inbox) == [7]
+    assert snap.find_event_id("event-7") is snap.inbox[7] is snap.first_buffered("go", set())
+    with pytest.raises(Need) as asked:
+        snap.find_event_id("event-8")
+    assert asked.value.keys == (("inbox_id", "event-8"),)
+
+
+def test_attempts_are_looked_up_again_and_nothing_else_is() -> None:
+    snap = Snapshot.of_new_run(1)
+    for key in (("attempt", 0, 1), ("step", 3)):
+        snap.know(key)
+    assert (snap.find_attempt(0, 1), snap.find_step(3)) == (None, None)
+    snap.forget_attempts()
+    assert snap.find_step(3) is None
+    with pytest.raises(Need):
+        snap.find_attempt(0, 1)

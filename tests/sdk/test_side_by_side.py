@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 import tenure
+from tenure import ids
 from tenure.errors import TenureError
+from tenure.sdk import waiting
 from tenure.sdk.definitions import Step
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
+from tests.worker.stage import until
 
 
 class Crowd:
@@ -48,6 +51,45 @@ async def test_a_failing_branch_ends_a_gather_whose_other_branch_waits(url: str 
     async with Lab(whole, url=url) as lab:
         for _ in range(5):
             assert await (await lab.start(whole)).result() == "caught"
+
+
+async def test_a_task_group_that_stops_the_only_wait_of_a_long_run_goes_on(
+    url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has recorded much looks what has arrived before it stays: there may be nobody left who waits."""
+    monkeypatch.setattr(waiting, "STAY_SECONDS_MIN", 0.0)
+    go = asyncio.Event()
+
+    @tenure.step
+    async def works() -> None:
+        await go.wait()
+
+    @tenure.step
+    async def after() -> int:
+        return 2
+
+    async def fails() -> None:
+        await works()
+        raise ValueError("bad")
+
+    @flow
+    async def whole() -> int:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+                await tenure.wait("never")
+        except* ValueError:
+            pass
+        return await after()
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        await until(lambda: lab.engine.store.read("waits_of", ids.run_int(run.id)), "the wait")
+        await asyncio.sleep(
+            0.1
+        )  # for the body to hear that its wait is open; had it not, this would only show less
+        go.set()
+        assert await run.result() == 2
 
 
 async def test_branches_begin_while_another_one_waits(url: str | None) -> None:

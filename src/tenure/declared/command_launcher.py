@@ -9,9 +9,10 @@ Laws:
    no capabilities.
 3. A mount over a file is gone as soon as another process puts a new file in its place. So a hidden path is hidden by its folder: the command sees a
    view of it, with all that was in the folder but the hidden names. What is put there later, under any name, is not in the view. The view
-   itself is read-only; what is in it can be written as before.
+   itself is read-only; what is in it can be written as before. Links on the way to the folder stay what they were, likewise. Only a
+   folder above that is itself replaced by another is seen as it is then.
 4. A folder that commands work in (`shared`: they put files there) has no view. In it an empty file or folder lies over each hidden path,
-   and a path that was put in place meanwhile is told on the command's stderr when it has ended.
+   and a path that was put in place meanwhile is reported on the command's stderr when the command ends.
 5. It ends as the command ends: with its exit code, or by its signal. SIGTERM and SIGINT are for the command alone.
 6. What cannot be set up is told on `report` as `errno text`, and nothing is started. Without ARGV only the setting up is tried; with
    `check` a hidden path that can still be read is a failure.
@@ -57,7 +58,7 @@ def _called(result: int, what: str) -> None:
 def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     encoded = None if kind is None else kind.encode()
     _called(
-        libc.mount(source.encode(), os.fsencode(target), encoded, flags, data.encode()), f"mount {target}"
+        libc.mount(os.fsencode(source), os.fsencode(target), encoded, flags, data.encode()), f"mount {target}"
     )
 
 
@@ -74,20 +75,28 @@ def _separate(libc: Any) -> None:
 
 
 def _places(path: str) -> list[tuple[str, str]]:
-    """Where a path lies: folder and name of itself and of every link that it leads through. Of a folder that is not there the first
-    missing part."""
+    """What to hide so that a path is hidden, as (folder, name): the path itself and where it leads if it is a link; of a path whose folder
+    is not there, the first missing part. A link in the folder's own path is (folder, ""): it stays what it is, and is not hidden."""
     found: list[tuple[str, str]] = []
-    for _ in range(_LINKS_MAX):
-        folder, name = os.path.split(os.path.abspath(path))
-        folder = os.path.realpath(folder)
-        while name and not os.path.isdir(folder):
-            folder, name = os.path.split(folder)
-        if name:
-            found.append((folder, name))
-        try:
-            path = os.path.join(folder, os.readlink(os.path.join(folder, name)))
-        except OSError:
+    at, links = "/", 0
+    parts = os.path.abspath(path).split("/")[:0:-1]
+    while parts:
+        part = parts.pop()
+        if part in ("", ".", ".."):
+            at = os.path.dirname(at) if part == ".." else at
+            continue
+        full = os.path.join(at, part)
+        if links < _LINKS_MAX and os.path.islink(full):
+            links += 1
+            found.append((at, "" if parts else part))
+            target = os.readlink(full)
+            at = "/" if target.startswith("/") else at
+            parts += target.split("/")[::-1]
+        elif not parts or not os.path.isdir(full):
+            found.append((at, part))
             break
+        else:
+            at = full
     return found
 
 
@@ -109,7 +118,7 @@ class _Mounts:
         self._hidden: dict[str, set[str]] = {}
         for path in plan["hide"]:
             for folder, name in _places(path):
-                self._hidden.setdefault(folder, set()).add(name)
+                self._hidden.setdefault(folder, set()).update({name} - {""})
         self.covered: dict[str, tuple[int, int] | None] = {}
         """What is seen at hidden paths of shared folders."""
         try:
@@ -129,6 +138,7 @@ class _Mounts:
                 self._cover(folder)
             else:
                 self._lay_view(folder, entries)
+        self.covered = {path: _seen(path) for path in self.covered}
         os.chdir(self._cwd)  # by its path: from the folder it was, the way up leads past all this
         os.close(self._cwd_handle)
         _mount(self._libc, "proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -209,7 +219,7 @@ class _Mounts:
                 self._close(path)
             elif os.path.exists(path):
                 _mount(self._libc, "/dev/null", path, None, _MS_BIND)
-            self.covered[path] = _seen(path)
+            self.covered[path] = None
 
 
 def _drop(libc: Any, plan: dict[str, Any]) -> None:
@@ -266,14 +276,14 @@ def _start(argv: list[str], report: int) -> NoReturn:
 def _tell(report: int, fault: Exception) -> NoReturn:
     number = fault.errno if isinstance(fault, OSError) else 0
     text = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
-    os.write(report, f"{number or 0} {text}".encode()[:1000])
+    os.write(report, os.fsencode(f"{number or 0} {text}")[:1000])
     os._exit(126)
 
 
 def _warn(path: str) -> None:
-    said = f"tenure: {path} was put in place while this command ran, in a folder that commands work in: the command could read it."
+    said = f"tenure: {path} was put in place while this command ran, in a folder that is not protected against that: the command could"
     with suppress(OSError):
-        os.write(2, f"{said} Keep it in a folder of its own, and change the secret.\n".encode())
+        os.write(2, os.fsencode(f"{said} read it. Keep it in a folder of its own, and change the secret.\n"))
 
 
 def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn:

@@ -4,7 +4,7 @@ Laws:
 1. `namespaces`: the command has process ids, a /proc and mounts of its own, in which the hidden paths (`private_files.hidden`) cannot
    be seen, also when they are made or replaced later. Root has no capabilities in it; with a user named, the command is that user.
    Linux, where the kernel allows it. In the folders that commands work in (`shared_folders`) that holds for what is there when a
-   command starts; what is hidden there is named in the worker's log.
+   command starts; what lies directly in one is named in the worker's log. A folder above a secret that is itself replaced is not held back.
 2. `user`: only root can have this: the command is another user, who cannot read the hidden paths. Where they could, it is refused.
 3. `none` has to be asked for. The worker at least cannot be looked into by others of its user, where the kernel knows that
    (PR_SET_DUMPABLE); its files are as readable to the command as to itself.

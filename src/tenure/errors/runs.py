@@ -165,7 +165,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "TOO_MANY_BEHIND": spec(
         409,
-        "So many people have caused, changed or fed this run that nobody can be told to be a second person to them.",
+        "So many people have caused, changed or fed this run that nobody can be shown to be a second person.",
         "Reject it or cancel it, and start a new run that fewer people have a hand in.",
     ),
     "ACCOUNT_NOT_LINKED": spec(

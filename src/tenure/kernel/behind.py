@@ -141,12 +141,12 @@ def uncountable(behind: Iterable[str]) -> TenureError | None:
         if one == MORE:
             return TenureError(
                 "TOO_MANY_BEHIND",
-                f"more than {PEOPLE_BEHIND_MAX} people stand behind this run: nobody can be told to be a second person to them",
+                f"more than {PEOPLE_BEHIND_MAX} people stand behind this run, so nobody can be shown to be a second person",
             )
         if one.startswith(ACCOUNT):
             return TenureError(
                 "ACCOUNT_NOT_LINKED",
-                f"the account {one} stands behind this run and nobody has linked it: nobody can be told to be a second person to it",
+                f"the account {one} stands behind this run and nobody has linked it, so nobody can be shown to be a second person",
             )
     return None
 

@@ -41,7 +41,7 @@ STEPS_KEPT_MAX = 512
 CHECKPOINTS_KEPT_MAX = 512
 """Of more checkpoints only the names are kept."""
 RECEIPTS_KEPT_MAX = 64
-"""Of more receipts only those that are open are kept, and of the others which acts they are of."""
+"""Beyond this many receipts only open ones are kept; of the rest, only which acts they belong to."""
 
 
 class Need(Exception):
@@ -129,13 +129,12 @@ class Snapshot:
         "_event_waits",
         "_events_buffered",
         "_events_by_id",
-        "_forgotten_no",
+        "_forgotten_receipt_max",
         "_inbox_max",
         "_labels",
         "_receipts_max",
         "_steps_max",
         "_waits_max",
-        "acted",
         "approvals",
         "attempts",
         "caps",
@@ -143,6 +142,7 @@ class Snapshot:
         "children",
         "cost_lines",
         "facts",
+        "forgotten_acts",
         "inbox",
         "known",
         "outside",
@@ -188,9 +188,9 @@ class Snapshot:
         """Checkpoints known to exist whose rows are no longer kept."""
         self.rows_max: int | None = None
         """How many rows of a kind the decision under way may look at; None: as many as there are."""
-        self.acted: set[tuple[int, str]] = set()
+        self.forgotten_acts: set[tuple[int, str]] = set()
         """Acts, by step and label, whose receipts are no longer kept."""
-        self._forgotten_no = 0
+        self._forgotten_receipt_max = 0
         """The highest number of a receipt that is no longer kept."""
         self._attempts_known: list[Key] = []
         self._steps_max = self._waits_max = self._inbox_max = STEPS_KEPT_MAX
@@ -314,13 +314,13 @@ class Snapshot:
             for event in [event for event in self.inbox.values() if event.wait_no is not None]:
                 del self.inbox[event.no]
                 del self._events_by_id[event.event_id]
-            self.known = {key for key in self.known if key[0] not in ("inbox_id", "buffered")}
+            self.known = {key for key in self.known if key[0] != "inbox_id"}
             self._inbox_max = max(STEPS_KEPT_MAX, 2 * len(self.inbox))
         if len(self.receipts) > self._receipts_max:
             for row in [row for row in self.receipts.values() if row.state not in OPEN_RECEIPT]:
                 del self.receipts[row.no]
-                self.acted.add((row.idx, row.label))
-                self._forgotten_no = max(self._forgotten_no, row.no)
+                self.forgotten_acts.add((row.idx, row.label))
+                self._forgotten_receipt_max = max(self._forgotten_receipt_max, row.no)
             self.known = {key for key in self.known if key[0] not in ("act", "receipt")}
             self._receipts_max = max(RECEIPTS_KEPT_MAX, 2 * len(self.receipts))
 
@@ -452,7 +452,7 @@ class Snapshot:
     def receipts_of(self, idx: int, label: str) -> list[Receipt]:
         """The receipts of one act, oldest first."""
         if ("act", idx, label) not in self.known and (
-            ("all_receipts",) not in self.known or (idx, label) in self.acted
+            ("all_receipts",) not in self.known or (idx, label) in self.forgotten_acts
         ):
             raise Need(("act", idx, label))
         mine = (row for row in self.receipts.values() if row.idx == idx and row.label == label)
@@ -464,7 +464,7 @@ class Snapshot:
         if (
             found is None
             and ("receipt", no) not in self.known
-            and (("all_receipts",) not in self.known or no <= self._forgotten_no)
+            and (("all_receipts",) not in self.known or no <= self._forgotten_receipt_max)
         ):
             raise Need(("receipt", no))
         return found

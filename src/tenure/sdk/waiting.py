@@ -11,7 +11,7 @@ Laws:
    what is durable is suspended, as ever.
 5. A run that was let go is replayed when the first of its waits settles, which costs as much as it has recorded. One that has recorded
    much stays a while before it is let go, about as long as its replay takes, so that what arrives meanwhile is taken without one:
-   of a thousand events that come one by one each would cost a replay. It stays only where nothing has arrived yet.
+   of a thousand events that come one by one each would cost a replay. It stays only where none of its next AHEAD_MAX waits has settled yet.
 """
 
 from __future__ import annotations
@@ -405,8 +405,12 @@ class Waiting(Recording):
         return min(rows * STAY_SECONDS_PER_ROW, STAY_SECONDS_MAX)
 
     async def _stay(self, seconds: float) -> None:
-        """Take what the next waits have come to by now; where nothing has come, stay before the run is let go (law 5)."""
+        """Take what the next waits have come to; if nothing has come, stay `seconds` before the run is let go (law 5)."""
         rows: list[Waited] = []
+        if not self._waiting:  # whoever waited was canceled before this task began
+            self._letting_go = None
+            self._poke()
+            return
         first = min(self._waiting)
         try:
             with suppress(TenureError):  # the store cannot be asked now: suspending asks again

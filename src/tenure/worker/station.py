@@ -218,14 +218,14 @@ class LocalStation:
         return answer
 
     async def _say_in_order(self) -> None:
-        """Send what found the queue full, as it has room."""
+        """Send what found the queue full, as it has room; each message waits for room as long as a command may."""
         while self._unsaid:
             message, answer = self._unsaid[0]
             try:
                 await self.orchestrator.wait_for_room()
                 said = self.orchestrator.submit(message)
-            except TenureError as refused:
-                fail(answer, refused)
+            except Exception as fault:
+                fail(answer, fault)
             else:
                 said.add_done_callback(partial(_hand_on, answer))
             self._unsaid.popleft()

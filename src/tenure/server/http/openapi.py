@@ -5,8 +5,8 @@ Laws:
    table of roles. Nothing is described here that could be otherwise there.
 2. Every answer from 400 on has the one schema `Error`, and a route lists all those it can give.
 3. A query parameter that is not in the document is refused (`Known`): a filter that was misspelt must not mean "all".
-4. An integer in a query or a path is written in the digits 0 to 9, and a number as in JSON: `1e1`, ` 10`, `+10` and `1_0` are
-   no integers, nor are digits of other scripts.
+4. An integer in a query or a path is written in the digits 0 to 9 (in a path without leading zeros), and a number as in JSON: `1e1`,
+   ` 10`, `+10` and `1_0` are no integers, nor are digits of other scripts.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class _Parameter(msgspec.Struct, frozen=True):
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
-_NUMBER = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @lru_cache(maxsize=1)

@@ -141,12 +141,8 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
             self._begun = False
             self._have()
             if len(self._accounts) >= PIPELINED_MAX:
-                self._why = load.refuse(
-                    PIPELINED,
-                    "TOO_MANY_CONNECTIONS",
-                    f"a connection has at most {PIPELINED_MAX} requests that are not answered yet",
-                )
-                raise _Refused
+                load.refused[PIPELINED] += 1
+                raise _Refused  # the connection just ends: an error would stand among the answers to earlier requests
             account = _Account()
             self._accounts.append(account)
             if proxies:

@@ -47,7 +47,8 @@ _COOKIE_NAME = COOKIE.encode()
 CACHED_MAX = 10_000
 """Keys, sessions, strangers and addresses that are kept, each."""
 REFUSALS_PER_SECOND = 50.0
-"""Wrong credentials from one address that are answered as such, on average. Beyond that the database is not asked either."""
+"""Wrong credentials a second from one address that are answered UNAUTHENTICATED. Beyond that the answer is RATE_LIMITED, and the database
+is not asked."""
 REFUSALS_BURST = 500.0
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOBODY = b"\0" * 32

@@ -48,7 +48,7 @@ def meaning_of(code: str) -> ErrorMeaning:
     """What a code means; NOT_FOUND where there is no such code."""
     spec = CODES.get(code)
     if spec is None:
-        raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}; /errors lists all")
+        raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}")
     return ErrorMeaning(
         type=type_of(code),
         code=code,
