@@ -114,6 +114,8 @@ def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
     schedule = ("s", "w", "--cron", "0 3 * * *", "--plan", "plan.json", "--label", "of=shop")
     made = tenure("schedule", "create", *schedule, "--input", f'{{"note": "{LONG}"}}', *ACME)
     assert made.code == 0, made.err
+    swept = ("of_a_file", "tidy.yaml", "--cron", "0 3 * * *", "--input", "folder=x")
+    assert tenure("schedule", "create", *swept, *ACME).code == 0
     people = [f"group-{number:03}" for number in range(40)]
     groups = [word for group in people for word in ("--group", group)]
     assert tenure("people", "create", "ada", "--role", "admin", *groups, *ACME).code == 0
@@ -123,6 +125,7 @@ def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
         ("hooks", "show", HOOK),
         ("workflows", "show", "tidy"),
         ("schedule", "show", "s"),
+        ("schedule", "show", "of_a_file"),
         ("clients", "show", "ci"),
         ("people", "show", "ada"),
         ("keys", "show", key),

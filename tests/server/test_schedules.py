@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from tenure import Client
 from tenure.clock import us
+from tenure.declared import load
+from tenure.errors import TenureError
 from tests.server.senders import register
 from tests.server.stage import Site, problem, site
 
@@ -162,6 +165,15 @@ async def test_a_schedule_of_a_registered_file_has_its_plan(url: str) -> None:
         schedule = await operator.post("/schedules", json=body)
         assert schedule.status_code == 201, schedule.text
         assert (schedule.json()["code_version"], schedule.json()["plan"][0]["name"]) == ("2", "make")
+        assert schedule.json()["plan"][0]["input"]["argv"] == [
+            "echo",
+            "friday",
+        ]  # what is done, in plain words
+        async with Client(s.address, await s.key("operator")) as client:
+            third = load(text.replace('"2"', '"3"'))
+            with pytest.raises(TenureError) as unknown:  # not the version that happens to be the newest
+                await client.schedules.create("other", third, "0 6 * * *")
+            assert unknown.value.code == "WORKFLOW_NOT_FOUND"
         run = (await operator.post("/schedules/daily/trigger")).json()
         assert (run["workflow"], run["code_version"], run["steps_total"]) == ("report", "2", 1)
 

@@ -82,7 +82,9 @@ def _check(tenant: str | None, workflow: str | None, connector: str | None) -> N
     if workflow is not None and connector is not None:
         raise typer.BadParameter("name a --workflow or a --connector, not both")
     if tenant is None and workflow is None and connector is None:
-        raise typer.BadParameter("say what: --tenant, --workflow or --connector; --list shows what is frozen")
+        raise typer.BadParameter(
+            "say what: --tenant, --workflow or --connector; `tenure freeze --list` shows what is frozen"
+        )
 
 
 def _show(found: list[FreezeView], as_json: bool) -> None:

@@ -42,9 +42,15 @@ def load_module(name: str) -> ModuleType:
         raise
     except ModuleNotFoundError as fault:
         if fault.name is not None and name.startswith(fault.name):
+            is_flow_file = name.endswith((".yaml", ".yml"))
             raise TenureError(
                 "INVALID_INPUT",
-                f"there is no module {name!r} here ({here}) and none is installed; name a module or a file like app.py",
+                f"there is no module {name!r} here ({here}) and none is installed; name a module or a file like app.py"
+                + (
+                    "; workflow files need none: `tenure worker --commands` does their steps"
+                    if is_flow_file
+                    else ""
+                ),
             ) from fault
         raise _broken(name, fault) from fault
     except Exception as fault:

@@ -37,8 +37,12 @@ class RemoteSchedules:
         del owner, by  # whoever owns the key
         if plan is not None:
             raise TenureError("INVALID_INPUT", "a server's schedules start registered workflows, not plans")
-        called = workflow if isinstance(workflow, str) else workflow.name
-        body = {"name": name, "workflow": called, "cron": cron, "labels": dict(labels or {}), **options}
+        asked = (
+            {"workflow": workflow}
+            if isinstance(workflow, str)
+            else {"workflow": workflow.name, "version": workflow.version}
+        )
+        body = {"name": name, **asked, "cron": cron, "labels": dict(labels or {}), **options}
         sent = {word: value for word, value in body.items() if value is not None}
         return await self._to.send("POST", "/schedules", ScheduleView, sent)
 

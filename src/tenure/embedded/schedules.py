@@ -342,6 +342,15 @@ def _invalid(problems: list[Detail]) -> TenureError:
     return TenureError("SCHEDULE_INVALID", f"{first.path}: {first.problem}", tuple(problems))
 
 
+def _step(planned: StepSpec) -> dict[str, Any]:
+    """A step of a plan with its values as they are, for people to judge: commands, inputs, questions."""
+    shown: dict[str, Any] = msgspec.to_builtins(planned)
+    for word in ("input", "template"):
+        if (value := getattr(planned, word)) is not None:
+            shown[word] = decoded(value)
+    return shown
+
+
 def _view(s: Schedule) -> ScheduleView:
     return ScheduleView(
         name=s.name,
@@ -358,7 +367,9 @@ def _view(s: Schedule) -> ScheduleView:
         profile=s.profile,
         workspace=s.workspace,
         queue=s.queue,
-        plan=None if s.plan is None else msgspec.json.decode(s.plan),
+        plan=None
+        if s.plan is None
+        else [_step(one) for one in msgspec.json.decode(s.plan, type=list[StepSpec])],
         input=None if s.input is None else decoded(s.input),
         owner=s.owner,
         labels=msgspec.json.decode(s.labels),

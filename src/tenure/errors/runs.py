@@ -171,7 +171,7 @@ CODES: dict[str, ErrorSpec] = {
     "ACCOUNT_NOT_LINKED": spec(
         409,
         "An account that nobody has linked has caused or fed this run: it may be anybody's, the approver's too.",
-        "Have its owner link it (`/tenure link` in Slack) and ask for the run again; reject or cancel this one.",
+        "Have its owner link it (`link` behind the command in Slack) and ask for the run again; reject or cancel this one.",
     ),
     "APPROVER_COUNTED": spec(
         409,

@@ -31,7 +31,9 @@ CODES: dict[str, ErrorSpec] = {
         "Check the secret on both sides, and the sender's clock.",
     ),
     "FORBIDDEN": spec(
-        403, "This credential may not do that.", "docs/roles.md says which role may; ask an admin for it."
+        403,
+        "This credential may not do that.",
+        "docs/roles.md says who may. An admin gives roles; the installation's operator has a key of their own.",
     ),
     "ORIGIN_REFUSED": spec(
         403,

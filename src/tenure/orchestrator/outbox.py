@@ -140,7 +140,8 @@ async def _give_up(orchestrator: Orchestrator, row: Outbox, refused: TenureError
     """A row that is refused for good. The other run is gone or finished, so nothing is owed any more; but a child that cannot be
     made has failed, and its parent is told so, and steps whose inputs cannot be brought in fail, so that nobody waits for them."""
     key = (row.run_id, row.seq, row.part)
-    log.warning("delivery_given_up", topic=row.topic, run=ids.run_text(row.run_id), error=refused.code)
+    if refused.code != "RUN_TERMINAL_STATE":  # a run that has ended needs to hear nothing
+        log.warning("delivery_given_up", topic=row.topic, run=ids.run_text(row.run_id), error=refused.code)
     told = _failure(row, refused)
     try:
         if told is not None:

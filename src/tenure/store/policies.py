@@ -158,7 +158,7 @@ class Governing:
 
         def make(now: int) -> Transaction[Told[Governance]]:
             before = yield from _locked(self._tenant)
-            yield from _check_alone(self._tenant, "a policy becomes active")
+            yield from _check_alone(self._tenant, "activating a policy")
             policy, is_new = yield from _published(self._tenant, text, digest, actor, now)
             lines = [self._published_line(policy, actor)] if is_new else []
             return (yield from self._installed(before, policy.version, actor, lines, now))
@@ -170,7 +170,7 @@ class Governing:
 
         def make(now: int) -> Transaction[Told[Governance]]:
             before = yield from _locked(self._tenant)
-            yield from _check_alone(self._tenant, "a policy becomes active")
+            yield from _check_alone(self._tenant, "activating a policy")
             yield from _known(self._tenant, version)
             return (yield from self._installed(before, version, actor, [], now))
 
@@ -214,7 +214,7 @@ class Governing:
             first, mine = thaw.get(scope), (yield from _roles(self._tenant, person))
             if first is not None and (yield from _is_admin(self._tenant, first)):
                 _check_second(mine)
-                yield from _check_apart(self._tenant, first, person, f"the thaw of {scope}")
+                yield from _check_apart(self._tenant, first, person, "this thaw")
                 del thaw[scope], frozen[scope]
                 row = _held(before, frozen, thaw)
                 step: Step = "done"
@@ -232,7 +232,7 @@ class Governing:
 
         def make(now: int) -> Transaction[Told[Governance]]:
             before = yield from _locked(self._tenant)
-            yield from _check_alone(self._tenant, "something frozen thaws")
+            yield from _check_alone(self._tenant, "a thaw")
             frozen, thaw = scopes(before), thaws(before)
             if scope not in frozen:
                 return before, []
@@ -331,7 +331,10 @@ def _check_apart(tenant: str, first: str | None, second: str, what: str) -> Tran
 
 def _check_alone(tenant: str, what: str) -> Transaction[None]:
     if (yield Query("anybody", scalars=(tenant,))):
-        raise _second(f"the tenant {tenant!r} has people, so that {what}: two of them, at the server,")
+        raise TenureError(
+            "SECOND_PERSON_NEEDED",
+            f"the tenant {tenant!r} has people, so {what} takes two of them, each with a key of their own, at a server",
+        )
 
 
 def _check_proposer(may_propose: bool) -> None:

@@ -112,7 +112,8 @@ class Gate:
         allowed = ALLOWED[route]
         if HERE in allowed or (INSTALLATION in allowed if who.kind == "operator" else who.roles & allowed):
             return
-        raise TenureError("FORBIDDEN", f"{route} is for: {', '.join(sorted(allowed))}")
+        who_may = "the installation's operator" if INSTALLATION in allowed else ", ".join(sorted(allowed))
+        raise TenureError("FORBIDDEN", f"this is for: {who_may}")
 
     async def caller(self, connection: ASGIConnection) -> Principal:  # type: ignore[type-arg]  # any of them
         """Whose credential a request carries."""

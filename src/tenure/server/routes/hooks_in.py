@@ -228,7 +228,7 @@ def _refused(refused: TenureError) -> Message:
     """Law 3."""
     if refused.spec.status >= 500:
         raise refused
-    return Message(text=f"{refused.code}: {refused.message} {refused.spec.remedy}")
+    return Message(text=f"{refused.code}: {refused.message.rstrip('.')}. {refused.spec.remedy}")
 
 
 async def _check_app(request: Call, hook: Hook, headers: dict[str, str], body: bytes, team: str) -> None:
