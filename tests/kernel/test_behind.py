@@ -70,6 +70,25 @@ def test_whoever_says_what_an_action_returned_stands_behind_the_run() -> None:
         assert ("person:bob" in behind(story)) is counts, how
 
 
+@pytest.mark.parametrize(
+    ("unknown", "code"), [(MORE, "TOO_MANY_BEHIND"), ("slack:T1/U1", "ACCOUNT_NOT_LINKED")]
+)
+def test_nobody_says_what_an_action_returned_where_somebody_unknown_stands_behind_the_run(
+    unknown: str, code: str
+) -> None:
+    story = ActStory()
+    story.claim()
+    lost = story.intend(story.act("c#1")).no or 0
+    wait = story.settle(lost, "unknown", settle_within_seconds=60.0).no or 0
+    story.suspend("main", wait)
+    story.do(c.StandBehind(run_id=story.run_id, behind=unknown))
+    for how in ("done", "retry"):
+        with pytest.raises(TenureError) as refused:
+            story.settle_by("person:bob", lost, how)
+        assert refused.value.code == code
+    story.settle_by("person:bob", lost, "not_done")
+
+
 def test_too_many_people_are_counted_and_not_named() -> None:
     story = Story(plan=[GATE], profile="agent-runs")
     for n in range(PEOPLE_BEHIND_MAX + 5):

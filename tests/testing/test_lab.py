@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import tenure
+from tenure.sdk import waiting
 from tenure.testing import Lab, Stuck, crash_everywhere
 
 done: list[str] = []
@@ -186,3 +187,24 @@ async def test_the_clock_stands_still_between_jumps() -> None:
 def test_a_lab_that_is_not_open_says_how_to_open_it() -> None:
     with pytest.raises(RuntimeError, match=re.escape("async with Lab(…)")):
         _ = Lab(release).engine
+
+
+async def test_a_run_that_stays_before_it_suspends_is_not_taken_for_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that has recorded much stays a moment: the clock does not jump meanwhile."""
+    monkeypatch.setattr(waiting, "STAY_SECONDS_PER_ROW", 0.3)
+
+    @tenure.workflow(name="lab.staying")
+    async def patient() -> str:
+        try:
+            await tenure.wait("healthy", within="10m")
+        except tenure.WaitExpired:
+            return "expired"
+        return "healthy"
+
+    async with Lab(patient) as lab:
+        run = await lab.start(patient)
+        await run.reaches("waiting_external")
+        await lab.deliver(run, "healthy")
+        assert await run.result() == "healthy"

@@ -363,7 +363,8 @@ class Waiting(Recording):
     def rest(self, at_work: int) -> Literal["resting", "unseen", "working"]:
         """`resting` where every strand only lets time pass, but for so many that are in their steps; `unseen` where
         a strand besides does something we cannot see."""
-        if self._letting_go is not None or self._busy != self._resting + at_work:
+        stays = self._quiet is not None and self._strands <= 0  # it suspends in a moment
+        if stays or self._letting_go is not None or self._busy != self._resting + at_work:
             return "working"
         return "resting" if self._strands <= self._busy else "unseen"
 
@@ -458,6 +459,7 @@ class Waiting(Recording):
             self.strand_begins()
 
     def _let_go(self) -> None:
+        self._quiet = None
         if self._over is not None or self._letting_go is not None or self.closed:
             return
         if self.line.draining and (self._parked or self._resting or self._strands > 0 or not self._waiting):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.actions import ActReply, MarkReversed, SettleAct, SettleReceipt
-from tenure.kernel.behind import check_apart, people_behind, stand_behind
+from tenure.kernel.behind import check_apart, people_behind, stand_behind, uncountable
 from tenure.kernel.commands import SYSTEM
 from tenure.kernel.decide.act_checks import check_seconds
 from tenure.kernel.decide.acts import end_wait_of, hold_act, receipt_of
@@ -116,7 +116,10 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
         return Decision({"state": receipt.state, "again": True})
     if receipt.state != "unknown":
         raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
-    check_apart(d, c.person, people_behind(d.spec()), "may not say how its actions ended; ask another person")
+    behind = people_behind(d.spec())
+    if c.how != "not_done" and (refused := uncountable(behind)) is not None:
+        raise refused  # somebody has to be able to end it: that it was not done feeds the run with nothing
+    check_apart(d, c.person, behind, "may not say how its actions ended; ask another person")
     if c.how == "retry" and d.run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would call again")
     if c.how == "retry" and d.run.cancel_at is not None:
