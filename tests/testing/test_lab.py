@@ -204,7 +204,8 @@ async def test_a_run_that_stays_before_it_suspends_is_not_taken_for_idle(
         return "healthy"
 
     async with Lab(patient) as lab:
-        run = await lab.start(patient)
+        run, begun = await lab.start(patient), lab.now
         await run.reaches("waiting_external")
+        assert lab.now == begun
         await lab.deliver(run, "healthy")
         assert await run.result() == "healthy"
