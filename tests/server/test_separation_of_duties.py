@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from tenure import ids
 from tenure.client import Client
 from tenure.clock import us
 from tenure.limits import PEOPLE_BEHIND_MAX
@@ -757,9 +758,39 @@ async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
             assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"  # nobody knows whose it was
         why = (await sent(p.bob, "GET", f"/runs/{run}/why"))["text"]
         assert "Nobody can approve it" in why
-        assert "/tenure link" in why
+        assert "`link`" in why
         answer = await p.bob.post(f"/runs/{run}/approve", json={"decision": "reject"})
         assert answer.json()["status"] == "rejected"
+
+
+async def test_a_login_at_github_is_remembered_and_may_have_to_be_known(url: str, secret: None) -> None:
+    async with site(url) as s:
+        p = await people(s)
+        directory = Directory(s.identity, ACME, "test", people="", breaks_glass=True)
+        for login in ("ada-codes", None):  # it is taken away from her, and is still hers
+            await directory.set_person("ada", name="Ada", roles=ALL, github=login)
+        loose = await hook_of(p.service, TO_DEPLOY)
+        strict = await hook_of(p.service, TO_DEPLOY, settings={"known_authors_only": True})
+
+        async def opened(hook: dict[str, Any], login: str) -> str:
+            pushed = pull_request(
+                4,
+                sender={"login": login},
+                pull_request={"number": 4, "user": {"login": login}, "head": {"sha": f"{login}{hook['id']}"}},
+            )
+            return str((await github(p, hook["id"]).deliver("pull_request", pushed)).json()["run_id"])
+
+        for hook in (loose, strict):
+            run = await opened(hook, "Ada-Codes")
+            assert await said(p.ada, run) == "APPROVER_IS_REQUESTER"
+            assert await said(p.bob, run) == "approved"
+        assert await said(p.bob, await opened(loose, "stranger")) == "approved"
+        run = await opened(strict, "a stranger person:bob")
+        assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"
+        assert (
+            "person:bob"
+            not in (await s.engine.scoped(tenant=ACME).views.spec(ids.run_int(run))).behind.split()
+        )
 
 
 async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) -> None:

@@ -170,8 +170,8 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "ACCOUNT_NOT_LINKED": spec(
         409,
-        "An account that nobody has linked has caused or fed this run: it may be anybody's, the approver's too.",
-        "Have its owner link it (`link` behind the command in Slack) and ask for the run again; reject or cancel this one.",
+        "An account elsewhere that no person has linked has caused or fed this run: it may be anybody's, the approver's too.",
+        "Link it to its owner (in Slack with `link` behind the command; a login at GitHub is set by an admin) and ask for the run again; reject or cancel this one.",
     ),
     "APPROVER_COUNTED": spec(
         409,

@@ -11,8 +11,8 @@ Laws:
    that (`Ties`). That goes on: whoever counts as one with them does, too. All accounts beside the database are one.
 6. More people than `PEOPLE_BEHIND_MAX` are not written down one by one: the mark `MORE` stands for them. Such a run goes on; only
    nobody approves it any more, since nobody knows who is left.
-7. A Slack account that nobody has ever linked may be anybody's: it stands behind the run as `slack:TEAM/USER`. Such a run goes on;
-   only nobody approves it, since nobody knows who is a second person.
+7. An account elsewhere that no person has ever had may be anybody's: it stands behind the run as `slack:TEAM/USER` or `github:LOGIN`. Such a
+   run goes on; only nobody approves it, since nobody knows who is a second person.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PERSON = "person:"
 _LOCAL = "uid:"
 MORE = "*"
 """Stands for more people than are written down (law 6)."""
-ACCOUNT = "slack:"
-"""Of an account that nobody has linked (law 7)."""
+_ACCOUNTS = ("slack:", "github:")
+"""Of accounts that no person has (law 7)."""
 
 
 def joined(*ids: str | None) -> str:
@@ -143,7 +143,7 @@ def uncountable(behind: Iterable[str]) -> TenureError | None:
                 "TOO_MANY_BEHIND",
                 f"more than {PEOPLE_BEHIND_MAX} people stand behind this run, so nobody can be shown to be a second person",
             )
-        if one.startswith(ACCOUNT):
+        if one.startswith(_ACCOUNTS):
             return TenureError(
                 "ACCOUNT_NOT_LINKED",
                 f"the account {one} stands behind this run and nobody has linked it, so nobody can be shown to be a second person",

@@ -146,15 +146,15 @@ class SlackCode(Row, gc=False):
     expires_at: int
 
 
-class SlackLink(Row, gc=False):
-    """That a person has, or once had, a Slack account linked; it outlives the link, so that unlinking hides nobody."""
+class AccountLink(Row, gc=False):
+    """That an account elsewhere is, or once was, a person's: it outlives the link, so that unlinking hides nobody."""
 
-    table: ClassVar[str] = "slack_link"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "slack", "person")
+    table: ClassVar[str] = "account_link"
+    key: ClassVar[tuple[str, ...]] = ("tenant", "account", "person")
 
     tenant: str
-    slack: str
-    """`team/user`."""
+    account: str
+    """`slack:TEAM/USER` or `github:LOGIN`, the login in lower case."""
     person: str
     linked_at: int
     """The last time."""
@@ -362,7 +362,7 @@ SERVICE: dict[str, type[Row]] = {
         ApiKey,
         Session,
         SlackCode,
-        SlackLink,
+        AccountLink,
         SlackApp,
         AdminEvent,
         Hook,

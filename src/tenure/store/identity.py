@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.beside import RegisteredWorkflow, Schedule
 from tenure.kernel.service import (
+    AccountLink,
     AdminEvent,
     ApiKey,
     Client,
@@ -29,7 +30,6 @@ from tenure.kernel.service import (
     Session,
     SlackApp,
     SlackCode,
-    SlackLink,
     Tenant,
     UnconfirmedPerson,
 )
@@ -88,7 +88,7 @@ READS: dict[str, Answer] = {
     "session_named": Session,  # () ; hash
     "people_unconfirmed": UnconfirmedPerson,  # () ; tenant -> those who count as one with others
     "approvers_of": Person,  # () ; tenant, limit -> open, with the role
-    "slack_links_of": SlackLink,  # () ; tenant, slack -> everybody who has or had it linked
+    "account_links_of": AccountLink,  # () ; tenant, account -> everybody who has or had it
     "slack_app_of": SlackApp,  # () ; tenant, team
     "slack_apps_of": SlackApp,  # () ; tenant
     "workflow_version": RegisteredWorkflow,  # () ; tenant, name, version
@@ -111,7 +111,7 @@ WRITES: dict[str, Answer] = {
     "save_slack_code": SlackCode,
     "take_slack_code": SlackCode,
     "delete_expired_slack_codes": SlackCode,
-    "save_slack_link": SlackLink,
+    "save_account_link": AccountLink,
     "save_admin_event": AdminEvent,
     "save_slack_app": SlackApp,
     "delete_slack_app": SlackApp,  # tenant, team
@@ -121,7 +121,7 @@ WRITES: dict[str, Answer] = {
 }
 """Statements of small transactions of their own. The `save_` ones insert a whole row, or replace it by its key."""
 
-Kept = Tenant | Client | Person | ApiKey | Session | SlackLink | SlackApp
+Kept = Tenant | Client | Person | ApiKey | Session | AccountLink | SlackApp
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,16 +174,9 @@ class Identity:
         found: list[Person] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
         return found[0] if found and found[0].closed_at is None else None
 
-    async def links_of_slack(self, tenant: str, team: str, user: str) -> list[SlackLink]:
-        """Everybody who has this Slack account linked, or once had."""
-        found: list[SlackLink] = await self._store.read("slack_links_of", tenant, f"{team}/{user}")
-        return found
-
-    async def by_github(self, tenant: str, logins: Iterable[str]) -> list[Person]:
-        """The people whose GitHub logins these are, as far as they are known."""
-        found: list[Person] = []
-        for login in dict.fromkeys(login.lower() for login in logins):
-            found += await self._store.read("person_of_github", tenant, login)
+    async def links_of(self, tenant: str, account: str) -> list[AccountLink]:
+        """Everybody whose account this is, or once was (`slack:TEAM/USER`, `github:LOGIN`)."""
+        found: list[AccountLink] = await self._store.read("account_links_of", tenant, account)
         return found
 
     # ----------------------------------------------------------------------------------------- changing

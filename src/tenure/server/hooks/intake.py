@@ -28,7 +28,7 @@ from tenure import ids
 from tenure.embedded import Engine
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.behind import ACCOUNT, joined
+from tenure.kernel.behind import joined
 from tenure.kernel.service import Delivery, Hook
 from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.orchestrator.rounds import Rounds
@@ -62,6 +62,8 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     same_pr_within_5s: bool = False
     """GitHub: any two deliveries for one pull request and one type of event within 5 seconds are one, whatever their
     action and commit; else these count too."""
+    known_authors_only: bool = False
+    """GitHub: nobody approves a run that an author, a pusher or a sender has caused whose login no person has."""
     linked_only: bool = False
     """Slack: commands are taken only from people who have linked their account."""
     channel: str | None = None
@@ -278,21 +280,31 @@ class Intake:
     async def _people(self, hook: Hook, delivery: Delivery, body: Any) -> tuple[str, str]:
         """Who asks, and who else stands behind it. The hook's owner asks, or the person who typed a command in Slack, where
         that is known; behind it are the owner all the same, whoever has made or changed the hook and nobody has confirmed that,
-        whoever wanted a replay, the author and the pusher of what GitHub tells of, and everybody who once had the Slack account
-        linked; where nobody ever had, the account itself."""
+        whoever wanted a replay, and everybody who has or once had an account behind it: the author's, the pusher's and the sender's at
+        GitHub, or that of the command in Slack. Where nobody ever had that, the account itself."""
         behind = joined(hook.owner, hook.unconfirmed, delivery.replayed_by)
         if hook.kind == "slack" and isinstance(body, dict):
-            account = slack_account(body)
-            links = await self._identity.links_of_slack(hook.tenant, *account)
-            people = [f"person:{link.person}" for link in links] or [f"{ACCOUNT}{'/'.join(account)}"]
-            person = await self._identity.by_slack(hook.tenant, *account)
+            accounts = [slack_account(body)]
+        elif hook.kind == "github":
+            accounts = [
+                f"github:{'_'.join(login.split()).lower()}" for login in github_people(body)
+            ]  # an id has no blanks
+        else:
+            return hook.owner, behind
+        must_be_known = (
+            hook.kind == "slack" or msgspec.json.decode(hook.settings, type=HookSettings).known_authors_only
+        )
+        people: list[str] = []
+        for account in accounts:
+            found = [f"person:{link.person}" for link in await self._identity.links_of(hook.tenant, account)]
+            people += found or ([account] if must_be_known else [])
+        if hook.kind == "slack":
+            person = await self._identity.by_slack(
+                hook.tenant, *accounts[0].removeprefix("slack:").split("/", 1)
+            )
             if person is not None:
                 return f"person:{person.id}", joined(behind, person.unconfirmed, *people)
-            return hook.owner, joined(behind, *people)
-        if hook.kind == "github":
-            authors = await self._identity.by_github(hook.tenant, github_people(body))
-            return hook.owner, joined(behind, *(f"person:{author.id}" for author in authors))
-        return hook.owner, behind
+        return hook.owner, joined(behind, *people)
 
 
 def _exhausted(delivery: Delivery, held: Held) -> Done | None:

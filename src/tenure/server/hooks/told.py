@@ -198,10 +198,10 @@ def slack_command(headers: Mapping[str, str], body: bytes) -> Told:
     return _slack(headers, body, fields.get("team_id"), fields.get("trigger_id"), command, fields)
 
 
-def slack_account(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The team and the user who typed a command; `?` for what is no id of Slack's."""
-    team, user = (str(fields.get(name, "")) for name in ("team_id", "user_id"))
-    return team if _ID.fullmatch(team) else "?", user if _ID.fullmatch(user) else "?"
+def slack_account(fields: Mapping[str, Any]) -> str:
+    """The account that has typed a command, as `slack:TEAM/USER`; `?` for what is no id of Slack's."""
+    parts = [str(fields.get(name, "")) for name in ("team_id", "user_id")]
+    return "slack:" + "/".join(part if _ID.fullmatch(part) else "?" for part in parts)
 
 
 def slack_action(headers: Mapping[str, str], body: bytes) -> tuple[Told, dict[str, Any]]:

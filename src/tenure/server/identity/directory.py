@@ -26,7 +26,7 @@ import msgspec
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.behind import Ties, joined
-from tenure.kernel.service import ApiKey, Client, Person, SlackLink
+from tenure.kernel.service import AccountLink, ApiKey, Client, Person
 from tenure.orchestrator.step_views import moment
 from tenure.server.identity.checks import (
     check_span,
@@ -169,7 +169,7 @@ class Directory:
                 github=login,
                 unconfirmed=self._vouchers(),
             )
-            yield from saved(row)
+            yield from saved(row, *_logins(row, now))
             return row, [self._person_line("person.created", row)]
 
         return person_view(await self._change(make))
@@ -182,7 +182,7 @@ class Directory:
         values = (checked_name(name), checked_roles(roles), checked_groups(groups))
         login = checked_login(github)
 
-        def make(_now: int) -> Transaction[Told[Person]]:
+        def make(now: int) -> Transaction[Told[Person]]:
             before = yield from self._person(person, is_open=True)
             if (before.roles, before.groups, before.github) != (*values[1:], login):
                 self._check_other(f"person:{person}", (yield from ties_in(self._tenant)))
@@ -197,7 +197,7 @@ class Directory:
             )
             if _promotes(before, row):
                 row = msgspec.structs.replace(row, unconfirmed=joined(before.unconfirmed, self._vouchers()))
-            yield from saved(row)
+            yield from saved(row, *_logins(row, now))
             return row, [self._person_line("person.changed", row)]
 
         return person_view(await self._change(make))
@@ -349,7 +349,7 @@ class Directory:
                     yield from saved(msgspec.structs.replace(other, slack=None))
                     lines.append(self._line("person.slack_unlinked", person=other.id))
             row = msgspec.structs.replace(row, slack=taken[0].slack)
-            yield from saved(row, SlackLink(self._tenant, taken[0].slack, person, now))
+            yield from saved(row, AccountLink(self._tenant, f"slack:{taken[0].slack}", person, now))
             return row, [*lines, self._line("person.slack_linked", person=person)]
 
         return person_view(await self._change(make))
@@ -477,6 +477,13 @@ class Directory:
         live = [key for key in keys if not _is_over(key, now)]
         if len(live) >= KEYS_PER_OWNER_MAX:
             raise TenureError("LIMIT_EXCEEDED", f"{kind} {owner} has {len(live)} keys: revoke some first")
+
+
+def _logins(row: Person, now: int) -> list[AccountLink]:
+    """What is remembered of a person's login at GitHub."""
+    return (
+        [] if row.github is None else [AccountLink(row.tenant, f"github:{row.github.lower()}", row.id, now)]
+    )
 
 
 def _promotes(before: Person, row: Person) -> bool:

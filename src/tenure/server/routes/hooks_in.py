@@ -162,7 +162,7 @@ async def slack_command(request: Call, hook_id: FromPath[str]) -> Message:
             return _not_linked(read.event)
     received = await request.service.intake.receive(hook, read)
     text, account = _told_of(read.event, received), told.slack_account(fields)
-    if received.run_id and not await request.service.identity.links_of_slack(hook.tenant, *account):
+    if received.run_id and not await request.service.identity.links_of(hook.tenant, account):
         text += f"\nNobody can approve this run: this Slack account is not linked. Link it (`{read.event} link`), then start a new run."
     return Message(text=text)
 

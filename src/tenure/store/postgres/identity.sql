@@ -125,13 +125,13 @@ insert into slack_code ({slack_code}) values ($1::bytea, $2::text, $3::text, $4:
 -- It is good once: of two who give it one gets it.
 delete from slack_code where hash = $1 and tenant = $2 and expires_at > $3 returning {slack_code}
 
--- name: save_slack_link
-insert into slack_link ({slack_link}) values ($1::text, $2::text, $3::text, $4::bigint)
-on conflict (tenant, slack, person) do update set linked_at = excluded.linked_at
-returning {slack_link}
+-- name: save_account_link
+insert into account_link ({account_link}) values ($1::text, $2::text, $3::text, $4::bigint)
+on conflict (tenant, account, person) do update set linked_at = excluded.linked_at
+returning {account_link}
 
--- name: slack_links_of
-select {slack_link} from slack_link where tenant = $1 and slack = $2 order by person
+-- name: account_links_of
+select {account_link} from account_link where tenant = $1 and account = $2 order by person
 
 -- name: delete_expired_slack_codes
 delete from slack_code where expires_at <= $1 returning {slack_code}

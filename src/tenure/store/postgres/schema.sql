@@ -9,6 +9,14 @@ create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'
 create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
 create domain step_state as text collate "C" CHECK (VALUE = ANY (ARRAY['pending'::text, 'ready'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text]));
 
+create table account_link (
+    tenant text collate "C" not null,
+    account text collate "C" not null,
+    person text collate "C" not null,
+    linked_at bigint not null,
+    constraint account_link_pkey PRIMARY KEY (tenant, account, person)
+);
+
 create table admin_event (
     tenant text collate "C" not null,
     seq integer not null,
@@ -718,14 +726,6 @@ create table slack_code (
     slack text collate "C" not null,
     expires_at bigint not null,
     constraint slack_code_pkey PRIMARY KEY (hash)
-);
-
-create table slack_link (
-    tenant text collate "C" not null,
-    slack text collate "C" not null,
-    person text collate "C" not null,
-    linked_at bigint not null,
-    constraint slack_link_pkey PRIMARY KEY (tenant, slack, person)
 );
 
 create table stale (

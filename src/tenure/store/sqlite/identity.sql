@@ -120,13 +120,13 @@ insert into slack_code values (?1, ?2, ?3, ?4) returning *
 -- It is good once: of two who give it one gets it.
 delete from slack_code where hash = ?1 and tenant = ?2 and expires_at > ?3 returning *
 
--- name: save_slack_link
-insert into slack_link values (?1, ?2, ?3, ?4)
-on conflict (tenant, slack, person) do update set linked_at = excluded.linked_at
+-- name: save_account_link
+insert into account_link values (?1, ?2, ?3, ?4)
+on conflict (tenant, account, person) do update set linked_at = excluded.linked_at
 returning *
 
--- name: slack_links_of
-select * from slack_link where tenant = ?1 and slack = ?2 order by person
+-- name: account_links_of
+select * from account_link where tenant = ?1 and account = ?2 order by person
 
 -- name: delete_expired_slack_codes
 delete from slack_code where expires_at <= ?1 returning *

@@ -91,12 +91,12 @@ create table slack_code (
     primary key (hash)
 );
 
-create table slack_link (
+create table account_link (
     tenant text collate "C" not null,
-    slack text collate "C" not null,
+    account text collate "C" not null,
     person text collate "C" not null,
     linked_at bigint not null,
-    primary key (tenant, slack, person)
+    primary key (tenant, account, person)
 );
 
 create table slack_app (

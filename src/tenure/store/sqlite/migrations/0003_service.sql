@@ -91,12 +91,12 @@ create table slack_code (
     primary key (hash)
 ) strict, without rowid;
 
-create table slack_link (
+create table account_link (
     tenant text not null,
-    slack text not null,
+    account text not null,
     person text not null,
     linked_at integer not null,
-    primary key (tenant, slack, person)
+    primary key (tenant, account, person)
 ) strict, without rowid;
 
 create table slack_app (
