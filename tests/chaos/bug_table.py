@@ -101,6 +101,7 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
     FENCES: {
         "A lease that has ended changes no file of a run": ("artifact-not-fenced",),
         "A command sees no secret of its worker": ("command-sees-secrets", "command-sees-new-secrets"),
+        "A command cannot change the program of its worker": ("command-changes-its-worker",),
         "A person's statement changes no status": ("statement-shown-as-reported",),
         "Files are private whatever the umask says": ("database-for-everybody",),
     },

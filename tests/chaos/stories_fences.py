@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import tenure
 from tenure import ids
 from tenure.declared import load
 from tenure.declared.confinement import Confinement
@@ -123,6 +124,24 @@ async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
         assert "marker-of-a-secret" not in step.output["stdout"], "a command read its worker's new key"
 
 
+CHANGES = """
+name: meddling
+steps:
+  - id: look
+    run: [sh, -c, 'if [ -w "$PACKAGE" ]; then echo can be written; fi']
+    env: {PACKAGE: "%s"}
+"""
+
+
+async def command_cannot_change_its_worker(folder: Path) -> None:
+    """The program of a worker is read-only for its commands, whoever owns it."""
+    async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
+        run = await engine.submit(load(CHANGES % Path(tenure.__file__).parent, "meddling.yaml"), {})
+        await run.result()
+        (step,) = await engine.steps(run.id)
+        assert step.output["stdout"] == "", "a command could change its worker's program"
+
+
 async def files_are_private(folder: Path) -> None:
     """Whatever the umask says, a story leaves no file and no folder that others may look into."""
     before = os.umask(0)
@@ -167,6 +186,12 @@ BUGS: dict[str, Any] = {
         ),
         command_sees_no_secret_that_is_rotated,
         "a command read its worker's new key",
+    ),
+    "command-changes-its-worker": (
+        "the program of a worker can be written by its commands",
+        (Change(Confinement.command, "kept_paths(self.user)", "[]"),),
+        command_cannot_change_its_worker,
+        "a command could change its worker's program",
     ),
     "database-for-everybody": (
         "the umask decides who can read a database",

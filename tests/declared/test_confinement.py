@@ -441,6 +441,209 @@ def test_without_namespaces_another_user_keeps_private_files_and_refuses_open_on
     assert scene.got(alone) == set()
 
 
+# ------------------------------------------------------------------------- what the worker and its launcher are made of
+
+WORKER = """
+import asyncio, ctypes, json, os, sys
+from tenure import private_files
+from tenure.declared import Resolved, confinement
+from tenure.declared.commands import run_command
+
+uid, gid, command_user, python, base, prefix, work, place = json.loads(sys.argv[1])
+hide, commands = json.loads(sys.argv[2]), json.loads(sys.argv[3])
+if uid is not None:
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+os.environ["HOME"] = place
+os.chdir(work)
+sys.executable, sys.prefix, sys.base_prefix = python, prefix, base
+private_files.hide(*hide)
+try:
+    how = confinement.choose_confinement(command_user)
+except Exception as refused:
+    sys.exit(str(refused))
+ended = [asyncio.run(run_command(Resolved(argv=tuple(one["argv"]), env=one.get("env", {})), confinement=how)) for one in commands]
+print(json.dumps([confinement.__file__, how.kind, [[one.exit_code, one.stdout, one.stderr_tail, one.message] for one in ended]]))
+"""
+
+
+class Installed:
+    """A worker's own copy of Tenure and its own venv, in the folder of a project: home/app, which has what else a project has."""
+
+    def __init__(self, place: Path, owner: int) -> None:
+        self.place, self.app = place, place / "home" / "app"
+        self.package, self.venv = self.app / "inst" / "tenure", self.app / "venv"
+        real = open_python()
+        ask = "import os, sys; print(sys.base_prefix); print(os.path.basename(os.path.dirname(os.__file__)))"
+        self.base, version = subprocess.run(
+            [real, "-I", "-S", "-c", ask], capture_output=True, text=True, check=True, env={}
+        ).stdout.split()
+        self.packages = self.venv / "lib" / version / "site-packages"
+        for each in (self.packages, self.venv / "bin", self.app / "keys", place / "free"):
+            each.mkdir(parents=True)
+        shutil.copytree(
+            Path(confinement.__file__).parents[1], self.package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        (self.venv / "bin" / "python").symlink_to(real)
+        (self.venv / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(real))}\n")
+        for name in ("home/token", "home/app/keys/key", "home/app/venv/secret"):
+            (place / name).write_text(MARK)
+        shutil.copy(Path(__file__).with_name("damage.py"), place / "damage.py")
+        for path in (place, *place.rglob("*")):
+            if IS_ROOT:
+                os.chown(path, owner, owner if owner == 0 else NOBODY.pw_gid, follow_symlinks=False)
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        (place / "free").chmod(0o777)
+
+    def run(
+        self, user: str, hide: list[Path], *commands: dict[str, Any], begin: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """What a worker says of its commands; it is started from the copy, by the program that is named as `begin`."""
+        uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
+        named = "nobody" if user == "root-as-nobody" else None
+        python = str(self.venv / "bin" / "python")
+        who = [uid, NOBODY.pw_gid, named, python, self.base, str(self.venv), str(self.app), str(self.place)]
+        told = [msgspec.json.encode(each).decode() for each in (who, [str(path) for path in hide], commands)]
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(self.package.parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.run(
+            [*begin, sys.executable, "-c", WORKER, *told],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+        )
+
+    def attack(self) -> dict[str, Any]:
+        """The command that tries to change it all."""
+        launcher = self.package / "declared" / "command_launcher.py"
+        folders = (self.package, self.package / "declared", self.venv, self.venv / "bin", self.packages)
+        argv = (
+            str(self.venv / "bin" / "python"),
+            "-I",
+            self.place / "damage.py",
+            self.place,
+            launcher,
+            *folders,
+        )
+        return {"argv": [str(each) for each in argv]}
+
+
+OWNERS = (
+    [(user, owner) for user in USERS for owner in ("root", "nobody")] if IS_ROOT else [("ordinary", "self")]
+)
+
+
+@pytest.mark.parametrize(("user", "owner"), OWNERS)
+@pytest.mark.parametrize("hidden", ["beside", "above"])
+def test_a_command_cannot_change_what_the_next_launcher_is_made_of(
+    place: Path, user: str, owner: str, hidden: str
+) -> None:
+    """As somebody who owns the installation too; with secrets beside and in it, and with the working folder in something hidden."""
+    there = Installed(place, NOBODY.pw_uid if owner == "nobody" else os.getuid())
+    beside = [place / "home" / "token", there.app / "keys" / "key", there.venv / "secret"]
+    look = {
+        "argv": [
+            "sh",
+            "-c",
+            f"echo second; cat {' '.join(map(str, beside))}; touch {there.app}/mine && echo made",
+        ]
+    }
+    ended = there.run(user, [*beside, *([place / "home"] if hidden == "above" else [])], there.attack(), look)
+    assert ended.returncode == 0, ended.stderr
+    used, kind, (attack, second) = msgspec.json.decode(ended.stdout)
+    assert (Path(used).parents[1], kind) == (there.package, "namespaces")
+    assert attack[:2] == [0, "[]"], attack
+    assert not (place / "free" / "escaped").exists()
+    owns = owner == {"root": "root"}.get(
+        user, "nobody" if IS_ROOT else "self"
+    )  # root has no capabilities there
+    assert second[1].split("\n") == (["second", "made"] if owns else ["second"])
+    assert (there.app / "mine").exists() == owns
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can mount something beforehand")
+@pytest.mark.parametrize("user", USERS)
+def test_what_is_mounted_in_an_installation_is_kept_too(place: Path, user: str) -> None:
+    """With flags that nobody may take away in a user namespace."""
+    there = Installed(place, NOBODY.pw_uid)
+    mounted = there.venv / "mounted here"
+    mounted.mkdir()
+    mount = 'mount -t tmpfs -o nosuid,nodev,noexec,mode=0777 none "$0" && exec "$@"'
+    look = {
+        "argv": [
+            "sh",
+            "-c",
+            f"ls -d '{mounted}'; touch '{mounted}/new' || touch {place}/free/new && echo done",
+        ]
+    }
+    ended = there.run(user, [], look, begin=("unshare", "-m", "sh", "-c", mount, str(mounted)))
+    assert ended.returncode == 0, ended.stderr
+    ((code, out, told, _),) = msgspec.json.decode(ended.stdout)[2]
+    assert (code, out) == (0, f"{mounted}\ndone"), told
+    assert "Read-only file system" in told
+    assert (place / "free" / "new").exists()
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_command_cannot_move_a_secret_to_where_the_next_one_sees_it(place: Path, user: str) -> None:
+    (place / "deploy" / "new" / "keys").mkdir(parents=True)
+    (place / "work").mkdir()
+    secret = place / "deploy" / "new" / "keys" / "key"
+    secret.write_text(MARK)
+    for path in (place, *place.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o644)
+    moves = f"mv {place}/deploy/new/keys {place}/keys; mv {place}/deploy/new {place}/new; mv {place}/deploy {place}/moved"
+    confined(place, user, moves, place / "work", secret)
+    found = confined(place, user, f"cat $(find {place} -name key); echo done", place / "work", secret)
+    assert found["stdout"] == "done"
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_variables_of_a_command_are_not_its_launchers(place: Path, user: str) -> None:
+    """The loader would do what they say before there is any confinement."""
+    there = Installed(place, os.getuid())
+    env = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{place}/free/loaded", "PLAIN": "given"}
+    ended = there.run(user, [], {"argv": ["sh", "-c", "echo $PLAIN $LD_DEBUG; env"], "env": env})
+    assert ended.returncode == 0, ended.stderr
+    ((code, out, _, _),) = msgspec.json.decode(ended.stdout)[2]
+    assert (code, out.split("\n")[0], "COMMAND_" in out) == (0, "given files", False)
+    loaded = "".join(path.read_text() for path in (place / "free").glob("loaded.*"))
+    assert "python" not in loaded
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
+@pytest.mark.parametrize("owned", ["package", "venv", "app", "launcher"])
+def test_without_namespaces_a_user_who_can_change_the_installation_is_refused(
+    place: Path, owned: str
+) -> None:
+    there = Installed(place, 0)
+    launcher = there.package / "declared" / "command_launcher.py"
+    paths = {"package": there.package, "venv": there.venv, "app": there.app, "launcher": launcher}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private_files, "_hidden", {})
+        patch.setattr(confinement, "_PACKAGE", there.package)
+        patch.setattr(sys, "prefix", str(there.venv))
+        patch.setattr(sys, "base_prefix", there.base)
+        patch.setattr(sys, "executable", str(there.venv / "bin" / "python"))
+        confinement._installation.cache_clear()
+        alone = Confinement(kind="user", user=confinement.named_user("nobody"))
+        assert confinement._problem(alone, (owned, "1")) is None
+        os.chown(paths[owned], NOBODY.pw_uid, NOBODY.pw_gid)
+        refused = confinement._problem(alone, (owned, "2"))
+        assert refused is not None
+        assert f"{paths[owned]} can be changed by user {NOBODY.pw_uid}" in refused
+        assert "--command-user" in refused
+    confinement._installation.cache_clear()
+
+
 # -------------------------------------------------------------------------------- what a command still is
 
 

@@ -1,28 +1,34 @@
 """Starts one command where it cannot see its worker: a program of its own, run by `confinement.Confinement`.
 
-    python -I -S command_launcher.py PLAN HIDE... ARGV...
+    python -I -S -c SOURCE PLAN HIDE... KEEP... ARGV...
 
 Laws:
-1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` (how many paths HIDE are: one argument cannot hold them all),
-   `shared` (folders), `cwd`, `report` (a file descriptor) and `check`.
+1. PLAN is JSON: `namespaces`, `uid` and `gid` (or null), `groups`, `hide` and `keep` (how many paths HIDE and KEEP are: one argument cannot
+   hold them all), `shared` (folders), `cwd`, `report` (a file descriptor) and `check`. The command's variables are those of the launcher whose
+   names begin with `COMMAND_`, without that: by their own names they would change how the launcher itself is loaded (LD_PRELOAD).
 2. With `namespaces` the command has its own process ids, its own /proc and its own mounts. It gains no privileges, and as root it has
    no capabilities.
 3. A mount over a file is gone as soon as another process puts a new file in its place. So a hidden path is hidden by its folder: the command sees a
    view of it, with all that was in the folder but the hidden names. What is put there later, under any name, is not in the view. The view
-   itself is read-only; what is in it can be written as before. Links on the way to the folder stay what they were, likewise. Only a
-   folder above that is itself replaced by another is seen as it is then.
+   itself is read-only; what is in it can be written as before. Links on the way to the folder stay what they were, likewise. The folders
+   above cannot be renamed or removed by the command, since each is a mount; one that somebody else replaces by another is seen as it is then.
 4. A folder that commands work in (`shared`: they put files there) has no view. In it an empty file or folder lies over each hidden path,
    and a path that was put in place meanwhile is reported on the command's stderr when the command ends.
 5. It ends as the command ends: with its exit code, or by its signal. SIGTERM and SIGINT are for the command alone.
-6. What cannot be set up is told on `report` as `errno text`, and nothing is started. Without ARGV only the setting up is tried; with
-   `check` a hidden path that can still be read is a failure.
-7. It imports nothing of Tenure: it starts in a few milliseconds, and has no secret in its memory.
+6. What the next launcher and the worker are made of (KEEP: real paths) is read-only for the command, with all that is mounted below it, and neither it nor a
+   folder above it can be renamed or removed: each is a mount.
+7. What cannot be set up is told on `report` as `errno text`, and nothing is started. Without ARGV only the setting up is tried; with
+   `check` a hidden path that can still be read is a failure, and so is a kept one that can be written to or replaced.
+8. It imports nothing of Tenure: it starts in a few milliseconds, and has no secret in its memory. Until the command starts it executes nothing that a
+   command could have written: its source is what its worker read when it began.
 """
 
 import ctypes
 import json
 import os
+import re
 import signal
+import stat
 import sys
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -38,6 +44,8 @@ _CAP_LAST = 63
 _VIEW_ENTRIES_MAX = 2_000
 """A folder with more entries has no view: each entry is a mount."""
 _LINKS_MAX = 40
+_COMMANDS_OWN = "COMMAND_"
+"""What the names of a command's variables begin with until it starts."""
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -109,11 +117,32 @@ def _seen(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _above(path: str) -> list[str]:
+    """The folders that a path lies in, without the root."""
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def _mounted_below(path: str) -> list[str]:
+    """Where something is mounted, at a path and below it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        written = [line.split(b" ")[4] for line in file]
+    points = {
+        os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), each))
+        for each in written
+    }
+    return sorted(each for each in points if each == path or each.startswith(f"{path}/"))
+
+
 class _Mounts:
-    """The mounts of a command: law 3 and 4."""
+    """The mounts of a command: law 3, 4 and 6."""
 
     def __init__(self, libc: Any, plan: dict[str, Any]) -> None:
         self._libc = libc
+        self._kept: list[str] = []
+        for path in sorted(plan["keep"]):
+            if os.path.exists(path) and not any(path.startswith(f"{each}/") for each in self._kept):
+                self._kept.append(path)
         self._shared = {os.path.realpath(each) for each in ("/", *plan["shared"])}
         self._hidden: dict[str, set[str]] = {}
         for path in plan["hide"]:
@@ -125,11 +154,13 @@ class _Mounts:
             self._cwd = os.getcwd()
         except FileNotFoundError:
             self._cwd = "/"
-        self._cwd_handle = os.open(self._cwd, os.O_PATH)
+        self._cwd_handle = -1
 
     def lay(self) -> None:
-        """Hide what is to be hidden, and be in the working folder as it is seen then."""
+        """Keep what is to be kept, hide what is to be hidden, and be in the working folder as it is seen then."""
         _mount(self._libc, "none", "/", None, _MS_REC | _MS_PRIVATE)
+        self._lay_kept()  # before the views: what is bound into one is as read-only as what it is bound from
+        self._cwd_handle = os.open(self._cwd, os.O_PATH)
         for folder in sorted(self._hidden, key=lambda each: each.count("/")):  # before those that lie in it
             if not os.path.isdir(folder):
                 continue  # it lies in something hidden
@@ -142,6 +173,26 @@ class _Mounts:
         os.chdir(self._cwd)  # by its path: from the folder it was, the way up leads past all this
         os.close(self._cwd_handle)
         _mount(self._libc, "proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+    def _lay_kept(self) -> None:
+        """Law 6, and what law 3 says of folders above."""
+        held = {each for path in self._kept for each in _above(path)}
+        for folder in self._hidden:
+            held.update(each for each in (*_above(folder), folder) if each != "/" and os.path.isdir(each))
+        for folder in sorted(held, key=lambda each: each.count("/")):
+            self._bind(folder, folder)
+        for path in self._kept:
+            self._bind(path, path)
+            for each in _mounted_below(path):
+                self._make_read_only(each)
+
+    def _make_read_only(self, path: str) -> None:
+        try:
+            flags = os.statvfs(path).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        except (FileNotFoundError, PermissionError):
+            return  # another mount lies above it, or nobody can reach it
+        # In a user namespace these flags are locked: who leaves one out is refused.
+        _mount(self._libc, "none", path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
 
     def exposed(self) -> list[str]:
         """Hidden paths of shared folders that somebody has put in place meanwhile."""
@@ -239,10 +290,27 @@ def _drop(libc: Any, plan: dict[str, Any]) -> None:
         _called(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
-def _check(paths: list[str]) -> None:
-    for path in paths:
+def _can_change(path: str, *, above: bool = False) -> bool:
+    """Whether this user can write to something; of a folder above it: whether they can put another in the place of what is in it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    held = above and found.st_mode & stat.S_ISVTX  # then only their owners rename entries
+    return found.st_uid == os.getuid() or (os.access(path, os.W_OK) and not held)
+
+
+def _check(hidden: list[str], kept: list[str]) -> None:
+    for path in hidden:
         if os.access(path, os.R_OK):
             raise _Failed(f"{path} can be read by user {os.getuid()}: make it 0600, or its folder 0700")
+    for path in kept:
+        for each in (path, *_above(path), "/"):
+            if _can_change(each, above=each != path):
+                raise _Failed(
+                    f"{each} can be changed by user {os.getuid()}, and the worker's Python and Tenure are in it: let root own it, with mode 0755, or run"
+                    " commands as another user (--command-user)"
+                )
 
 
 def _follow(pid: int) -> int:
@@ -268,7 +336,9 @@ def _start(argv: list[str], report: int) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(report, False)
     try:
-        os.execvp(argv[0], argv)
+        prefix = len(_COMMANDS_OWN)
+        env = {name[prefix:]: value for name, value in os.environ.items() if name.startswith(_COMMANDS_OWN)}
+        os.execvpe(argv[0], argv, env)
     except OSError as fault:
         _tell(report, fault)
 
@@ -322,9 +392,10 @@ def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn
 def main() -> NoReturn:
     """Set up what the plan says, and start the command."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
-    hidden = int(plan["hide"])
-    plan["hide"] = sys.argv[2 : 2 + hidden]
-    argv, report = sys.argv[2 + hidden :], int(plan["report"])
+    argv, report = sys.argv[2:], int(plan["report"])
+    for name in ("hide", "keep"):
+        count = int(plan[name])
+        plan[name], argv = argv[:count], argv[count:]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -335,7 +406,7 @@ def main() -> NoReturn:
             _in_namespaces(libc, plan, argv)
         _drop(libc, plan)
         if plan["check"]:
-            _check(plan["hide"])
+            _check(plan["hide"], plan["keep"])
         if not argv:
             os._exit(0)
         _start(argv, report)

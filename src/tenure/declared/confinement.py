@@ -9,6 +9,9 @@ Laws:
 3. `none` has to be asked for. The worker at least cannot be looked into by others of its user, where the kernel knows that
    (PR_SET_DUMPABLE); its files are as readable to the command as to itself.
 4. What is to be had is found out by trying, once for each user in a process.
+5. The launcher is what this process read when it imported this module, executed by the real file of its interpreter; no variable of a command
+   is one of the launcher's. What it and the worker are made of (`kept_paths`) cannot be changed by a command: with `namespaces` it is read-only and stays in
+   its place, with `user` it is refused where the command's user could change it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ from tenure.private_files import hidden, hide_configured
 NOBODY = "nobody"
 """Who commands are where root starts them and nobody is named."""
 FLAG = "--allow-unconfined-commands"
-_LAUNCHER = Path(__file__).with_name("command_launcher.py")
+_PACKAGE = Path(__file__).parents[1]
+_LAUNCHER = (_PACKAGE / "declared" / "command_launcher.py").read_text(encoding="utf-8")
+"""Read once: the file could be another by the time that the next command starts."""
+_COMMANDS_OWN = "COMMAND_"
 _TRY_SECONDS = 20.0
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _PR_SET_DUMPABLE = 4
@@ -65,23 +71,27 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         self, argv: tuple[str, ...], cwd: str | None, report: int, *, check: bool = False
     ) -> list[str]:
         """What to execute instead of a command; where it cannot be started, `report` (a file descriptor) says why."""
-        user, hide = self.user, hidden()
+        user, hide, keep = self.user, hidden(), kept_paths(self.user)
         plan = {
             "namespaces": self.kind == "namespaces",
             "uid": None if user is None else user.uid,
             "gid": None if user is None else user.gid,
             "groups": [] if user is None else user.groups,
             "hide": len(hide),
+            "keep": len(keep),
             "shared": shared_folders(user, cwd),
             "cwd": cwd,
             "report": report,
             "check": check or self.kind == "user",
         }
-        return [sys.executable, "-I", "-S", str(_LAUNCHER), msgspec.json.encode(plan).decode(), *hide, *argv]
+        paths = (*hide, *keep)
+        python = _installation(sys.executable, sys.prefix, sys.base_prefix).python
+        return [python, "-I", "-S", "-c", _LAUNCHER, msgspec.json.encode(plan).decode(), *paths, *argv]
 
     def environment(self, given: dict[str, str]) -> dict[str, str]:
-        """The environment of a command: its home is its user's."""
-        return given if self.user is None else {**given, "HOME": self.user.home}
+        """The environment of a launcher, for a command that is to have the given one: its home is its user's."""
+        env = given if self.user is None else {**given, "HOME": self.user.home}
+        return {f"{_COMMANDS_OWN}{name}": value for name, value in env.items()}
 
 
 UNCONFINED = Confinement(kind="none")
@@ -112,6 +122,37 @@ def shared_folders(user: CommandUser | None = None, cwd: str | None = None) -> l
     return sorted({os.path.realpath(each) for each in (*working, *homes, *given, *_TEMPORARY)})
 
 
+class _Installation(msgspec.Struct, frozen=True):
+    """What this process is made of."""
+
+    python: str
+    """The interpreter's real file: it reads no `pyvenv.cfg`."""
+    paths: tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def _installation(executable: str, prefix: str, base_prefix: str) -> _Installation:
+    """Found out once, before there are commands: they could change where a link leads."""
+    python = os.path.realpath(executable)
+    environment = [prefix, *(os.path.join(prefix, name) for name in ("bin", "lib", "lib64", "pyvenv.cfg"))]
+    programs = [python, os.path.dirname(python), os.path.dirname(executable)]
+    libraries = [base_prefix, os.path.dirname(os.__file__), str(Path(msgspec.__file__).parents[1])]
+    ours = [str(_PACKAGE), str(_PACKAGE / "declared" / "command_launcher.py")]
+    found = {os.path.realpath(each) for each in (*environment, *programs, *libraries, *ours)}
+    return _Installation(python, tuple(sorted(found)))
+
+
+def kept_paths(user: CommandUser | None = None) -> list[str]:
+    """What no command may change: this Python and this Tenure, without folders that commands of this worker work in. (The `cwd` of a step does not
+    count: whoever writes a workflow would choose what is kept.)"""
+    working = shared_folders(user)
+    return [
+        path
+        for path in _installation(sys.executable, sys.prefix, sys.base_prefix).paths
+        if path != "/" and not any(f"{each}/".startswith(f"{path}/") for each in working)
+    ]
+
+
 def hidden_in_shared_folders(user: CommandUser | None = None) -> list[str]:
     """Hidden paths that a command could read if somebody made or replaced them while it runs: they lie in a shared folder."""
     shared = set(shared_folders(user))
@@ -139,7 +180,7 @@ def choose_confinement(user: str | None = None, *, allow_none: bool = False) -> 
         tried.append(Confinement(kind="user", user=wanted or named_user(NOBODY)))
     problems: list[str] = []
     for one in tried:
-        problem = _problem(one, tuple(hidden()) if one.kind == "user" else ())
+        problem = _problem(one, (*hidden(), *kept_paths(one.user)) if one.kind == "user" else ())
         if problem is None:
             return one
         problems.append(f"{one.kind}: {problem}")
@@ -149,7 +190,8 @@ def choose_confinement(user: str | None = None, *, allow_none: bool = False) -> 
             or "this system has no namespaces, and only root can run commands as another user"
         )
         raise TenureError(
-            "COMMANDS_UNCONFINED", f"commands could read this worker's secrets and database ({found})"
+            "COMMANDS_UNCONFINED",
+            f"commands could read this worker's secrets and database, or change its program ({found})",
         )
     _be_undumpable()
     return UNCONFINED
@@ -157,7 +199,7 @@ def choose_confinement(user: str | None = None, *, allow_none: bool = False) -> 
 
 @lru_cache(maxsize=32)
 def _problem(confinement: Confinement, paths: tuple[str, ...]) -> str | None:
-    """Why this cannot be had here; None: it can. (`paths`, because what can be read may change.)"""
+    """Why this cannot be had here; None: it can. (`paths`, because what can be read or changed may change.)"""
     del paths
     reading, writing = os.pipe()
     try:

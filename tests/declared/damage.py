@@ -1,0 +1,81 @@
+"""A command that tries to change what its worker is made of: run as `python damage.py PLACE LAUNCHER FOLDER...`; prints what it could do, as JSON.
+
+FOLDER are folders of the installation. Whatever it can write, it makes the worker's next launcher leave a file PLACE/free/escaped.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+PLACE, LAUNCHER, *FOLDERS = sys.argv[1:]
+PAYLOAD = f"open({PLACE + '/free/escaped'!r}, 'w').close()\n"
+SCRIPT = f'#!/bin/sh\ntouch {PLACE}/free/escaped\nexec {os.path.realpath(sys.executable)} "$@"\n'
+
+
+def write(path: str, text: str) -> None:
+    """In place."""
+    with open(path, "r+") as file:
+        was = file.read()
+        file.seek(0)
+        file.write(text + was)
+
+
+def replace(path: str, text: str) -> None:
+    """By another file."""
+    made = f"{path}-made"
+    make(made, text)
+    os.chmod(made, 0o755)
+    os.replace(made, path)
+
+
+def make(path: str, text: str) -> None:
+    """As a new file."""
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def move(folder: str) -> None:
+    """Away, and back again."""
+    os.rename(folder, f"{folder}-moved")
+    os.rename(f"{folder}-moved", folder)
+
+
+def append(path: str) -> None:
+    """Nothing: whoever may is enough, since this is the machine's own interpreter."""
+    os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
+
+
+def main() -> None:
+    """Try everything, first as it is and then with a try to undo the mounts."""
+    with open(LAUNCHER) as file:
+        source = file.read()
+    tries: dict[str, Callable[[], None]] = {
+        "write the launcher": lambda: write(LAUNCHER, PAYLOAD),
+        "replace the launcher": lambda: replace(LAUNCHER, PAYLOAD + source),
+        "chmod the launcher": lambda: os.chmod(LAUNCHER, 0o777),
+        "append to the standard library": lambda: append(os.__file__),
+        "append to the interpreter": lambda: append(os.path.realpath(sys.executable)),
+    }
+    for folder in FOLDERS:
+        tries[f"make a file in {folder}"] = lambda folder=folder: make(f"{folder}/evil.pth", "import os\n")  # type: ignore[misc]
+        above = folder
+        while above != PLACE:
+            tries[f"move {above}"] = lambda above=above: move(above)  # type: ignore[misc]
+            above = os.path.dirname(above)
+        if os.path.islink(f"{folder}/python"):
+            tries["replace the venv's python"] = lambda folder=folder: replace(f"{folder}/python", SCRIPT)  # type: ignore[misc]
+    done: list[str] = []
+    for way in ("", "umount", "unshare -Urm umount", "unshare -Urm mount -o remount,rw,bind"):
+        for folder in FOLDERS if way else ():
+            os.system(f"{way} {folder} >/dev/null 2>&1")
+        for name, work in tries.items():
+            with suppress(OSError):
+                work()
+                done.append(f"{name} {way}".strip())
+    sys.stdout.write(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()
