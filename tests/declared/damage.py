@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 PLACE, LAUNCHER, *FOLDERS = sys.argv[1:]
 PAYLOAD = f"open({PLACE + '/free/escaped'!r}, 'w').close()\n"
@@ -59,13 +60,13 @@ def main() -> None:
         "append to the interpreter": lambda: append(os.path.realpath(sys.executable)),
     }
     for folder in FOLDERS:
-        tries[f"make a file in {folder}"] = lambda folder=folder: make(f"{folder}/evil.pth", "import os\n")  # type: ignore[misc]
+        tries[f"make a file in {folder}"] = partial(make, f"{folder}/evil.pth", "import os\n")
         above = folder
         while above != PLACE:
-            tries[f"move {above}"] = lambda above=above: move(above)  # type: ignore[misc]
+            tries[f"move {above}"] = partial(move, above)
             above = os.path.dirname(above)
         if os.path.islink(f"{folder}/python"):
-            tries["replace the venv's python"] = lambda folder=folder: replace(f"{folder}/python", SCRIPT)  # type: ignore[misc]
+            tries["replace the venv's python"] = partial(replace, f"{folder}/python", SCRIPT)
     done: list[str] = []
     for way in ("", "umount", "unshare -Urm umount", "unshare -Urm mount -o remount,rw,bind"):
         for folder in FOLDERS if way else ():
