@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.server.stage import Site, problem, site
 from tests.server.workflows import register
@@ -170,11 +171,26 @@ async def test_what_is_no_http_is_answered_in_the_one_shape(url: str) -> None:
         assert (await (await s.caller()).get("/healthz")).status_code == 200
 
 
-async def test_a_header_without_end_is_not_read_to_its_end(url: str) -> None:
+CHUNKED = (
+    b"POST /runs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: ",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\nx: ",
+        CHUNKED + b"2\r\n{}\r\n0\r\nx: ",
+        CHUNKED + b"2;x=",
+    ],
+    ids=["header", "second header", "trailer", "chunk line"],
+)
+async def test_a_header_without_end_is_not_read_to_its_end(url: str, begun: bytes) -> None:
     async with site(url) as s:
         host, port = s.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: ")
+        writer.write(begun)
         sent = 0
         with contextlib.suppress(ConnectionError):
             while not reader.at_eof() and sent < 50_000_000:

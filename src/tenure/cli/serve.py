@@ -120,7 +120,7 @@ def serve(
             "--max-body-memory",
             min=64,
             metavar="MIB",
-            help="MiB that the bodies of all requests under way may have.",
+            help="MiB that the headers and bodies of all requests under way may hold.",
         ),
     ] = DEFAULTS.body_bytes_total_max // _MIB,
     max_bodies_per_address: Annotated[

@@ -92,7 +92,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "SERVER_BUSY": spec(
         503,
-        "The server has as many connections, holds as many bytes of bodies, or has as much heavy work waiting, as it may.",
+        "The server has as many connections, holds as many bytes of requests, or has as much heavy work waiting, as it may.",
         "Try again in a moment; start more servers, or raise the limit (docs/server.md).",
         retryable=True,
         at_api="the `Retry-After` header says when to try again",

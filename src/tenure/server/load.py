@@ -1,4 +1,4 @@
-"""What clients may lay on one server process, and what they do: connections, bodies under way, streams.
+"""What clients may lay on one server process, and what they do: connections, requests under way, streams.
 
 Laws:
 1. Everything a client can make this process hold is counted here, and has a bound (`Settings`). What is beyond it is refused
@@ -15,10 +15,10 @@ from tenure.server.settings import Settings
 CONNECTIONS, CONNECTIONS_PER_ADDRESS = "connections", "connections_per_address"
 BODY_BYTES, BODIES_PER_ADDRESS = "body_bytes", "bodies_per_address"
 STREAMS_PER_KEY, STREAMS_PER_TENANT = "streams_per_key", "streams_per_tenant"
-REQUESTS_PER_KEY, PIPELINED, WORK = "requests_per_key", "pipelined", "work"
+REQUESTS_PER_KEY, PIPELINED, SLOW_READERS, WORK = "requests_per_key", "pipelined", "slow_readers", "work"
 BOUNDS = (
     CONNECTIONS, CONNECTIONS_PER_ADDRESS, BODY_BYTES, BODIES_PER_ADDRESS, STREAMS_PER_KEY, STREAMS_PER_TENANT,
-    REQUESTS_PER_KEY, PIPELINED, WORK,
+    REQUESTS_PER_KEY, PIPELINED, SLOW_READERS, WORK,
 )  # fmt: skip
 """What is bounded, as the label `bound` names it."""
 RETRY_SECONDS = 1
@@ -32,6 +32,7 @@ class Load:
         self._settings = settings
         self.connections = 0
         self.body_bytes = 0
+        """Bytes that requests hold: their headers and bodies."""
         self.half_sent = 0
         self.refused: dict[str, int] = dict.fromkeys(BOUNDS, 0)
         self._from: dict[str, int] = {}
@@ -81,13 +82,13 @@ class Load:
     # ------------------------------------------------------------------------------------------------ bodies
 
     def hold_bytes(self, count: int) -> None:
-        """Bytes of a body have come, and are held until its request is answered."""
+        """Headers, or bytes of a body, have come, and are held until their request is answered."""
         most = self._settings.body_bytes_total_max
         if self.body_bytes + count > most:
             raise self.refuse(
                 BODY_BYTES,
                 "SERVER_BUSY",
-                f"the bodies of all requests under way have {most} bytes, which is the limit",
+                f"the headers and bodies of all requests under way hold {most} bytes, which is the limit",
             )
         self.body_bytes += count
 

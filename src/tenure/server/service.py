@@ -84,7 +84,10 @@ class Service:
                 "Bodies that have begun and are not complete",
                 lambda: load.half_sent,
             ),
-            "tenure_http_body_bytes": ("Bytes of the bodies of requests under way", lambda: load.body_bytes),
+            "tenure_http_body_bytes": (
+                "Bytes that the headers and bodies of requests under way hold",
+                lambda: load.body_bytes,
+            ),
         }
         self.metrics.gauges["tenure_work_under_way"] = (
             "Pieces of heavy work that are done or wait for a thread",

@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address_max: int = 1_000
     """From one address; behind a proxy requests under way."""
     body_bytes_total_max: int = 256 * 1024 * 1024
-    """Bytes of the bodies of all requests under way."""
+    """Bytes that the headers and bodies of all requests under way hold."""
     bodies_per_address_max: int = 100
     """Bodies from one address that have begun and are not complete."""
     streams_per_key_max: int = 100
@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a body may take to arrive, from its first byte to its last."""
     header_seconds: float = 10.0
     """How long a request's line and headers may take."""
+    unread_seconds: float = 60.0
+    """How long answers may wait for a client that does not read them."""
     depth_max: int = 64
     """Lists and objects inside each other in a body."""
     store_seconds: float = 5.0
