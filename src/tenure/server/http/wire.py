@@ -126,9 +126,8 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            for start in range(
-                0, len(data), most
-            ):  # in pieces: nothing is known of where in a piece a request begins
+            # In pieces: nothing tells where in a piece a request begins.
+            for start in range(0, len(data), most):
                 if self.transport.is_closing():  # it was refused; what is still on its way is not read
                     return
                 piece = data[start : start + most]
