@@ -285,8 +285,9 @@ async def test_the_headers_of_a_request_are_bounded_in_number(file: str) -> None
                 await one.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + more + b"\r\n")
                 answered, _, body = await one.answer()
                 assert answered == status
-        assert body["error"]["code"] == "REQUEST_MALFORMED"
-        assert str(HEADERS_MAX) in body["error"]["message"]
+                if status == 400:
+                    assert body["error"]["code"] == "REQUEST_MALFORMED"
+                    assert str(HEADERS_MAX) in body["error"]["message"]
         await until(lambda: s.service.load.connections == 0)
         assert s.service.load.body_bytes == 0
 
@@ -333,11 +334,11 @@ async def test_a_request_that_begins_in_the_chunk_of_a_large_one_is_not_too_larg
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n" + b"x" * 90_000
     end = End()
     end.wire.data_received(post + b"GET / HTTP/1.1\r\nho")
-    assert not end.closing
+    assert not end.is_closing()
     end.wire.data_received(b"st: x\r\n\r\n")
     await until(lambda: end.written.count(b"HTTP/1.1 200 OK") == 2)
     end.wire.data_received(post + b"GET / HTTP/1.1\r\nx: " + b"x" * 120_000)
-    assert end.closing, "a header without end is found all the same"
+    assert end.is_closing(), "a header without end is found all the same"
     end.wire.connection_lost(None)
     assert (end.load.body_bytes, end.load.connections) == (0, 0)
 
@@ -392,6 +393,9 @@ class End(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closing
 
+    def is_aborted(self) -> bool:
+        return self.aborted
+
     def close(self) -> None:
         self.closing = True
 
@@ -418,10 +422,10 @@ async def test_a_client_that_reads_slowly_may_go_on_and_one_that_stops_may_not()
     end.wire.pause_writing()
     end.unread -= READ_BYTES_MIN
     end.pass_time()
-    assert not end.aborted
+    assert not end.is_aborted()
     end.unread -= READ_BYTES_MIN - 1
     end.pass_time()
-    assert end.aborted
+    assert end.is_aborted()
     assert end.load.refused["slow_readers"] == 1
 
 
@@ -432,7 +436,7 @@ async def test_a_client_that_has_read_is_not_watched() -> None:
     end.unread = 10
     end.wire.resume_writing()
     end.pass_time()
-    assert not end.aborted
+    assert not end.is_aborted()
     assert end.load.refused["slow_readers"] == 0
 
 
@@ -452,10 +456,10 @@ async def test_a_connection_that_closes_does_not_wait_for_its_client_for_good(ho
         end.wire.pause_writing()
         end.wire.timeout_keep_alive_handler()
         end.wire.resume_writing()
-    assert end.closing
-    assert not end.aborted
+    assert end.is_closing()
+    assert not end.is_aborted()
     end.pass_time()
-    assert end.aborted
+    assert end.is_aborted()
     assert end.load.refused["slow_readers"] == 1
 
 
