@@ -368,7 +368,8 @@ class End(asyncio.Transport):
         self.timers: list[asyncio.TimerHandle] = []
         self.loop = asyncio.get_running_loop()
         config = uvicorn.Config(answer_ok, log_config=None, lifespan="off")
-        self.wire = wire(Settings(), self.load)(config, ServerState(), {}, self)  # type: ignore[arg-type]
+        timers_and_tasks: Any = self
+        self.wire = wire(Settings(), self.load)(config, ServerState(), {}, timers_and_tasks)
         self.wire.connection_made(self)
 
     def call_later(self, seconds: float, call: Any) -> asyncio.TimerHandle:
