@@ -36,6 +36,7 @@ _LARGE = "the headers are too large"
 
 HEADERS_MAX = 200
 """Headers of one request."""
+_MANY = f"the request has more than {HEADERS_MAX} headers, which is the limit"
 HEADER_BYTES = 100
 """What a header takes besides its text: two objects, and a pair of them."""
 READ_BYTES_MIN = 64 * 1024
@@ -163,10 +164,7 @@ def wire(settings: Settings, load: Load) -> type[HttpToolsProtocol]:
             if not self._begun:  # a trailer
                 return
             if len(self.headers) >= HEADERS_MAX:
-                self._why = TenureError(
-                    "REQUEST_MALFORMED",
-                    f"the request has more than {HEADERS_MAX} headers, which is the limit",
-                )
+                self._why = TenureError("REQUEST_MALFORMED", _MANY)
                 raise _Refused
             super().on_header(name, value)
 
