@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -218,11 +219,9 @@ def gone(pid: int) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        if (
-            Path(f"/proc/{pid}/stat").exists()
-            and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z"
-        ):
-            return True  # ended; whoever inherited it has not looked yet
+        with suppress(FileNotFoundError, ProcessLookupError):  # it goes meanwhile, or there is no /proc here
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z":
+                return True  # ended; whoever inherited it has not looked yet
     return False
 
 

@@ -35,6 +35,7 @@ async def test_a_rolling_restart_under_load_repeats_no_step(url: str, tmp_path: 
         workers = [WorkerProcess(url, "tests.worker.drain_flows", slots=4, grace=120) for _ in range(WORKERS)]
         try:
             for worker in workers:
+                await until(partial(_is_up, worker), "the worker", 100)  # else the signal just ends it
                 await until(partial(_more_than, folder, len(notes(folder)) + 2), "work under way", 100)
                 worker.signal(signal.SIGTERM)
                 assert await asyncio.to_thread(worker.wait, 130) == 0, worker.text
@@ -47,6 +48,10 @@ async def test_a_rolling_restart_under_load_repeats_no_step(url: str, tmp_path: 
                 worker.__exit__()
         assert [text for text, count in Counter(notes(folder)).items() if count > 1] == []
         assert len(notes(folder)) == RUNS * flows.SERIES
+
+
+def _is_up(worker: WorkerProcess) -> bool:
+    return "worker_started" in worker.text
 
 
 def _more_than(folder: str, count: int) -> bool:

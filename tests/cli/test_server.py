@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_the_whole_life_of_a_run_by_commands_over_a_server(
         shown = tenure("runs", "show", run, "--json").json()
         assert shown["run"]["output"] == "shop:v2"
         assert [step["name"] for step in shown["steps"]] == ["build"]
-        assert "building" in tenure("runs", "logs", run).out
+        while "building" not in tenure("runs", "logs", run).out:  # lines come a moment after the end
+            time.sleep(0.05)
         assert tenure("runs", "events", run, "--timeline", "--json").json()[-1]["state"] == "succeeded"
         assert len(tenure("runs", "events", run, "--json").json()) == shown["run"]["events"]
         document = tenure("runs", "show", run, "--profile", "git-with-intent", "--json").json()
