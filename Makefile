@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format hunt bench failover postgres clauses docs clean
+.PHONY: help setup demo test quick check format hunt bench failover postgres clauses docs site clean
 
 help: ## Explain the targets (this text)
 	@echo "Tenure: a durable run orchestrator. Targets:"
@@ -30,11 +30,18 @@ demo: $(STAMP) ## Watch a release survive the death of its worker (15 seconds)
 test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to install)
 	$(BIN)/python -m pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(8, 2 * os.cpu_count()))') --dist loadfile
 
+# The inner loop: the kernel, the orchestrator on SQLite, the SDK; what starts processes or draws many cases is left to `make test`.
+QUICK      := kernel leaf profiles doctor proof expressions declared engine conformance sdk
+NOT_QUICK  := expressions/test_cost.py declared/test_confinement.py conformance/test_group_commit.py sdk/test_crashes.py sdk/test_concurrency.py
+quick: $(STAMP) ## Run the quick part of the suite, on SQLite (under a minute)
+	$(BIN)/python -m pytest -q --numprocesses 4 --dist loadfile -k 'not postgres' $(QUICK:%=tests/%) $(NOT_QUICK:%=--ignore=tests/%)
+
 check: $(STAMP) ## Check format, lint, strict types, layers and the tidy rules
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
+	$(BIN)/python tools/long_modules.py
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 format: $(STAMP) ## Rewrite the code in the project's format and fix what lint can fix
@@ -59,16 +66,20 @@ clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
 	$(BIN)/python tools/clauses.py
 
 # Every generator of documentation is listed here; the tests check that their output is fresh.
-docs: $(STAMP) ## Regenerate the generated documentation, and schema.sql of both stores
+docs: $(STAMP) ## Regenerate the generated documentation and SQL
 	$(BIN)/tenure lifecycle docs
 	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
 	$(BIN)/python tools/workflow_schema.py
 	$(BIN)/python tools/policy_schema.py
 	$(BIN)/python tools/roles_page.py
 	$(BIN)/python tools/connectors_page.py
-	$(BIN)/python tools/sqlite_schema.py
-	$(BIN)/python tools/postgres_schema.py
+	$(BIN)/python -m tools.save_variants
+	$(BIN)/python -m tools.sqlite_schema
+	$(BIN)/python -m tools.postgres_schema
 	$(BIN)/python -m tests.chaos.bug_table
+
+site: $(STAMP) ## Build the documentation as a site in build/site; links and anchors are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -33,7 +33,7 @@ from bench.peers.known import UnknownPeer
 from bench.places import Place, open_places
 from bench.plan import QUICK, Plan
 from bench.report import Result, print_line, print_table, result_of, versions, write_json
-from tenure.embedded.running import COLLECT_AFTER
+from tenure.engine.entry_point import COLLECT_AFTER
 from tenure.limits import BATCH_COMMANDS_MAX
 from tenure.orchestrator import Orchestrator
 

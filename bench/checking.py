@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bench.workloads import Expected
-from tenure.doctor import Bundle, check_run
+from tenure.doctor import RunDump, check_run
 from tenure.ids import run_text
 from tenure.store.port import Store
 
@@ -50,10 +50,10 @@ async def _examine(store: Store, expected: Expected) -> None:
         raise Broken(f"{run_text(expected.run_id)}: {'; '.join(map(str, violations[:5]))}")
 
 
-async def load(store: Store, run_id: int) -> Bundle:
+async def load(store: Store, run_id: int) -> RunDump:
     """All rows of one run."""
     read = store.read
-    return Bundle(
+    return RunDump(
         run=(await read("get_run", run_id))[0],
         spec=next(iter(await read("get_spec", run_id)), None),
         steps=await read("steps_of", run_id),

@@ -24,12 +24,13 @@ import typer
 from bench import workloads
 from bench.figures import orchestrating
 from bench.places import STORES, Place, open_places
-from tenure.artifacts import Artifacts
-from tenure.govern.evidence.bundle import build
-from tenure.govern.evidence.sealer import Sealer, Sealing
-from tenure.govern.evidence.statement import enveloped, statement_of
-from tenure.govern.evidence.verify import Given, verify
-from tenure.govern.signing import Trust, make_key
+from tenure.artifacts import ArtifactStore
+from tenure.govern.evidence.bundle import build_bundle
+from tenure.govern.evidence.sealer import RunSealer, SealerTask
+from tenure.govern.evidence.statement import build_envelope, build_statement
+from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
+from tenure.govern.signing import make_key
+from tenure.proof.signatures import TrustedKeys
 
 BAR_SECONDS = 1.0
 BAR_KEPT = 0.9
@@ -64,12 +65,12 @@ async def one_run(place: Place, events: int, rounds: int, folder: Path) -> None:
             began = time.perf_counter()
             rows = await store.read("events_of", run_id)
             (run,) = await store.read("get_run", run_id)
-            built = build(run_id, run.tenant, rows)
-            envelope = await enveloped(statement_of(built, run.finished_at or 0), signer)
+            built = build_bundle(run_id, run.tenant, rows)
+            envelope = await build_envelope(build_statement(built, run.finished_at or 0), signer)
             built_in.append(time.perf_counter() - began)
             began = time.perf_counter()
-            given = Given(name=built.name, zip=built.zip, envelope=envelope)
-            (report,) = verify([given], Trust.of_public(signer.public))
+            given = EvidenceFiles(name=built.name, zip=built.zip, envelope=envelope)
+            (report,) = verify_parts([given], TrustedKeys.from_public_keys(signer.public))
             verified_in.append(time.perf_counter() - began)
             if report.wrong is not None or report.events != len(rows):
                 broken(f"the bundle is not right: {report}")
@@ -84,8 +85,8 @@ async def running(place: Place, runs: int, folder: Path | None) -> tuple[float, 
         await workloads.code_first(orchestrator, runs // 10, IN_FLIGHT)
         if folder is None:
             return (await workloads.code_first(orchestrator, runs, IN_FLIGHT)).rate, 0
-        made = Sealing(database.store, Artifacts(str(folder)), make_key(folder / "seal.key"))
-        async with Sealer(orchestrator, made, seconds=0.05, quiet_seconds=0.0):
+        made = RunSealer(database.store, ArtifactStore(str(folder)), make_key(folder / "seal.key"))
+        async with SealerTask(orchestrator, made, seconds=0.05, quiet_seconds=0.0):
             sample = await workloads.code_first(orchestrator, runs, IN_FLIGHT)
         sealed = len(await database.store.read("evidence_after", "tenant-1", 2**62, 0, runs * 2))
         return sample.rate, sealed

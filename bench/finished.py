@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bench.checking import load
 from bench.places import Database
-from tenure.kernel.model import ROWS
+from tenure.kernel.run_rows import ROWS
 
 CHUNK = 20_000
 """Runs copied by one commit."""

@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 import asyncpg
 
-from tenure.store.sqlite.connecting import PRAGMAS
+from tenure.store.sqlite.connection import PRAGMAS
 
 COMMITS_PER_RUN = 7
 """Create, five checkpoints, complete."""

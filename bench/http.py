@@ -28,9 +28,9 @@ import uvloop
 
 import tenure
 from bench.service import a_key, cpu_seconds, free_port
-from tenure.cli.registering import put_all
-from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
-from tenure.embedded import Engine
+from tenure.cli.workflows.registration import register_workflows
+from tenure.engine import Engine
+from tools.postgres_server import DURABLE_SETTINGS, open_server
 
 BODY = b'{"workflow": "nothing", "input": {"n": 1}}'
 POSTS = """
@@ -62,7 +62,7 @@ async def nothing(n: int) -> int:
 async def prepare(dsn: str) -> str:
     """A tenant, a key, a workflow."""
     async with Engine(dsn, sweep=False) as engine:
-        await put_all(engine, [nothing])
+        await register_workflows(engine, [nothing])
         return await a_key(engine, "operator", "viewer")
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from bench.plan import Plan
 from bench.workloads import HERE, INPUT, OUTPUT, Expected, checkpoint, complete, start
 from tenure.kernel.commands import CreateRun, RecordCheckpoint, StepSpec
-from tenure.kernel.decide.leases import Lease
+from tenure.kernel.lease_types import Lease
 from tenure.orchestrator import Orchestrator
 
 BURST = 50

@@ -20,8 +20,8 @@ import msgspec
 import uvloop
 
 import tenure
-from tenure.embedded.flows import Run
-from tenure.govern.connector import Call, Operation
+from tenure.engine.run_handle import RunHandle
+from tenure.govern.connector import ConnectorCall, Operation
 from tenure.govern.connectors.base import ConnectorBase
 
 SLOTS = 400
@@ -61,7 +61,7 @@ class Notes(ConnectorBase):
             )
         }
 
-    async def call(self, call: Call) -> Any:
+    async def call(self, call: ConnectorCall) -> Any:
         """Nothing is done."""
         return {"kept": call.fields["number"]}
 
@@ -150,41 +150,41 @@ FLOWS = (
 # --------------------------------------------------------------------------------------------- driving
 
 
-async def _alone(engine: tenure.Engine, run: Run[int], count: int) -> None:
+async def _alone(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     """The run does everything by itself."""
     del engine, run, count
 
 
-async def _go_on(engine: tenure.Engine, run: Run[int], count: int) -> None:
+async def _go_on(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     del count  # it has done its steps
-    await engine.deliver(run.id, "go on")
+    await engine.signal(run.id, "go on")
 
 
-async def _events(engine: tenure.Engine, run: Run[int], count: int) -> None:
+async def _events(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     left = iter(range(count))
 
     async def deliver() -> None:
         for number in left:
-            await engine.deliver(run.id, "number", number)
+            await engine.signal(run.id, "number", number)
 
     await asyncio.gather(*(deliver() for _ in range(AT_ONCE)))
 
 
-async def _named_events(engine: tenure.Engine, run: Run[int], count: int) -> None:
+async def _named_events(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     left = iter(range(count))
 
     async def deliver() -> None:
         for number in left:
-            await engine.deliver(run.id, f"number-{number}", number)
+            await engine.signal(run.id, f"number-{number}", number)
 
     await asyncio.gather(*(deliver() for _ in range(AT_ONCE)))
 
 
-async def _lines(engine: tenure.Engine, run: Run[int], count: int) -> None:
+async def _lines(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     """Read the lines back, as they come."""
     found = last = 0
     while found < count:
-        lines = await engine.logs(run.id, after=last)
+        lines = await engine.runs.logs(run.id, after=last)
         found += len(lines)
         if lines:
             last = lines[-1].no
@@ -192,7 +192,7 @@ async def _lines(engine: tenure.Engine, run: Run[int], count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-Drive = Callable[[tenure.Engine, Run[int], int], Awaitable[None]]
+Drive = Callable[[tenure.Engine, RunHandle[int], int], Awaitable[None]]
 KINDS: dict[str, tuple[Any, Drive]] = {
     "children": (many_children, _alone),
     "map": (many_mapped, _alone),
@@ -215,7 +215,7 @@ async def measured(database: str, kind: str, count: int) -> Cost:
             await engine.start(many_children, 20)
         ).result()  # connections, statements and caches, before the clock
         flow, drive = KINDS.get(kind, (many_steps, _go_on))
-        run: Run[int] | None = None
+        run: RunHandle[int] | None = None
         before = worker.counts["suspended"]
         if kind == REPLAY:
             run = await engine.start(flow, count)

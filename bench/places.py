@@ -22,11 +22,11 @@ import apsw
 import asyncpg
 
 from bench.floors import PostgresFloor, SqliteFloor
-from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres, open_server
 from tenure.store.port import Store
 from tenure.store.postgres.store import PostgresStore
-from tenure.store.sqlite.connecting import PRAGMAS
+from tenure.store.sqlite.connection import PRAGMAS
 from tenure.store.sqlite.store import SqliteStore
+from tools.postgres_server import ExternalPostgres, PrivatePostgres, open_server
 
 ROOT = Path(__file__).resolve().parent.parent
 STORES = ("postgres", "sqlite")

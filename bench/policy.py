@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from tenure.govern.policy import Compiled, load
+from tenure.govern.policy import CompiledPolicy, load_policy
 from tenure.govern.policy.facts import time_facts
 
 ROUNDS = 5
@@ -88,7 +88,7 @@ def main(
 ) -> None:
     """Measure it."""
     began = time.perf_counter()
-    policy = Compiled(load(text(rules, selected)), 1)
+    policy = CompiledPolicy(load_policy(text(rules, selected)), 1)
     compiled_us = (time.perf_counter() - began) * 1e6
     taken = []
     for _ in range(ROUNDS):

@@ -21,8 +21,8 @@ import asyncpg
 
 import tenure
 from bench.service import TENANT, a_key, cpu_seconds, free_port
-from tenure.devtools.postgres import DURABLE_SETTINGS, open_server
-from tenure.embedded import Engine
+from tenure.engine import Engine
+from tools.postgres_server import DURABLE_SETTINGS, open_server
 
 
 @tenure.tool("bench.nothing")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from tenure.embedded import Engine
-from tenure.kernel.service import ApiKey, Client, Tenant
-from tenure.server.identity.principals import new_key
-from tenure.store.identity import Change, Identity
+from tenure.engine import Engine
+from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, TenantRow
+from tenure.services.identity.principals import new_key
+from tenure.store.identity import AdminChange, Identity
 
 TENANT = "acme"
 
@@ -21,11 +21,11 @@ async def a_key(engine: Engine, *roles: str) -> str:
     made, listed = new_key(), msgspec.json.encode(sorted(roles)).decode()
     await Identity(engine.store).put_all(
         [
-            Tenant(TENANT, "Acme", "{}", 1),
-            Client(TENANT, "cli_bench", "bench", listed, None, 1),
-            ApiKey(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None),
+            TenantRow(TENANT, "Acme", "{}", 1),
+            ClientRow(TENANT, "cli_bench", "bench", listed, None, 1),
+            ApiKeyRow(made.id, TENANT, "client", "cli_bench", "bench", made.hash, None, "bench", 1, None),
         ],
-        Change(tenant=TENANT, kind="bench", actor="bench"),
+        AdminChange(tenant=TENANT, kind="bench", actor="bench"),
     )
     return made.text
 

@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 
 from tenure.kernel import draft, history
-from tenure.orchestrator import batch, claims, core, lanes
-from tenure.store.postgres import link
+from tenure.orchestrator import batch, claims, commit_lanes, core
+from tenure.store.postgres import connection
 from tenure.store.postgres import store as postgres_store
-from tenure.store.sqlite import running as sqlite_running
+from tenure.store.sqlite import statements as sqlite_running
 from tenure.store.sqlite import store as sqlite_store
 
 _clock = time.perf_counter
@@ -144,26 +144,26 @@ _QUICK: list[tuple[str, Any, str]] = [
     ("submit: queue the command", core.Orchestrator, "submit"),
     ("decide", batch, "decide"),
     ("decide", claims, "decide"),
-    ("event: what changed", draft, "difference"),
+    ("event: what changed", draft, "changed_columns"),
     ("event: encode", history, "encode_body"),
     ("event: hash", history, "event_hash"),
     ("payload: digest", history, "digest"),
-    ("batch: accept the rows", batch.Work, "accept"),
+    ("batch: accept the rows", batch.RunWork, "accept"),
     ("rows: to tuples", sqlite_running, "_tuple"),
 ]
 """(stage, where, name). A name that a later version no longer has is left out, and said so."""
 _LONG: list[tuple[str, Any, str]] = [
-    ("lane: take the batch", lanes.Lane, "take"),
-    ("batch: make the save", batch, "save_of"),
-    ("batch: make the save", claims, "save_of"),
-    ("batch: conclude", batch, "conclude"),
-    ("batch: conclude", claims, "conclude"),
+    ("lane: take the batch", commit_lanes.CommitLane, "take"),
+    ("batch: make the save", batch, "build_save"),
+    ("batch: make the save", claims, "build_save"),
+    ("batch: conclude", batch, "sort_outcomes"),
+    ("batch: conclude", claims, "sort_outcomes"),
     ("lane: cache and answer", core.Orchestrator, "finish"),
-    ("rows: to tuples and parameters", postgres_store, "pack"),
-    ("database: statements", sqlite_running.Running, "answer"),
-    ("database: statements", sqlite_running.Running, "save"),
-    ("database: statements", sqlite_running.Running, "finish"),
-    ("database: statements", sqlite_running.Running, "__init__"),
+    ("rows: to tuples and parameters", postgres_store, "pack_save"),
+    ("database: statements", sqlite_running.SqliteTransaction, "answer"),
+    ("database: statements", sqlite_running.SqliteTransaction, "save"),
+    ("database: statements", sqlite_running.SqliteTransaction, "finish"),
+    ("database: statements", sqlite_running.SqliteTransaction, "__init__"),
     ("transaction: locked batches and claims", sqlite_store, "_drive"),
 ]
 
@@ -194,7 +194,7 @@ def stopwatch() -> Iterator[tuple[Stopwatch, list[str]]]:
 
         return statement
 
-    put(link.Link, "statement", with_statements)
+    put(connection.PostgresConnection, "statement", with_statements)
     try:
         yield watch, missing
     finally:

@@ -21,8 +21,8 @@ import typer
 import uvloop
 
 from bench.service import TENANT, a_key
-from tenure.embedded import Engine
-from tenure.server.serving import serving
+from tenure.engine import Engine
+from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 
 OPEN_AT_ONCE = 200

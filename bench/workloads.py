@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tenure.kernel.commands import ClaimBy, Complete, CreateRun, RecordCheckpoint, StepSpec
-from tenure.kernel.decide.leases import Lease, Reply
+from tenure.kernel.commands import Claimant, Complete, CreateRun, RecordCheckpoint, StepSpec
+from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.orchestrator import Orchestrator
 
 STEPS = 5
@@ -25,7 +25,7 @@ INPUT = b'{"order": 4711, "customer": "c-0815", "lines": [1, 2, 3]}'
 OUTPUT = b'{"ok": true, "charge": "ch_3OqR2eLkdIwHu7ix", "amount": 1999}'
 NAMES = tuple(f"step-{i}" for i in range(STEPS))
 SEQUENCE = tuple(StepSpec(name=name) for name in NAMES)
-HERE = ClaimBy("bench")
+HERE = Claimant("bench")
 CLAIM_SECONDS = 1.0
 
 
@@ -169,7 +169,7 @@ class Workers:
         freed = asyncio.Event()
         failed: list[BaseException] = []
 
-        def done(lease: Lease, future: asyncio.Future[Reply]) -> None:
+        def done(lease: Lease, future: asyncio.Future[LeaseReply]) -> None:
             nonlocal busy
             busy -= 1
             freed.set()

@@ -105,7 +105,7 @@ async def main() -> None:
         spent, calls, last = 0.0, 0, run.id
         while True:
             view = await engine.get(last)
-            for step in await engine.steps(last):
+            for step in await engine.runs.steps(last):
                 spent += sum(cost.money for cost in step.costs)
                 calls += sum(cost.calls for cost in step.costs)
                 print(f"  {step.name}: {step.output}" if step.kind == "checkpoint" else f"  {step.name}")
@@ -116,7 +116,7 @@ async def main() -> None:
         print(f"{calls} calls of the model, {spent:.4f} USD")
 
         await engine.approve(last, approver="grace")
-        (proposal,) = await engine.approvals(last)
+        (proposal,) = await engine.approvals.list(last)
         print(f"{proposal.action}: {proposal.status} by {proposal.decided_by}, after the run had ended")
 
 

@@ -46,7 +46,7 @@ async def main() -> None:
         large = [await engine.start(refund, name, euros) for name, euros in (("Bob", 900), ("Eve", 5000))]
         for run in large:
             await run.reaches("waiting_approval")
-        for question in await engine.approvals():
+        for question in await engine.approvals.list():
             print(f"asked: {question.action} {question.question}")
 
         # Anybody with access to the database can answer: this program, or `tenure approvals approve RUN`.

@@ -49,7 +49,9 @@ def post(text: str) -> None:
 
 
 async def main() -> None:
-    release = declared.load(RELEASE, "release.yaml")  # what is wrong in a file is told at once, with its line
+    release = declared.load_workflow(
+        RELEASE, "release.yaml"
+    )  # what is wrong in a file is told at once, with its line
     print(f"{release.name}: {', '.join(step.id for step in release.steps)}")
     async with tenure.Engine() as engine, engine.worker(commands=True):
         urgent = await engine.submit(release, {"ref": "v1.1", "urgent": True})
@@ -57,10 +59,10 @@ async def main() -> None:
 
         usual = await engine.submit(release, {"ref": "v2.0"})
         await usual.reaches("waiting_approval")
-        print((await engine.why(usual.id)).text)
+        print((await engine.runs.explain(usual.id)).text)
         await engine.approve(usual.id, approver="grace")
         await usual.result()
-        for step in await engine.steps(usual.id):
+        for step in await engine.runs.steps(usual.id):
             print(
                 f"  {step.name}: {step.state}, try {step.attempt}"
                 if step.attempt

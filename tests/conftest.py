@@ -23,12 +23,12 @@ import hypothesis
 import pytest
 
 from tenure import private_files
-from tenure.devtools.postgres import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
-from tenure.devtools.s3 import PrivateS3
 from tests.cases import EXAMPLES, cases
 from tests.databases import Databases
-from tests.walked import Walked, missing, note_walks, walked_here
+from tests.edge_coverage import Walked, missing, note_walks, walked_here
 from tools.clauses import load_clauses, unknown_clauses
+from tools.postgres_server import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
+from tools.s3_server import PrivateS3
 
 GUARD_SECONDS = 60.0
 TIMEOUT_SECONDS = 300.0

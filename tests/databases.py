@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import asyncpg
 
-from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres
 from tenure.store.postgres import PostgresStore
+from tools.postgres_server import ExternalPostgres, PrivatePostgres
 
 _TABLES = "select relname from pg_class where relnamespace = 'tenure'::regnamespace and relkind = 'r'"
 _SCHEMA = """

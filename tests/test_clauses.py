@@ -18,10 +18,13 @@ def run_in_copy(tmp_path: Path) -> RunInCopy:
     """Run a command in a small copy of the project whose only test file is the given one."""
     for name in (
         "tools/clauses.py",
+        "tools/postgres_server.py",
+        "tools/s3_server.py",
+        "tools/server_supervisor.py",
         "tests/conftest.py",
         "tests/cases.py",
         "tests/databases.py",
-        "tests/walked.py",
+        "tests/edge_coverage.py",
         "docs/spec/clauses.toml",
         "pyproject.toml",
     ):

@@ -65,7 +65,9 @@ def test_only_the_api_speaks_of_addresses_and_headers() -> None:
         for text in ast.walk(node)
         if isinstance(text, ast.Constant) and isinstance(text.value, str) and API_WORDS.search(text.value)
     ]
-    connectors = "govern/connectors/link.py: a secret cannot stand in a header: it is no printable ASCII"
+    connectors = (
+        "govern/connectors/http_service.py: a secret cannot be used in a header: it is not printable ASCII"
+    )
     assert wrong == [connectors], "say that in the code's at_api, see tenure.errors"
 
 

@@ -4,8 +4,8 @@ stale."""
 import sys
 from pathlib import Path
 
-from tenure.govern.connectors.command import Program, operation_of
-from tenure.govern.connectors.settings import catalog
+from tenure.govern.connectors.command import Program, program_operation
+from tenure.govern.connectors.settings import builtin_connectors
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "connectors.md"
 BEGIN = "<!-- The table is made by tools/connectors_page.py from the connectors' own data. -->\n"
@@ -15,11 +15,11 @@ HEAD = "| operation | what it does | repeats | taken back by |\n|---|---|---|---
 
 def table() -> str:
     """The table as it should be."""
-    command = operation_of(
+    command = program_operation(
         "NAME", Program(path="/a/program", summary="Run a program that the settings list.")
     )
     lines = []
-    for action, operation in (*catalog().actions(), ("command.NAME", command)):
+    for action, operation in (*builtin_connectors().actions(), ("command.NAME", command)):
         connector = action.partition(".")[0]
         back = (
             f"`{connector}.{operation.reverses_by}`"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "tenure"
 PAGES = ROOT / "docs" / "errors"
 INDEX = "README.md"
-LOOKERS_ON = ("simulate", "devtools")
+LOOKERS_ON = ("simulate",)
 """Packages that expect errors of others and have none of their own."""
 
 NOTES_BEGIN = "<!-- Written by hand; kept when this page is made anew. -->"
@@ -210,8 +210,8 @@ def index() -> str:
         "",
         _GENERATED,
         "",
-        "Every refusal of Tenure has a stable code. It changed nothing; its message says what was the matter, its",
-        "page what to do. Programs should look at the code, never at the message.",
+        "Every error of Tenure has a stable code. A refused request changed nothing. The message says what failed, and the",
+        "page of the code says what to do. Programs should compare codes, never messages.",
         "",
     ]
     left = list(CODES)

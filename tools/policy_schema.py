@@ -8,14 +8,14 @@ import json
 import sys
 from pathlib import Path
 
-from tenure.govern.policy.grammar import schema
+from tenure.govern.policy.grammar import policy_json_schema
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "schema" / "policy.json"
 
 
 def text() -> str:
     """The file as it should be."""
-    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(policy_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str]) -> int:

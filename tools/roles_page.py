@@ -1,38 +1,37 @@
-"""Writes docs/roles.md: who may do what, from `tenure.server.identity.roles`. `--check` writes nothing and fails when it is stale."""
+"""Writes docs/roles.md: who may do what, from `tenure.server.auth.roles`. `--check` writes nothing and fails when it is stale."""
 
 import sys
 from pathlib import Path
 
-from tenure.server.identity.principals import ROLES
-from tenure.server.identity.roles import ROUTES
+from tenure.server.auth.roles import ROUTES
+from tenure.services.identity.principals import ROLES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "roles.md"
 MARK = "yes"
-HEAD = """# Who may do what
+HEAD = """# Roles
 
-<!-- Made by tools/roles_page.py from src/tenure/server/identity/roles.py. -->
+<!-- Made by tools/roles_page.py from src/tenure/server/auth/roles.py. -->
 
-Every route of the API, and the roles that may use it. What is not here is refused to everybody, and no role implies
-another: an admin who is to approve is given both roles. A test reads this page and walks every route with no key, with a
-wrong key, with each role, and with another tenant's ids.
+This page lists every route of the API and the roles that may use it. Any other route is refused. No role implies another: an
+admin who shall approve needs both roles. A test reads this page and calls every route with no key, with a wrong key, with each
+role, and with another tenant's ids.
 
-| role | is for |
+| role | may |
 |---|---|
-| viewer | looking at runs, and nothing else |
-| operator | starting and steering runs, schedules and workflows |
-| approver | answering what runs ask; only a person's key does, a service's never |
-| admin | the tenant's clients, people, keys, hooks and webhooks; and what an operator may |
-| runner | taking work and doing it |
+| viewer | look at runs |
+| operator | start and control runs, schedules and workflows |
+| approver | answer what runs ask; only with a person's key, never with a service's |
+| admin | manage the tenant's clients, people, keys, hooks and webhooks, and do what an operator may |
+| runner | claim work and do it |
 
-The last column has those who are let in by something else than a role:
+The last column names access without a role:
 
 - `anyone`: no credential, or one that the route itself checks (a signature, a one-time code, a key to exchange);
-- `lease`: the token of that lease, which a claim handed out;
+- `lease`: the token of that lease, which a claim returned;
 - `installation`: the operator of the installation, who belongs to no tenant (`tenure keys create --operator`);
 - `here`: any credential; on the loopback listener, none is needed.
 
-HEAD goes wherever GET does, and OPTIONS everywhere. How tenants, people and keys are made is in
-[tenants.md](tenants.md).
+HEAD is allowed wherever GET is, and OPTIONS everywhere. [Tenants, people and keys](tenants.md) explains how to create them.
 """
 
 

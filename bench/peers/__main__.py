@@ -26,7 +26,7 @@ from bench.peers.known import PEERS, TENURE, System
 from bench.peers.measuring import Taken, lone_turn, sampled
 from bench.peers.session import Server, running
 from bench.places import _parent
-from tenure.devtools.postgres import open_server
+from tools.postgres_server import open_server
 
 LONE_RUNS = 20
 SYSTEMS = {system.name: system for system in (*PEERS, *TENURE)}

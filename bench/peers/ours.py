@@ -21,7 +21,7 @@ from bench.peers.protocol import Site, expect, serve
 from bench.plan import Plan
 from bench.workloads import STEPS, Expected
 from tenure import ids
-from tenure.embedded.running import COLLECT_AFTER
+from tenure.engine.entry_point import COLLECT_AFTER
 
 PLAN = Plan()
 BATCH = 500

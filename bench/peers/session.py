@@ -22,7 +22,7 @@ from bench.peers.known import System
 from bench.peers.protocol import STEPS
 from bench.peers.usage import Usage, family, usage_of
 from bench.places import ROOT
-from tenure.devtools.postgres import ExternalPostgres, PrivatePostgres
+from tools.postgres_server import ExternalPostgres, PrivatePostgres
 
 ASK_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 25.0

@@ -24,15 +24,14 @@ import structlog
 
 import tenure
 from tenure import Engine
-from tenure.cli.registering import put_all
-from tenure.govern.connectors.settings import read_connectors
-from tenure.govern.evidence.verify import Given, verify
-from tenure.govern.signing import Signer, Trust, make_key
-from tenure.server.identity.directory import Directory
-from tenure.server.identity.installation import Installation, enrol
-from tenure.server.serving import serving
+from tenure.cli.workflows.registration import register_workflows
+from tenure.govern.connectors.settings import parse_connectors
+from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
+from tenure.govern.signing import Signer, make_key
+from tenure.proof.signatures import TrustedKeys
+from tenure.server.http_server import serving
 from tenure.server.settings import Settings
-from tenure.store.identity import Identity
+from tenure.services.identity.principals import OPERATOR
 from tenure.testing.doubles import ServiceNowDouble, SlackDouble
 
 HERE = Path(__file__).parent
@@ -82,10 +81,9 @@ class Story:
         self, stack: AsyncExitStack, person: str, *roles: str, groups: tuple[str, ...] = ()
     ) -> None:
         """A person of the tenant, enrolled with a key of their own."""
-        identity = Identity(self.engine.store)
-        directory = Directory(identity, "acme", "operator", people="", breaks_glass=True)
-        await directory.add_person(name=person.title(), roles=roles, groups=groups, person=person)
-        _, made = await enrol(identity, (await directory.invite(person)).code)
+        people = self.engine.scoped(tenant="acme", caller=OPERATOR).people
+        await people.create(name=person.title(), roles=roles, groups=groups, person=person)
+        made = (await people.enrol((await people.invite(person)).code)).key
         client = httpx.AsyncClient(
             base_url=self.address, headers={"Authorization": f"Bearer {made.key}"}, timeout=30
         )
@@ -172,14 +170,14 @@ class Story:
 
 async def set_up(story: Story, stack: AsyncExitStack) -> None:
     """The tenant, its people, its policy and its hooks."""
-    operator = Installation(Identity(story.engine.store), "operator")
-    await operator.add_tenant("acme", name="Acme")
+    operator = story.engine.scoped(tenant="", caller=OPERATOR).tenants
+    await operator.create("acme", name="Acme")
     # Only through an app that the operator has registered people link accounts and decide in Slack.
     await operator.set_slack_app("acme", "T1", ["env:TENURE_SECRET_acme_SIGNING"])
     await story.hire(stack, "olga", "admin", "approver", "viewer", groups=("incidents",))
     for person in ("ada", "bob"):
         await story.hire(stack, person, "approver", "operator", "viewer", groups=("incidents",))
-    await put_all(story.engine, [triage])
+    await register_workflows(story.engine, [triage])
     version = (await story.call("olga", "POST", "/policies", {"text": (HERE / "policy.yaml").read_text()}))[
         "version"
     ]
@@ -239,10 +237,10 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
     print(f"it spent {costs['spent']} of {costs['budget']} millionths of a {costs['currency']}")
 
     acme = story.engine.scoped(tenant="acme", actor="person:ada")
-    await acme.seal(run)
-    parts = await acme.export_evidence(run)
+    await acme.evidence.seal(run)
+    parts = await acme.evidence.export(run)
     given = [
-        Given(
+        EvidenceFiles(
             name=part.name,
             zip=part.zip,
             envelope=part.envelope,
@@ -250,7 +248,7 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
         )
         for part in parts
     ]
-    (report,) = verify(given, Trust.of_public(signer.public))
+    (report,) = verify_parts(given, TrustedKeys.from_public_keys(signer.public))
     assert report.wrong is None, report.wrong
     print(
         f"evidence of {report.events} events, {report.outcome}, signed by the key we trust: {report.key == signer.id}"
@@ -285,7 +283,7 @@ async def main() -> None:
         url = os.environ.get("TENURE_DB", f"sqlite:{folder}/triage.db")
         settings = Settings(port=0, webhooks_to_loopback=True, slack_url=slack.url, log_runs=False)
         async with AsyncExitStack() as stack:
-            engine = Engine(url, connectors=read_connectors(text), signing_key=f"file:{key}")
+            engine = Engine(url, connectors=parse_connectors(text), signing_key=f"file:{key}")
             await stack.enter_async_context(engine)
             _, address = await stack.enter_async_context(serving(engine, settings))
             await stack.enter_async_context(engine.worker(triage))

@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenure.client import Client as Client
-    from tenure.embedded.engine import Engine as Engine
-    from tenure.embedded.flows import Run as Run
-    from tenure.embedded.running import run as run
-    from tenure.embedded.schedules import Schedules as Schedules
+    from tenure.engine.engine import Engine as Engine
+    from tenure.engine.entry_point import run as run
+    from tenure.engine.run_handle import RunHandle as RunHandle
     from tenure.errors import TenureError as TenureError
-    from tenure.kernel.model import Cap as Cap
+    from tenure.kernel.run_rows import Cap as Cap
     from tenure.sdk import ActionConflict as ActionConflict
     from tenure.sdk import ActionFailed as ActionFailed
+    from tenure.sdk import ApprovalDecision as ApprovalDecision
     from tenure.sdk import ApprovalExpired as ApprovalExpired
     from tenure.sdk import ApprovalRejected as ApprovalRejected
-    from tenure.sdk import Child as Child
     from tenure.sdk import ChildFailed as ChildFailed
-    from tenure.sdk import Decision as Decision
+    from tenure.sdk import ChildHandle as ChildHandle
     from tenure.sdk import Failure as Failure
     from tenure.sdk import Proposal as Proposal
     from tenure.sdk import Registry as Registry
@@ -60,18 +59,19 @@ if TYPE_CHECKING:
     from tenure.sdk import uuid as uuid
     from tenure.sdk import wait as wait
     from tenure.sdk import workflow as workflow
+    from tenure.services.schedules import Schedules as Schedules
 
 _ELSEWHERE = {
-    "Cap": "tenure.kernel.model",
+    "Cap": "tenure.kernel.run_rows",
     "Client": "tenure.client",
-    "Engine": "tenure.embedded.engine",
-    "Run": "tenure.embedded.flows",
-    "Schedules": "tenure.embedded.schedules",
+    "Engine": "tenure.engine.engine",
+    "RunHandle": "tenure.engine.run_handle",
+    "Schedules": "tenure.services.schedules",
     "TenureError": "tenure.errors",
-    "run": "tenure.embedded.running",
+    "run": "tenure.engine.entry_point",
 }
 _SDK = (
-    "ActionConflict", "ActionFailed", "ApprovalExpired", "ApprovalRejected", "Child", "ChildFailed", "Decision", "Failure",
+    "ActionConflict", "ActionFailed", "ApprovalExpired", "ApprovalRejected", "ApprovalDecision", "ChildFailed", "ChildHandle", "Failure",
     "Proposal", "Registry", "StepFailed", "WaitExpired", "act", "approve", "current", "gather", "log", "map", "now", "patched", "propose", "random",
     "report_cost", "restart", "sleep", "start", "step", "tool", "uuid", "wait", "workflow",
 )  # fmt: skip

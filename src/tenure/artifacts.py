@@ -29,13 +29,15 @@ from tenure.private_files import hide, keep_file, make_folder
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 PREFIX = b'{"$tenure.artifact":'
-ENVIRONMENT = "TENURE_ARTIFACTS"
-KEPT = "evidence"
+ARTIFACTS_VARIABLE = "TENURE_ARTIFACTS"
+EVIDENCE_FOLDER = "evidence"
 """Where evidence lies. No run is called like that."""
-NOWHERE = f"evidence needs a place: set {ENVIRONMENT} to a shared folder or s3://bucket/prefix"
+NO_PLACE_MESSAGE = (
+    f"evidence needs a place: set {ARTIFACTS_VARIABLE} to a shared folder or s3://bucket/prefix"
+)
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
+class ArtifactReference(msgspec.Struct, frozen=True, kw_only=True):
     """What stands for an artifact in the database."""
 
     digest: str = msgspec.field(name="$tenure.artifact")
@@ -48,9 +50,9 @@ def is_reference(body: bytes) -> bool:
     return body.startswith(PREFIX)
 
 
-def place_for(url: str) -> str | None:
+def artifact_place(url: str) -> str | None:
     """Where the artifacts of a database lie: TENURE_ARTIFACTS, else beside an SQLite file."""
-    named = os.environ.get(ENVIRONMENT)
+    named = os.environ.get(ARTIFACTS_VARIABLE)
     if named:
         return named
     if url.startswith(("postgresql:", "postgres:")):
@@ -63,7 +65,7 @@ LARGE_BYTES = 1024 * 1024
 """From here on a digest is made in a thread."""
 
 
-class Artifacts:
+class ArtifactStore:
     """A place for artifacts: a folder, or `s3://bucket/prefix` with the usual AWS_* environment."""
 
     def __init__(self, place: str | None) -> None:
@@ -77,7 +79,7 @@ class Artifacts:
             if self._place is None:
                 raise TenureError(
                     "PAYLOAD_TOO_LARGE",
-                    f"the payload is over the inline limit and there is no place for artifacts: set {ENVIRONMENT}"
+                    f"the payload is over the inline limit and there is no place for artifacts: set {ARTIFACTS_VARIABLE}"
                     " to a shared folder or s3://bucket/prefix",
                 )
             if "://" in self._place:
@@ -99,25 +101,27 @@ class Artifacts:
             await self._put(_path(run, digest), body, replace=False)
         except (BaseError, OSError) as fault:
             raise TenureError("STORE_UNAVAILABLE", f"the artifact could not be written: {fault}") from fault
-        return msgspec.json.encode(Reference(digest=f"sha256:{digest}", size=len(body), run=run))
+        return msgspec.json.encode(ArtifactReference(digest=f"sha256:{digest}", size=len(body), run=run))
 
     @property
-    def is_somewhere(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether there is a place for artifacts at all."""
         return self._place is not None
 
     def _must_be_somewhere(self) -> None:
-        if not self.is_somewhere:
-            raise TenureError("INVALID_INPUT", NOWHERE)
+        if not self.is_configured:
+            raise TenureError("INVALID_INPUT", NO_PLACE_MESSAGE)
 
     async def keep(self, path: str, body: bytes, *, replace: bool = False) -> bool:
-        """Keep something for good below `KEPT`, where deleting a run's artifacts does not reach. False: there was something
+        """Keep something for good below `EVIDENCE_FOLDER`, where deleting a run's artifacts does not reach. False: there was something
         already, and it was left as it is."""
         self._must_be_somewhere()
         try:
-            return await self._put(f"{KEPT}/{path}", body, replace=replace)
+            return await self._put(f"{EVIDENCE_FOLDER}/{path}", body, replace=replace)
         except (BaseError, OSError) as fault:
-            raise TenureError("STORE_UNAVAILABLE", f"{KEPT}/{path} could not be written: {fault}") from fault
+            raise TenureError(
+                "STORE_UNAVAILABLE", f"{EVIDENCE_FOLDER}/{path} could not be written: {fault}"
+            ) from fault
 
     async def _put(self, path: str, body: bytes, *, replace: bool) -> bool:
         """Write a whole object; a file that is nobody else's where the place is a folder. False: there is one already."""
@@ -135,12 +139,14 @@ class Artifacts:
         self._must_be_somewhere()
         try:
             store = await asyncio.to_thread(self._open)
-            found = await obstore.get_async(store, f"{KEPT}/{path}")
+            found = await obstore.get_async(store, f"{EVIDENCE_FOLDER}/{path}")
             return bytes(await found.bytes_async())
         except (NotFoundError, FileNotFoundError) as fault:
-            raise TenureError("ARTIFACT_LOST", f"{KEPT}/{path} is not there: {fault}") from fault
+            raise TenureError("ARTIFACT_LOST", f"{EVIDENCE_FOLDER}/{path} is not there: {fault}") from fault
         except (BaseError, OSError) as fault:
-            raise TenureError("STORE_UNAVAILABLE", f"{KEPT}/{path} cannot be read: {fault}") from fault
+            raise TenureError(
+                "STORE_UNAVAILABLE", f"{EVIDENCE_FOLDER}/{path} cannot be read: {fault}"
+            ) from fault
 
     async def delete(self, run: str) -> None:
         """Everything kept for a run that is no more. A place that was never used is left alone."""
@@ -161,7 +167,7 @@ class Artifacts:
     async def get(self, reference: bytes) -> bytes:
         """The payload behind a reference."""
         try:
-            named = msgspec.json.decode(reference, type=Reference)
+            named = msgspec.json.decode(reference, type=ArtifactReference)
         except msgspec.DecodeError as fault:
             raise TenureError("INVALID_INPUT", f"this is no reference to an artifact: {fault}") from fault
         digest = named.digest.removeprefix("sha256:")

@@ -14,6 +14,8 @@ Laws:
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from math import isfinite
 from typing import Any
@@ -95,7 +97,7 @@ class _Writer:
         if isinstance(value, float):
             if not -_LARGE < value < _LARGE:
                 return self._large(value)
-            return number(value)
+            return canonical_number(value)
         if isinstance(value, dict):
             if not all(isinstance(name, str) for name in value):
                 raise TenureError(
@@ -108,11 +110,11 @@ class _Writer:
         if isinstance(value, list | tuple):
             return "[" + ",".join(map(self.written, value)) + "]"
         if isinstance(value, int) and not isinstance(value, bool):
-            return number(value)
+            return canonical_number(value)
         return _text(value)
 
     def _large(self, value: float) -> str:
-        text = number(value)
+        text = canonical_number(value)
         self.left -= len(text)
         if self.left < 0:
             raise TenureError(
@@ -126,7 +128,7 @@ def _text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def number(value: float) -> str:
+def canonical_number(value: float) -> str:
     """A number without a fraction in full, any other as ECMAScript's Number.prototype.toString writes it."""
     if isinstance(value, float):
         if not isfinite(value):
@@ -212,3 +214,16 @@ def _pairs(pairs: list[tuple[str, Any]]) -> None:
             if name in names:
                 raise DuplicateName(f"JSON has the name {name[:100]!r} twice in one object")
             names.add(name)
+
+
+def encode_base64(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+def decode_base64(text: str) -> bytes | None:
+    """The decoded bytes, or None unless `encode_base64` writes exactly this text: unused bits before the padding must be zero."""
+    try:
+        body = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return body if encode_base64(body) == text else None

@@ -6,11 +6,14 @@ The store's clock decides every lease, timeout and expiry; this module is where 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 SECOND_US = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux counts a suspend in CLOCK_BOOTTIME only; macOS counts it in CLOCK_MONOTONIC, and has no other."""
@@ -85,3 +88,18 @@ class ManualClock:
 def us(seconds: float) -> int:
     """Seconds as whole microseconds."""
     return round(seconds * SECOND_US)
+
+
+def to_micros(at: datetime) -> int:
+    """Microseconds since 1970; a datetime without a zone is UTC."""
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def to_datetime(us: int) -> datetime:
+    return _EPOCH + us * _MICROSECOND
+
+
+def to_optional_datetime(us: int | None) -> datetime | None:
+    return None if us is None else to_datetime(us)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from tenure.durations import seconds
+from tenure.durations import parse_duration
 from tenure.errors import TenureError
 from tenure.limits import COMMAND_SECONDS_MAX
 
@@ -90,7 +90,7 @@ def choose_patience(environment: Mapping[str, str] | None = None) -> float:
     text = found.get(PATIENCE_VARIABLE)
     if not text:
         return COMMAND_SECONDS_MAX
-    length = seconds(text)
+    length = parse_duration(text)
     if not PATIENCE_SECONDS_MIN <= length <= PATIENCE_SECONDS_MAX:
         raise TenureError(
             "INVALID_INPUT",

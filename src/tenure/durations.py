@@ -24,7 +24,7 @@ _PART = re.compile(rf"({NUMBER})(ms|[dhms])")
 _EXAMPLES = "90s, 5m, 2h, 1d, 1h30m or plain seconds"
 
 
-def seconds(value: str | int | float | timedelta) -> float:
+def parse_duration(value: str | int | float | timedelta) -> float:
     """A length of time in seconds."""
     length = _length(value)
     if not isfinite(length) or not 0 <= length <= RUN_TIMEOUT_SECONDS_MAX:

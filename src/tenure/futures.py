@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
     """Answer a future with an error, unless it is answered. Whoever awaits it gets the error; nobody has to."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
-async def finish(work: asyncio.Future[T]) -> T:
+async def wait_uninterrupted(work: asyncio.Future[T]) -> T:
     """Wait for what cannot be interrupted, also when cancelled meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
@@ -29,17 +29,17 @@ async def finish(work: asyncio.Future[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        take_outcome(work)
+        ignore_outcome(work)
         raise cancelled
     return work.result()
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Carry out a call in a thread. Whoever is cancelled goes on when it has ended: nobody else uses what it uses."""
-    return await finish(asyncio.get_running_loop().run_in_executor(None, call))
+    return await wait_uninterrupted(asyncio.get_running_loop().run_in_executor(None, call))
 
 
-def take_outcome(work: asyncio.Future[Any]) -> None:
+def ignore_outcome(work: asyncio.Future[Any]) -> None:
     """For `add_done_callback`: nobody has to ask how this work ended."""
     if not work.cancelled():
         work.exception()

@@ -44,7 +44,7 @@ WORKFLOW_STEPS_RECORDED_MAX = 10_000
 WORKFLOW_STEPS_WARNED_SHARE = 0.8
 """From this share of its limit on a run's log warns."""
 OPEN_WAITS_PER_RUN_MAX = 20_000
-PEOPLE_BEHIND_MAX = 100
+INVOLVED_PEOPLE_MAX = 100
 """Besides the requester."""
 EVENTS_BUFFERED_PER_RUN_MAX = 20_000
 """Delivered events nobody has waited for yet."""

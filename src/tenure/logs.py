@@ -17,7 +17,7 @@ def get_logger(name: str) -> Any:
     return _Logger(name)
 
 
-def prepared_by(prepare: Callable[[], None]) -> None:
+def configure_on_first_use(prepare: Callable[[], None]) -> None:
     """Before the first line, let this configure structlog, unless somebody has by then."""
     global _prepare  # noqa: PLW0603 - structlog's configuration is one per process too
     _prepare = prepare

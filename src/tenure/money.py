@@ -16,7 +16,7 @@ PATTERN = r"[0-9]{1,12}(?:\.[0-9]{1,6})? ?[A-Z]{3}"
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Z]{3})")
 
 
-def amount(text: object) -> tuple[int, str]:
+def parse_amount(text: object) -> tuple[int, str]:
     """An amount as (micro-units, currency)."""
     found = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
@@ -24,7 +24,7 @@ def amount(text: object) -> tuple[int, str]:
     return int(Decimal(found[1]) * MICROS), found[2]
 
 
-def shown(micros: int, currency: str) -> str:
+def format_amount(micros: int, currency: str) -> str:
     """An amount for people: `0.25 EUR`."""
     whole, rest = divmod(micros, MICROS)
     cents = f"{rest:06d}".rstrip("0").ljust(2, "0")

@@ -9,7 +9,7 @@ Laws:
    with its id, wherever links lead. Else an admin of one tenant could have things signed by another's secret, or by the
    server's own. Where the installation says that its tenants share, all with that prefix and in that folder are everybody's.
    What the installation's own settings name is anywhere: whoever writes them has it all.
-5. Who resolves one on behalf of something that could repeat it hears which were (`heard`), to take them out again.
+5. Who resolves one on behalf of something that could repeat it hears which were (`record_resolved`), to take them out again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PREFIX = "TENURE_SECRET_"
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(/[^\0]+)")
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
-FORM = "is a reference, `env:NAME` or `file:/PATH`; the secret itself is never sent here"
+REFERENCE_FORM = "is a reference, `env:NAME` or `file:/PATH`; the secret itself is never sent here"
 
 _heard: ContextVar[list[bytes] | None] = ContextVar("secrets_heard", default=None)
 
 
 @contextmanager
-def heard() -> Iterator[list[bytes]]:
+def record_resolved() -> Iterator[list[bytes]]:
     """The values that are resolved inside, as they are (law 5)."""
     values: list[bytes] = []
     outer = _heard.get()
@@ -51,8 +51,8 @@ def heard() -> Iterator[list[bytes]]:
             outer += values
 
 
-def heard_so_far() -> tuple[bytes, ...]:
-    """The values that were resolved inside the nearest `heard`."""
+def resolved_so_far() -> tuple[bytes, ...]:
+    """The values that were resolved inside the nearest `record_resolved`."""
     return tuple(_heard.get() or ())
 
 
@@ -78,7 +78,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         """What is wrong with a tenant's reference, as far as its text tells; whether it leads anywhere is known where it is
         used. (A text that is no reference may be the secret itself: it is not repeated.)"""
         if not is_reference(reference):
-            return FORM
+            return REFERENCE_FORM
         kind, _, where = reference.partition(":")
         if kind == "env":
             if where.startswith(self._variables(tenant)):
@@ -137,7 +137,7 @@ def _bounded(value: bytes) -> bytes | None:
 def resolve_own(reference: str) -> bytes:
     """The value behind a reference of the installation's own settings; SECRET_UNAVAILABLE where there is none."""
     if not is_reference(reference):
-        raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {FORM}")
+        raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {REFERENCE_FORM}")
     kind, _, where = reference.partition(":")
     value: bytes | None
     if kind == "env":

@@ -31,7 +31,7 @@ def suggest(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0
     return get_close_matches(word, names, n=most, cutoff=cutoff)
 
 
-def close_to(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A guess at what was meant, as the end of a sentence. For an error that is raised at once; where one document may have
     many such errors, use `Suggestions`."""
     found = suggest(word, known)
@@ -58,5 +58,5 @@ class Suggestions:
             return ""
         self._left -= 1
         names = list(known)
-        guess = close_to(word, names)
+        guess = did_you_mean(word, names)
         return guess or (f"; {otherwise} {list_names(names)}" if otherwise and names else "")

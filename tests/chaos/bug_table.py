@@ -1,7 +1,7 @@
 """The table of planted bugs: what Tenure promises, the bugs that break each promise, and what catches them.
 
 `python -m tests.chaos.bug_table` writes docs/planted-bugs.md; with `--check` it writes nothing and fails when the page is stale.
-The bugs themselves are in `tests/simulation/planted.py` and `tests/chaos/planted_bugs.py`. A new bug gets its place here.
+The bugs themselves are in `tests/simulation/planted_bugs.py` and `tests/chaos/story_bugs.py`. A new bug gets its place here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import inspect
 import sys
 from pathlib import Path
 
-from tests.chaos.planted_bugs import PLANTED_BUGS
-from tests.simulation.planted import BUGS
+from tests.chaos.story_bugs import PLANTED_BUGS
+from tests.simulation.planted_bugs import BUGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "planted-bugs.md"
 
@@ -127,25 +127,25 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
 
 HEAD = """# Planted bugs
 
-<!-- Made by `make docs` from tests/chaos/bug_table.py, tests/simulation/planted.py and tests/chaos/planted_bugs.py. -->
+<!-- Made by `make docs` from tests/chaos/bug_table.py, tests/simulation/planted_bugs.py and tests/chaos/story_bugs.py. -->
 
-How much do the simulator, the doctor and the stories of the test suite notice? Each bug below is planted into the real code, as a change
-of a line or two, and something must catch it:
+This page shows what the simulator, the doctor and the stories of the test suite notice. We plant each bug below into the real code, as
+a change of a line or two. Something must catch it:
 
 - `tenure simulate --seed N`: the simulator, whose doctor examines every run after every commit. A test runs each seed with the bug, where
-  it must fail, and without, where it must pass.
-- a story: a short test on a real store with real workers that asserts what can be seen from outside. It must fail with the bug and
-  pass without.
+  it must fail, and without it, where it must pass.
+- a story: a short test on a real store with real workers that checks what is visible from outside. It must fail with the bug and pass
+  without it.
 
-The test plants the bug. The seed alone, without it, passes: `tenure simulate --seed 23` finds nothing wrong with Tenure as it is. To see one
-bug of each kind caught (the test passes when the bug is noticed):
+The test plants the bug. Without it, the seed passes: `tenure simulate --seed 23` finds nothing wrong. To see one bug of each kind caught
+(the test passes if the bug is noticed), run:
 
 ```text
 .venv/bin/python -m pytest "tests/simulation/test_planted_bugs.py::test_a_planted_bug_is_found[fence]"
 .venv/bin/python -m pytest "tests/chaos/test_planted_bugs.py::test_a_story_notices_its_bug[quick-way-without-head]"
 ```
 
-Whoever changes the code that a bug is planted into has to say what the bug looks like now.
+If you change code into which a bug is planted, adapt the bug.
 """
 
 

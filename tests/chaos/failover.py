@@ -30,12 +30,12 @@ from typing import Any
 import asyncpg
 
 import tenure
-from tenure.devtools.postgres import _unprivileged_account
-from tenure.embedded import Engine
+from tenure.doctor.examination import examine_database
+from tenure.engine import Engine
 from tenure.errors import TenureError
-from tenure.store.bundles import examine
-from tenure.store.connect import open_store
+from tenure.store.factory import open_store
 from tests.chaos.debian import PartsUnavailable, install
+from tools.postgres_server import _unprivileged_account
 
 NODES = 3
 TTL_SECONDS, LOOP_SECONDS, RETRY_SECONDS = 20, 5, 5
@@ -400,7 +400,7 @@ async def play(cluster: Cluster, kills: int, workers_count: int) -> int:
         workers.stop()
     store = open_store(cluster.dsn)
     await store.open()
-    findings = (await examine(store)).violations
+    findings = (await examine_database(store)).violations
     await store.close()
     done = Counter(tuple(line.split()[:2]) for line in _lines(ledger))
     lost = sum((str(run), str(number)) not in done for run in started for number in range(STEPS))

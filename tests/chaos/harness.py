@@ -7,7 +7,7 @@
 Laws:
 1. What happened is judged by the ledger and by rows, never by what a worker says of itself.
 2. Lost: a run that succeeded without one of its steps, or ended otherwise without a reason that is its own. Doubled: a step that may
-   not be repeated began twice, or any step began after it was recorded. Stuck: a run that has not ended in time.
+   not be repeated began twice, or any step began after it was recorded. LabStuck: a run that has not ended in time.
 3. The seed covers what the harness draws (which worker, when, for how long, which workflow) and how long each step of a run takes. It does not
    cover when processes get the processor, nor the pauses that Tenure itself draws, so a seed brings much the same hunt again, not the same one.
 4. It stops only what it has started.
@@ -32,17 +32,17 @@ import msgspec
 
 from tenure import ids
 from tenure.clock import us
-from tenure.devtools.postgres import PrivatePostgres
-from tenure.embedded import Engine
-from tenure.embedded.flows import Run
+from tenure.doctor.examination import examine_database
+from tenure.engine import Engine
+from tenure.engine.run_handle import RunHandle
 from tenure.errors import TenureError
-from tenure.kernel.model import Checkpoint
-from tenure.sdk.past import BESIDE
-from tenure.store.bundles import examine
-from tests.chaos import hunted_flows as flows
-from tests.conformance.wire import Wire
+from tenure.kernel.run_rows import CheckpointRow
+from tenure.sdk.replay_log import INNER_KEY_MARK
+from tests.chaos import hunt_workflows as flows
+from tests.conformance.tcp_proxy import Wire
+from tests.worker.helpers import until
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import until
+from tools.postgres_server import PrivatePostgres
 
 WORKERS = 3
 RUNS_UNDER_WAY = 12
@@ -99,7 +99,7 @@ class Hunt:
         self._chance = random.Random(seed)
         self._stack = AsyncExitStack()
         self._workers: list[WorkerProcess] = []
-        self._runs: dict[int, tuple[str, Run[Any]]] = {}
+        self._runs: dict[int, tuple[str, RunHandle[Any]]] = {}
         self._open: set[int] = set()
         self._deaths: list[tuple[int, int]] = []
         """(pid, moment) of every worker that was killed."""
@@ -234,7 +234,7 @@ class Hunt:
             self._runs[number] = (name, run)
             self._open.add(number)
             if name == "told":
-                await self._asked(partial(self.engine.deliver, run.id, "go", event_id="go"))
+                await self._asked(partial(self.engine.signal, run.id, "go", event_id="go"))
 
     async def _asked(self, ask: Any) -> Any:
         """Ask the engine for something, for as long as its database is away."""
@@ -257,7 +257,7 @@ class Hunt:
         for number, (name, run) in self._runs.items():
             while (await self._asked(partial(self.engine.get, run.id))).finished_at is None:
                 if time.monotonic() > deadline:
-                    why = (await self.engine.why(run.id)).text
+                    why = (await self.engine.runs.explain(run.id)).text
                     self.tally.stuck.append(f"{name} {number} ({run.id}): {why}")
                     break
                 await asyncio.sleep(0.05)
@@ -301,7 +301,7 @@ class Hunt:
             f"{line.step} of {line.number} was begun by a worker that was told to end, and left for another"
             for line in self._left(lines, begins, finished)
         ]
-        report = await examine(self.engine.store)
+        report = await examine_database(self.engine.store)
         tally.findings = [str(violation) for violation in report.violations]
         tally.recovery_seconds = self._recoveries(lines)
 
@@ -317,11 +317,11 @@ class Hunt:
                 if not any(line.at_us < moment < told_at for moment in moments):
                     yield line
 
-    async def _recorded(self, name: str, run: Run[Any]) -> list[tuple[str, int]]:
+    async def _recorded(self, name: str, run: RunHandle[Any]) -> list[tuple[str, int]]:
         """The run's own steps, each with the moment at which it was recorded as done."""
-        rows: list[Checkpoint] = await self.engine.store.read("checkpoints_of", ids.run_int(run.id))
+        rows: list[CheckpointRow] = await self.engine.store.read("checkpoints_of", ids.run_int(run.id))
         own = [step for step in flows.STEPS[name] if not step.startswith("child")]
-        done = sorted((row for row in rows if BESIDE not in row.name), key=lambda row: row.no)
+        done = sorted((row for row in rows if INNER_KEY_MARK not in row.name), key=lambda row: row.no)
         return [(step, row.at) for step, row in zip(own, done, strict=False) if row.state == "done"]
 
     def _recoveries(self, lines: list[flows.Line]) -> list[float]:

@@ -20,9 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tests.cases import read_tally
 from tests.chaos.harness import Hunt, Place, Tally, summary
+from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("chaos", "simulate", "fuzz", "pgbouncer")

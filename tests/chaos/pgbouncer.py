@@ -20,11 +20,11 @@ from pathlib import Path
 
 import asyncpg
 
-from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres, _unprivileged_account
 from tenure.errors import TenureError
 from tenure.store.postgres import PostgresStore
-from tenure.store.postgres.link import LANE_SETTINGS
+from tenure.store.postgres.connection import LANE_SETTINGS
 from tests.chaos.debian import install
+from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres, _unprivileged_account
 
 SUITE = "tests/conformance"
 NOT_POOLED = (
@@ -137,7 +137,7 @@ async def hears_beside(port: int, server: PrivatePostgres) -> bool:
         await store.open()
         while not await store.wait_for_work(START_SECONDS_MAX):  # it rings once by itself, when it listens
             pass
-    await stores[0].tell_work()
+    await stores[0].notify_work()
     heard = await stores[1].wait_for_work(START_SECONDS_MAX)
     for store in stores:
         await store.close()

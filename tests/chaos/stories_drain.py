@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from tenure import clock
 from tenure.kernel import commands as c
-from tenure.kernel.decide.leases import Lease
+from tenure.kernel.lease_types import Lease
 from tests.worker import drain_flows as flows
 from tests.worker.flows import notes, open_gate
-from tests.worker.stage import Watched, until
+from tests.worker.helpers import Watched, until
 
 STILL_SECONDS = 100.0
 
@@ -46,7 +46,7 @@ async def begins_nothing_after_its_lease(folder: Path) -> None:
                 for lease in leases if not still[0] else ():
                     still[0] = STILL_SECONDS
                     taken = c.RevokeLease(
-                        context=engine.context(), run_id=lease.run_id, idx=lease.idx, n=lease.n
+                        context=engine.scope.context(), run_id=lease.run_id, idx=lease.idx, n=lease.n
                     )
                     await engine.orchestrator.send(taken)
                 return leases

@@ -11,20 +11,20 @@ from typing import Any
 
 import tenure
 from tenure import ids
-from tenure.declared import load
-from tenure.declared.confinement import Confinement
-from tenure.embedded import Engine, StepSpec
-from tenure.govern.evidence.sealer import Sealing
+from tenure.commands.confinement import Confinement
+from tenure.declared import load_workflow
+from tenure.engine import Engine, StepSpec
+from tenure.govern.evidence.sealer import RunSealer
 from tenure.govern.signing import make_key
 from tenure.kernel.decide import facts
-from tenure.kernel.decide.leases import Lease
-from tenure.kernel.service import Artifact
+from tenure.kernel.lease_types import Lease
+from tenure.kernel.server_rows import ArtifactRow
 from tenure.private_files import hide, make_folder
 from tenure.sdk.definitions import Registry
-from tenure.store.remote import put_artifact
-from tenure.store.sqlite import connecting
-from tests.embedded.stage import Stage, stage
-from tests.simulation.planted import Change
+from tenure.store.artifacts import put_artifact
+from tenure.store.sqlite import connection
+from tests.engine.stage import Stage, stage
+from tests.simulation.planted_bugs import Change
 
 
 async def statement_changes_no_status(folder: Path) -> None:
@@ -32,16 +32,16 @@ async def statement_changes_no_status(folder: Path) -> None:
     async with stage(f"sqlite:{folder / 'story.db'}") as engine:
         run = await engine.create("w", [StepSpec(name="build")], profile="delta-ci")
         await engine.complete(await engine.claim())
-        said = await engine.mark_reported(run, actor="ada")
+        said = await engine.runs.mark_reported(run, actor="ada")
         seen = await engine.get(run)
         assert seen.reported_statement == said
         assert seen.shown == "SUCCESS", f"a word made the run {seen.shown}"
 
 
-async def _upload(engine: Stage, lease: Lease, body: bytes) -> Artifact:
+async def _upload(engine: Stage, lease: Lease, body: bytes) -> ArtifactRow:
     """As a runner's upload does: the bytes first, then the row."""
     await engine.artifacts.put(body, ids.run_text(lease.run_id))
-    row = Artifact(
+    row = ArtifactRow(
         run_id=lease.run_id,
         name="app.tar",
         idx=lease.idx,
@@ -67,9 +67,9 @@ async def late_file_lies_beside_the_accepted_one(folder: Path) -> None:
         await _upload(engine, lease, b"accepted")
         await engine.complete(lease)
         await _upload(engine, lease, b"late")
-        kept = await engine.artifact(run, "app.tar")
+        kept = await engine.runs.read_artifact(run, "app.tar")
         assert kept == b"accepted", f"the run's file is {kept!r}"
-        assert [one.state for one in await engine.list_artifacts(run)] == ["accepted", "late"]
+        assert [one.state for one in await engine.runs.list_artifacts(run)] == ["accepted", "late"]
 
 
 COMMANDS = """
@@ -87,9 +87,9 @@ async def command_sees_no_secret(folder: Path) -> None:
     secret.write_text("marker-of-a-secret")
     hide(secret)
     async with Engine(str(database)) as engine, engine.worker(Registry(), commands=True):
-        run = await engine.submit(load(COMMANDS % (secret, database), "curious.yaml"), {})
+        run = await engine.submit(load_workflow(COMMANDS % (secret, database), "curious.yaml"), {})
         await run.result()
-        (step,) = await engine.steps(run.id)
+        (step,) = await engine.runs.steps(run.id)
         assert "marker-of-a-secret" not in step.output["stdout"], "a command read its worker's secret"
         assert "SQLite format" not in step.output["stdout"], "a command read the database"
 
@@ -112,7 +112,7 @@ async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
     (keys / "key").write_text("old")
     hide(keys / "key")
     async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
-        run = await engine.submit(load(WAITS % (keys / "key", work), "patient.yaml"), {})
+        run = await engine.submit(load_workflow(WAITS % (keys / "key", work), "patient.yaml"), {})
         result = asyncio.ensure_future(run.result())
         while not ((work / "ready").exists() or result.done()):  # noqa: ASYNC110 - there is nobody to tell
             await asyncio.sleep(0.01)
@@ -120,7 +120,7 @@ async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
         (keys / "new").replace(keys / "key")
         (work / "go").touch()
         await result
-        (step,) = await engine.steps(run.id)
+        (step,) = await engine.runs.steps(run.id)
         assert "marker-of-a-secret" not in step.output["stdout"], "a command read its worker's new key"
 
 
@@ -136,9 +136,9 @@ steps:
 async def command_cannot_change_its_worker(folder: Path) -> None:
     """The program of a worker is read-only for its commands, whoever owns it."""
     async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
-        run = await engine.submit(load(CHANGES % Path(tenure.__file__).parent, "meddling.yaml"), {})
+        run = await engine.submit(load_workflow(CHANGES % Path(tenure.__file__).parent, "meddling.yaml"), {})
         await run.result()
-        (step,) = await engine.steps(run.id)
+        (step,) = await engine.runs.steps(run.id)
         assert step.output["stdout"] == "", "a command could change its worker's program"
 
 
@@ -148,11 +148,11 @@ async def files_are_private(folder: Path) -> None:
     try:
         place = make_folder(folder / "place")
         async with stage(f"sqlite:{place / 'tenure.db'}") as engine:
-            engine.sealing = Sealing(engine.store, engine.artifacts, make_key(place / "seal.key"))
+            engine.runtime.sealing = RunSealer(engine.store, engine.artifacts, make_key(place / "seal.key"))
             run = await engine.create("w", [StepSpec(name="build")])
             await engine.artifacts.put(b"x" * 1000, run)
             await engine.complete(await engine.claim())
-            await engine.sealing.seal(engine.orchestrator, ids.run_int(run))
+            await engine.runtime.sealing.seal(engine.orchestrator, ids.run_int(run))
             found = sorted(each.relative_to(place).as_posix() for each in place.rglob("*"))
             assert {"tenure.db", "tenure.db-wal", "tenure.db-shm", "seal.key"} <= set(found), found
             assert sum("sha256" in each for each in found) >= 1, found
@@ -195,7 +195,7 @@ BUGS: dict[str, Any] = {
     ),
     "database-for-everybody": (
         "the umask decides who can read a database",
-        (Change(connecting._make, "make_database_file(path)", "pass"),),
+        (Change(connection._make, "make_database_file(path)", "pass"),),
         files_are_private,
         r"tenure\.db is 0644",
     ),
@@ -203,7 +203,7 @@ BUGS: dict[str, Any] = {
         "somebody's word that a run was reported makes it REPORTED",
         (
             Change(
-                facts.state_reported,
+                facts.attest_reported,
                 "spec = d.edit(spec)",
                 "spec = d.edit(spec)\n        d.edit_run().reported_at = d.now",
             ),

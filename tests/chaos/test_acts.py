@@ -18,17 +18,17 @@ import asyncpg
 import pytest
 
 from tenure.ids import run_int
-from tenure.kernel.actions import SettleReceipt
-from tenure.kernel.governed import Receipt
-from tenure.store.policies import Governing
-from tenure.testing import Lab, Stuck, crash_everywhere
+from tenure.kernel.act_commands import SettleReceipt
+from tenure.kernel.act_rows import ReceiptRow
+from tenure.store.policies import PolicyRegistry
+from tenure.testing import Lab, LabStuck, crash_everywhere
 from tenure.testing.doubles import ServiceDouble
-from tenure.testing.doubles.base import WRITES, Reply, Request
+from tenure.testing.doubles.base import WRITES, DoubleReply, DoubleRequest
 from tenure.testing.doubles.service import Mode
-from tests.chaos import struck
-from tests.govern.acting import ALLOW, ASK, REPEATS, connector, keyed, receipts, settle
+from tests.chaos import killing_connectors
+from tests.govern.act_service import ALLOW, ASK, REPEATS, connector, keyed, receipts, settle
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 INTENDED = "select count(*) from {}receipt where name = {} and state = 'intent'"
 
@@ -41,7 +41,7 @@ class Watchful(ServiceDouble):
         self.intended: Callable[[str], int] = lambda _key: 0
         self.unintended: list[str] = []
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: DoubleRequest) -> DoubleReply:
         if request.method in WRITES and self.intended(key := request.headers["idempotency-key"]) != 1:
             self.unintended.append(key)
         return super().handle(request)
@@ -86,7 +86,7 @@ async def test_whatever_dies_wherever_there_is_one_effect_per_key(mode: Mode, pl
             run = await lab.start(keyed, key := f"order:{len(service.effects)}:{len(service.requests)}")
             try:
                 await run.result(within="1d")
-            except Stuck:
+            except LabStuck:
                 asked_people += 1
                 (unknown,) = await receipts(lab, run)
                 happened = service.effects_of(key)
@@ -116,10 +116,10 @@ async def test_whatever_dies_wherever_people_are_asked_once() -> None:
             service.intended = _in_sqlite(lab)
             run = await lab.start(keyed, key := f"order:{len(service.requests)}")
             await run.reaches("waiting_approval")
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             await lab.approve(run, digest=asked.digest)
             await run.result(within="1d")
-            assert len(await lab.engine.approvals(run.id)) == 1
+            assert len(await lab.engine.approvals.list(run.id)) == 1
             assert service.effects_of(key) == 1
 
         await crash_everywhere(story, keyed, connectors=[connector(service.url, "honours")], policy=ASK)
@@ -134,7 +134,7 @@ class Stage:
 
     def __init__(self, url: str, folder: Path, services: dict[Mode, ServiceDouble]) -> None:
         self.url, self.folder, self.services = url, folder, services
-        (folder / "connectors.yaml").write_text(struck.CONNECTORS)
+        (folder / "connectors.yaml").write_text(killing_connectors.CONNECTORS)
 
     def worker(self) -> WorkerProcess:
         """A worker in a process of its own."""
@@ -163,24 +163,24 @@ def staged(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             mode: stack.enter_context(ServiceDouble(mode)) for mode in REPEATS
         }
         for mode, service in services.items():
-            monkeypatch.setenv(struck.SERVICE.format(mode), service.url)
-        monkeypatch.setenv(struck.FOLDER, str(folder))
+            monkeypatch.setenv(killing_connectors.SERVICE.format(mode), service.url)
+        monkeypatch.setenv(killing_connectors.FOLDER, str(folder))
         yield Stage(url, folder, services)
 
 
-async def unknowns(engine: Watched, run_id: str, count: int) -> list[Receipt]:
+async def unknowns(engine: Watched, run_id: str, count: int) -> list[ReceiptRow]:
     """The actions of a run of which nobody knows how they ended, once there are so many."""
 
-    async def found() -> list[Receipt]:
+    async def found() -> list[ReceiptRow]:
         rows = await engine.store.read("receipts_of", run_int(run_id))
         open_ = [row for row in rows if row.state == "unknown"]
         return open_ if len(open_) == count else []
 
-    rows: list[Receipt] = await until(found, f"{count} unknown receipts")
+    rows: list[ReceiptRow] = await until(found, f"{count} unknown receipts")
     return rows
 
 
-async def said(engine: Watched, receipt: Receipt, how: Any) -> None:
+async def said(engine: Watched, receipt: ReceiptRow, how: Any) -> None:
     """A person says how it ended."""
     await engine.orchestrator.send(
         SettleReceipt(
@@ -202,11 +202,11 @@ async def test_a_process_killed_beside_its_calls_leaves_one_effect_each(
 ) -> None:
     """Failure 26: looked up, replayed where that is idempotent, else a person is asked."""
     async with watching(url) as engine:
-        await Governing(engine.store, "default").install(struck.POLICY)
+        await PolicyRegistry(engine.store, "default").install(killing_connectors.POLICY)
         with staged(url, tmp_path, monkeypatch) as stage:
             stage.strike(when, "SIGKILL", 3)
             with stage.worker() as first:
-                run = await engine.start(struck.three)
+                run = await engine.start(killing_connectors.three)
                 assert await asyncio.to_thread(first.wait, 60) == -signal.SIGKILL
             assert stage.effects() == dict.fromkeys(REPEATS, 1 if when == "after" else 0)
             with stage.worker():
@@ -229,11 +229,11 @@ async def test_a_process_stopped_between_intent_and_call_past_its_lease_does_not
 ) -> None:
     """Failure 26, its second half."""
     async with watching(url) as engine:
-        await Governing(engine.store, "default").install(struck.POLICY)
+        await PolicyRegistry(engine.store, "default").install(killing_connectors.POLICY)
         with staged(url, tmp_path, monkeypatch) as stage:
             stage.strike("before", "SIGSTOP", 1)
             with stage.worker() as stopped:
-                run = await engine.start(struck.one)
+                run = await engine.start(killing_connectors.one)
                 await until((tmp_path / "before.seen").exists, "the moment before the call")
                 with stage.worker():
                     (row,) = await unknowns(engine, run.id, 1)

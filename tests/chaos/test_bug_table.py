@@ -1,8 +1,8 @@
 """The table of planted bugs is complete, and its page fresh. That each bug is caught is shown where the bugs are."""
 
 from tests.chaos.bug_table import FAILURES, FENCES, PAGE, TABLE, TWO_PEOPLE, page
-from tests.chaos.planted_bugs import PLANTED_BUGS
-from tests.simulation.planted import BUGS
+from tests.chaos.story_bugs import PLANTED_BUGS
+from tests.simulation.planted_bugs import BUGS
 
 BUGS_MIN = 61
 PROMISES = {TWO_PEOPLE: 6, FENCES: 5, FAILURES: 10}

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tenure.ids import run_int
-from tenure.kernel.model import Attempt
+from tenure.kernel.run_rows import AttemptRow
 from tests.server.stage import site
 from tests.worker import drain_flows as flows
 from tests.worker.flows import notes, open_gate
+from tests.worker.helpers import until, watching
 from tests.worker.process import ROOT, WorkerProcess
-from tests.worker.stage import until, watching
 
 RUNS = 8
 WORKERS = 2
@@ -62,7 +62,7 @@ def _more_than(folder: str, count: int) -> bool:
 def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A remote worker as a process."""
     script = (
-        "import sys; from tenure.embedded.running import in_loop; from tenure.embedded.serving import serve_remote;"
+        "import sys; from tenure.engine.entry_point import in_loop; from tenure.engine.worker_process import serve_remote;"
         " in_loop(serve_remote(sys.argv[1], sys.argv[2], 'tests.worker.drain_flows', name=sys.argv[3]))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -117,7 +117,7 @@ async def test_a_remote_worker_of_the_servers_host_that_is_killed_loses_its_leas
                 await until(lambda: notes(folder).count("at gate") == 2, "its heir")
                 open_gate(folder, "gate")
                 await run.result(wait=60)
-        rows: list[Attempt] = await engine.store.read("attempts_of", run_int(run.id))
+        rows: list[AttemptRow] = await engine.store.read("attempts_of", run_int(run.id))
         assert [row.state for row in rows] == ["stale", "succeeded"]
         assert rows[0].ended_at is not None
         assert rows[0].ended_at < rows[0].expires_at, "it had to run out"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker import flows
+from tests.worker.helpers import until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import until, watching
 
 PROCESSES = 8
 RUNS = 300

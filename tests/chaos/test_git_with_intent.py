@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from tests.conformance.wire import Wire
+from tests.conformance.tcp_proxy import Wire
 from tests.worker import flows
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 DISASTERS = ("crash", "partition", "out of memory")
 
@@ -63,7 +63,7 @@ async def island(url: str, folder: str) -> AsyncIterator[Island]:
 
 async def orphaned(engine: Watched, run_id: str) -> bool:
     """Whether the history says that the run has lost its owner."""
-    return any(event.kind == "lease_expired" for event in await engine.events(run_id))
+    return any(event.kind == "lease_expired" for event in await engine.runs.events(run_id))
 
 
 @pytest.mark.clause("GWI-16", "GWI-19")
@@ -99,14 +99,14 @@ async def test_an_orphaned_run_without_a_checkpoint_fails_with_the_orphan_error(
         owner.strike(disaster)
         await engine.see_end(run.id, "failed")
         assert (await engine.get(run.id)).reason == "RUN_ORPHANED"
-        before = await engine.events(run.id)
+        before = await engine.runs.events(run.id)
         owner.heal(disaster)
         flows.open_gate(folder, "gate")  # should the old owner still be there: its word counts no more
         other = await engine.start(flows.quick, folder, "alive")
         async with engine.worker(flows.quick):
             await engine.see_end(other.id)
         assert await engine.attempts(run.id) == ["stale"]
-        assert await engine.events(run.id) == before
+        assert await engine.runs.events(run.id) == before
 
 
 @pytest.mark.clause("GWI-16")
@@ -122,11 +122,11 @@ async def test_a_run_that_waits_for_a_person_is_left_alone_by_a_restart(url: str
             worker.signal(signal.SIGKILL)
             worker.again()
             await until(lambda: "worker_started" in worker.text, "the restart")
-            before = await engine.events(run.id)
+            before = await engine.runs.events(run.id)
             other = await engine.start(flows.quick, folder, "alive")
             await engine.see_end(other.id)
             assert await asks()
-            assert await engine.events(run.id) == before
+            assert await engine.runs.events(run.id) == before
             await engine.approve(run.id, approver="user:ann")
             await engine.see_end(run.id)
         assert flows.notes(folder) == ["first", "alive", "last"]

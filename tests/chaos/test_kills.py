@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tenure.embedded.flows import Run
+from tenure.engine.run_handle import RunHandle
 from tests.worker import flows
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 KILLS = 16
 RUNS_PER_KILL = 8
@@ -28,7 +28,7 @@ async def test_kills_at_random_points_leave_every_run_ended_and_no_step_done_too
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     async with watching(url) as engine:
-        runs: list[Run[Any]] = []
+        runs: list[RunHandle[Any]] = []
         with ExitStack() as stack:
             workers = [
                 stack.enter_context(WorkerProcess(url, "tests.worker.flows:slow_pair", slots=6))

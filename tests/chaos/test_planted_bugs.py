@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import TenureError
-from tests.chaos.planted_bugs import PLANTED_BUGS
-from tests.simulation.planted import Bug, planted
+from tests.chaos.story_bugs import PLANTED_BUGS
+from tests.simulation.planted_bugs import Bug, planted
 
 
 @pytest.mark.parametrize("name", PLANTED_BUGS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tests.cli.hook_rows import HOOK, add_hook
 from tests.cli.shell import Tenure, in_folder
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tenure as sdk
-from tenure.embedded import Engine
-from tenure.sdk import Step, Workflow
+from tenure.engine import Engine
+from tenure.sdk import StepFunction, Workflow
 from tests.cli.shell import Tenure, in_folder
 
 
@@ -17,7 +17,7 @@ async def _ask(money: str) -> None:
     sdk.report_cost("openai", "large", tokens_in=10, tokens_out=5, money=money)
 
 
-ask: Any = Step(_ask, name="ask")
+ask: Any = StepFunction(_ask, name="ask")
 
 
 async def _dear(money: str) -> None:

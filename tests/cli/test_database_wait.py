@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tenure.store.postgres import PostgresStore
+from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 APP = """
 import tenure

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tenure.embedded import ApprovalView, Engine
-from tenure.embedded.demo_play import Answer, Now, Play, Verdict
+from tenure.demo.scenario import DemoApproval, DemoProgress, DemoResult, DemoScenario
+from tenure.engine import Engine
+from tenure.shapes.approvals import Approval
 from tests.cli.shell import in_folder
 
 TENURE = str(Path(sys.executable).parent / "tenure")
@@ -23,20 +24,20 @@ def test_the_demo_ends_well_and_tells_its_story(
     in_order = (
         "async def release(ref: str) -> str:",
         "test     again  failed with TESTS_FAILED",
-        "it waits for a person",
+        "the run waits for a person",
         "worker-1 dies in the middle of deploy",
-        "worker-2 goes on with deploy",
+        "worker-2 resumes at deploy",
         "it counts once",
         "The history of run_",
         "build is done: shop:v42",
-        "test is done at try 2",
-        "ada                   said yes",
+        "test is done at attempt 2",
+        "ada                   approved",
         "kill -9",
-        ": its lease is over, the run is free",  # seen to be gone, or not heard of
+        ": its lease has ended, and the run can be claimed",  # seen to be dead, or without heartbeats
         'deploy is done: ["us-1","us-2"]',
         "monitor               delivered 'deploy.healthy'",
         "verify is done: shop:v42 runs on 4 servers",
-        "the run has succeeded",
+        "the run succeeded",
         "no violation",
     )
     rest = ended.out
@@ -80,19 +81,19 @@ def test_the_demo_asks_whoever_sits_at_a_terminal(tmp_path: Path) -> None:
 
 async def test_the_judge_notices_a_run_that_ended_otherwise(tmp_path: Path) -> None:
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo", sweep_seconds=0.1) as engine:
-        said: list[Now] = []
+        said: list[DemoProgress] = []
 
-        async def no_at_heart(question: ApprovalView) -> Answer:
+        async def no_at_heart(question: Approval) -> DemoApproval:
             await engine.cancel(question.run_id, reason="NOT_NEEDED")
-            return Answer(False, "ada")
+            return DemoApproval(False, "ada")
 
         async def gone(*_: object, **__: object) -> str:
             return "canceled"
 
         engine.reject = gone  # type: ignore[method-assign]  # the planted fault: it is canceled instead
-        verdict, lines, report = await Play(engine, tmp_path, said.append, no_at_heart).play()
-    assert isinstance(verdict, Verdict)
-    assert verdict.problems == ["a no should end it, and it is canceled (NOT_NEEDED)"]
+        verdict, lines, report = await DemoScenario(engine, tmp_path, said.append, no_at_heart).play()
+    assert isinstance(verdict, DemoResult)
+    assert verdict.problems == ["a rejection should end the run, but it is canceled (NOT_NEEDED)"]
     assert lines[-1].seq == len(lines)
     assert report.clean
     assert {now.status for now in said} >= {"queued", "waiting_approval", "canceled"}
@@ -103,9 +104,9 @@ async def test_a_worker_that_cannot_start_is_told_with_its_words(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    async def never(_: ApprovalView) -> Answer:
+    async def never(_: Approval) -> DemoApproval:
         raise AssertionError("nobody is asked")
 
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo") as engine:
         with pytest.raises(Exception, match="a worker has ended by itself"):
-            await Play(engine, tmp_path, lambda _: None, never).play()
+            await DemoScenario(engine, tmp_path, lambda _: None, never).play()

@@ -15,9 +15,9 @@ from tenure import ids
 from tenure.config import Database, choose_database
 from tenure.errors import TenureError
 from tenure.store.sqlite import SqliteStore
-from tests.doctor import healthy
-from tests.doctor.shelf import put
-from tests.kernel.driver import RUN_ID, Story
+from tests.doctor import healthy_runs
+from tests.doctor.saved_stories import put
+from tests.kernel.story import RUN_ID, Story
 
 
 def tenure(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
 
 
 def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:
-    fill(tmp_path / "tenure.db", healthy.retried(), healthy.asking(run_id=RUN_ID + 1))
+    fill(tmp_path / "tenure.db", healthy_runs.retried(), healthy_runs.asking(run_id=RUN_ID + 1))
     report = tenure("doctor", cwd=tmp_path)
     assert report.returncode == 0, report.stdout + report.stderr
     lines = report.stdout.splitlines()
@@ -85,7 +85,7 @@ def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:
 
 def test_damage_by_hand_is_named_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
-    fill(path, healthy.retried())
+    fill(path, healthy_runs.retried())
     damage(path, "update step set last_error = 'OTHER' where name = 'build'")
     damage(path, "update event set actor = 'u_mallory' where seq = 2")
     report = tenure("doctor", "--db", str(path), cwd=tmp_path)
@@ -98,7 +98,7 @@ def test_damage_by_hand_is_named_row_by_row(tmp_path: Path) -> None:
 
 def test_the_report_for_programs(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
-    fill(path, healthy.retried())
+    fill(path, healthy_runs.retried())
     damage(path, "update run set steps_done = 9")
     ran = tenure("doctor", "--json", cwd=tmp_path, TENURE_DB=str(path))
     assert ran.returncode == 1
@@ -112,7 +112,7 @@ def test_the_report_for_programs(tmp_path: Path) -> None:
 
 
 def test_what_holds_in_the_end_is_checked_when_asked(tmp_path: Path) -> None:
-    fill(tmp_path / "tenure.db", healthy.working())
+    fill(tmp_path / "tenure.db", healthy_runs.working())
     assert tenure("doctor", cwd=tmp_path).returncode == 0
     settled = tenure("doctor", "--settled", cwd=tmp_path)
     assert settled.returncode == 1
@@ -133,7 +133,7 @@ def test_a_database_that_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> 
 
 
 def test_a_newer_database_is_refused(tmp_path: Path) -> None:
-    fill(tmp_path / "t.db", healthy.failed())
+    fill(tmp_path / "t.db", healthy_runs.failed())
     damage(tmp_path / "t.db", "insert into schema_version values (9999, '9999_future.sql', 1, 'x')")
     for command in ("doctor", "migrate"):
         newer = tenure(command, "--db", "t.db", cwd=tmp_path)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tenure.errors import TenureError
-from tenure.kernel.service import Delivery
-from tenure.store.deliveries import Deliveries
+from tenure.kernel.server_rows import DeliveryRow
+from tenure.store.hook_deliveries import HookDeliveries
 from tests.cli.hook_rows import HOOK, add_hook
 from tests.cli.shell import Tenure, in_folder
 from tests.cli.test_serve import served
@@ -39,11 +39,11 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 async def _tell(db: str) -> None:
     """A hook of Bob's was told two things: one was ignored, one was set aside."""
     async with Engine(db, tenant="acme", sweep=False) as engine:
-        deliveries = Deliveries(engine.store)
+        deliveries = HookDeliveries(engine.store)
         await add_hook(engine, "from the shop", RULES)
         for name, status, note in (("d-1", "ignored", "no rule fits"), ("d-2", "set_aside", WHY)):
             body = f'{{"folder": "{name}"}}'.encode()
-            told = Delivery(
+            told = DeliveryRow(
                 HOOK, name, "acme", f"webhook:{name}", "sold", sha256(body).digest(), None, "{}", body, 0
             )
             taken = await deliveries.take("generic", told)

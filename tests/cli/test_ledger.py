@@ -6,9 +6,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tenure.embedded import Engine
-from tenure.govern.ledger import notes
-from tenure.govern.signing import Signer
+from tenure.engine import Engine
+from tenure.govern.signing import Signer, sign_checkpoint
+from tenure.proof import signed_notes
 from tests.cli.shell import Tenure, in_folder
 from tests.cli.test_policy import key_of
 from tests.cli.test_serve import served
@@ -27,7 +27,7 @@ def a_run(tenant: str = "default") -> str:
         async with Engine("sqlite:tenure.db", tenant=tenant, sweep=False) as engine:
             run = await engine.create("build", [{"name": "compile", "tool": "make"}])
             await engine.cancel(run)
-            await engine.seal(run)
+            await engine.evidence.seal(run)
             return run
 
     return asyncio.run(make())
@@ -91,14 +91,14 @@ def test_a_ledger_is_signed_for_shown_taken_out_and_checked(
     assert "ledger.exported" in tenure("tenants", "audit", "default").out
     whole = tenure("ledger", "check", "--checkpoint", "kept.checkpoint", "--key", "seal.pub")
     assert (whole.code, whole.out.count("not checked")) == (0, 1), "only what has no history"
-    assert "leaves are those that the checkpoint was signed over" in whole.out
+    assert "the checkpoint was signed over the first" in whole.out
     assert "payloads have the digests that their histories name" in whole.out
     every = tenure("ledger", "check")
     assert every.out.count("not checked") == 6, "of two ledgers: neither a checkpoint nor a key was given"
     assert tenure("doctor").code == 0
 
     connection = apsw.Connection("tenure.db")
-    connection.execute("delete from leaf where tenant = 'default' and pos = 1")
+    connection.execute("delete from ledger_leaf where tenant = 'default' and pos = 1")
     connection.close()
     cut = tenure("ledger", "check", "--checkpoint", "kept.checkpoint", "--key", "seal.pub")
     assert cut.code == 1
@@ -153,7 +153,7 @@ def test_a_ledger_is_shown_taken_out_and_checked_over_a_server(
 
         connection = apsw.Connection("tenure.db")
         connection.execute(
-            "delete from signed where tenant = 'acme' and size = (select max(size) from signed where tenant = 'acme')"
+            "delete from ledger_checkpoint where tenant = 'acme' and size = (select max(size) from ledger_checkpoint where tenant = 'acme')"
         )
         connection.close()
         back = tenure("ledger", "check", *kept, *there)
@@ -171,15 +171,15 @@ def test_a_server_that_tells_of_another_ledger_is_not_believed(
     a_run("acme")
     assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
     assert tenure("ledger", "export", "--tenant", "acme", "--to", "kept.checkpoint").code == 0
-    read = notes.parse((tmp_path / "kept.checkpoint").read_text())
+    read = signed_notes.parse_checkpoint((tmp_path / "kept.checkpoint").read_text())
     signer = Signer.open("file:seal.key")
-    forked = asyncio.run(notes.signed(signer, read.origin, read.size - 1, b"r" * 32, read.at or 0))
+    forked = asyncio.run(sign_checkpoint(signer, read.origin, read.size - 1, b"r" * 32, read.at or 0))
     (tmp_path / "forked.checkpoint").write_text(forked.note)
     with served(tmp_path) as (_, address):
         there = ("--server", address, "--key-file", key)
         connection = apsw.Connection("tenure.db")
         connection.execute(
-            "update leaf set body = cast(replace(body, 'run_', 'ruN_') as blob) where tenant = 'acme' and pos = 1"
+            "update ledger_leaf set body = cast(replace(body, 'run_', 'ruN_') as blob) where tenant = 'acme' and pos = 1"
         )
         connection.close()
         assert "problem" in tenure("ledger", "show", "--json", *there).json()["leaves"][1]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli import console, lifecycle_docs
+from tenure.cli.common import console
+from tenure.cli.dev import lifecycle_page
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
 from tests.profiles.samples import PLAIN
@@ -49,7 +50,7 @@ def test_a_refusal_ends_with_1_and_says_what_to_do() -> None:
     assert shown.returncode == 1
     assert shown.stdout == ""
     assert "error PROFILE_NOT_FOUND: there is no profile 'delta'" in shown.stderr
-    assert "What to do: List them with `tenure lifecycle list`." in shown.stderr
+    assert "What to do: List the profiles with `tenure lifecycle list`." in shown.stderr
     assert "More: tenure explain PROFILE_NOT_FOUND" in shown.stderr
     assert "Traceback" not in shown.stderr
 
@@ -239,7 +240,7 @@ def test_nothing_starts_with_a_bad_profile_but_what_helps_to_mend_it(tmp_path: P
 
 
 def test_the_page_of_lifecycles_is_up_to_date() -> None:
-    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == lifecycle_docs.page(), (
+    assert (ROOT / "docs/lifecycle.md").read_text(encoding="utf-8") == lifecycle_page.render_page(), (
         "run `make docs`"
     )
 

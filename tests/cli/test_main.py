@@ -13,7 +13,7 @@ from tests.cli.shell import Tenure, in_folder
 
 SECONDS_OF_HELP = 0.3
 HEAVY = (
-    "tenure.embedded",
+    "tenure.engine",
     "tenure.store",
     "tenure.kernel",
     "tenure.orchestrator",

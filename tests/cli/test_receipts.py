@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tenure.embedded import Engine
-from tenure.store.policies import Governing
+from tenure.engine import Engine
+from tenure.store.policies import PolicyRegistry
 from tenure.testing.doubles import ServiceDouble
 from tests.cli.shell import Tenure, in_folder
-from tests.govern.acting import ALLOW, connector, order
+from tests.govern.act_service import ALLOW, connector, order
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ async def _lost(service: ServiceDouble, actor: str) -> str:
     async with Engine(
         "sqlite:tenure.db", actor=actor, connectors=[connector(service.url, service.mode)]
     ) as engine:
-        await Governing(engine.store, "default").install(ALLOW)
+        await PolicyRegistry(engine.store, "default").install(ALLOW)
         service.trouble(drop="after")
         async with engine.worker(order):
             run = await engine.start(order, 7)
-            while not await engine.receipts():  # noqa: ASYNC110 - looked for, as people look
+            while not await engine.receipts.list():  # noqa: ASYNC110 - looked for, as people look
                 await asyncio.sleep(0.01)
             return run.id
 

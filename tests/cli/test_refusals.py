@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.cli.plan_worker import work
 from tests.cli.shell import Tenure, in_folder
-from tests.cli.working import work
 
 DEEP = "[" * 100_000 + "]" * 100_000
 CREATE = ("runs", "create", "--workflow", "w", "--plan", "one.json")

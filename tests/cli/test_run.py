@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tenure.kernel.commands import BODY
+from tenure.kernel.commands import BODY_STEP
 from tests.cli.apps import YAML, app
+from tests.cli.plan_worker import work
 from tests.cli.shell import Done, Tenure, in_folder
-from tests.cli.working import work
-from tests.embedded.stage import stage
+from tests.engine.stage import stage
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def test_a_step_that_is_under_way_is_shown_with_what_it_says(tenure: Tenure, tmp
 async def begun(url: str) -> str:
     """A run whose worker died in the middle of something that must not be done twice."""
     async with stage(url) as engine:
-        run = await engine.create("till", [BODY])
+        run = await engine.create("till", [BODY_STEP])
         lease = await engine.claim()
         await engine.checkpoint(lease, "pay", 1, state="started", idempotent=False)
         await engine.fail(lease, "OOPS", retryable=False)

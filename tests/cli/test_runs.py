@@ -10,11 +10,11 @@ from typing import Any
 import apsw
 import pytest
 
-from tenure.cli import session
+from tenure.cli.common import session
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.sqlite import SqliteStore
+from tests.cli.plan_worker import work
 from tests.cli.shell import Tenure, in_folder
-from tests.cli.working import work
 
 PLAN: list[dict[str, Any]] = [
     {"name": "build", "input": {"ref": "main"}},
@@ -182,9 +182,9 @@ def test_keys_delays_and_timeouts_are_understood(tenure: Tenure) -> None:
     newest = create(tenure, "one.json", "--concurrency-key", "c", "--supersede")
     assert tenure("runs", "show", first, "--json").json()["run"]["reason"] == "SUPERSEDED"
     assert tenure("runs", "why", newest, "--json").json()["reason"] == "worker", "the key was handed on"
-    assert session.seconds("1.5h") == 5400
-    assert session.moment_of("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
-    assert session.who(None) == f"uid:{os.getuid()}"
+    assert session.parse_seconds("1.5h") == 5400
+    assert session.parse_time("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
+    assert session.caller_id(None) == f"uid:{os.getuid()}"
 
 
 def test_input_may_come_from_a_file(tenure: Tenure, tmp_path: Path) -> None:

@@ -112,11 +112,11 @@ def test_several_servers_share_one_file(tmp_path: Path) -> None:
 
 FIRST = """
 import asyncio
-from tenure.embedded import Engine
-from tenure.server.identity.first import first_keys
+from tenure.engine import Engine
+from tenure.services.identity.bootstrap import create_first_tenant
 async def main():
     async with Engine("sqlite:tenure.db") as engine:
-        print((await first_keys(engine)).person)
+        print((await create_first_tenant(engine.runtime)).person)
 asyncio.run(main())
 """
 

@@ -32,7 +32,7 @@ def test_a_tenant_its_people_and_its_programs(tenure: Tenure, monkeypatch: pytes
     )  # fmt: skip
     assert person.out.startswith("tne_"), "the code alone, to be piped"
     assert len(person.out.splitlines()) == 1
-    assert "good once" in person.err
+    assert "works once" in person.err
     key = fed(tenure, monkeypatch, person.out, "people", "redeem")
     assert key.out.startswith("tn_")
     assert "shown now and never again" in key.err

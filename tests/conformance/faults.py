@@ -12,7 +12,7 @@ import asyncpg
 
 from tenure.store.port import Transaction
 from tenure.store.postgres import PostgresStore
-from tenure.store.postgres.link import Link
+from tenure.store.postgres.connection import PostgresConnection
 from tenure.store.sqlite import SqliteStore
 from tests.conformance.world import Place
 
@@ -31,7 +31,7 @@ class Faulty:
         self.after: deque[Exception] = deque()
         """Raised after the next transactions, which do happen."""
         self.transactions = 0
-        self.at_once = False
+        self.commits_inline = False
         """Everything goes through the door."""
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class HeldSqlite(SqliteStore):
     """SQLite with a hold before its commit."""
 
     @property
-    def at_once(self) -> bool:
+    def commits_inline(self) -> bool:
         return False
 
     def __init__(self, path: str) -> None:
@@ -118,7 +118,7 @@ class HeldPostgres(PostgresStore):
     def estimate_us(self) -> int | None:
         return None  # always under the lock: that is what is looked at here
 
-    async def _command(self, link: Link, text: str) -> None:
+    async def _command(self, link: PostgresConnection, text: str) -> None:
         if text == "commit":
             await self.hold.wait()
             if self.cut is not None:

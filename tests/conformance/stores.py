@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tenure.kernel.model import Row, Run, RunSpec
+from tenure.kernel.run_rows import Row, RunRow, RunSpecRow
 from tenure.store.port import Query, Save, Saved, Store, Transaction
 from tenure.store.postgres import PostgresStore
 from tenure.store.sqlite import SqliteStore
@@ -54,7 +54,7 @@ async def save(store: Store, one: Save, *, single: bool = False) -> Saved:
     return await store.transact(transaction, single=single)
 
 
-async def create(store: Store, run: Run, spec: RunSpec, *rows: Row) -> None:
+async def create(store: Store, run: RunRow, spec: RunSpecRow, *rows: Row) -> None:
     """A new run with rows beneath it."""
     saved = await save(store, Save(new_runs=[run], new_specs=[spec], rows=tables(rows)))
     assert saved.ids == {run.id}

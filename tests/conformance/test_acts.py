@@ -12,16 +12,16 @@ import pytest
 from msgspec.structs import astuple
 
 from tenure import ids
-from tenure.kernel import actions as a
+from tenure.kernel import act_commands as a
 from tenure.kernel import commands as c
-from tenure.kernel.actions import ActReply, Proposed, Ruling
+from tenure.kernel.act_commands import ActReply, ProposedAct, Ruling
+from tenure.kernel.act_rows import ReceiptRow
 from tenure.kernel.costs import Cost
-from tenure.kernel.decide.leases import Lease
-from tenure.kernel.governance import Governance
-from tenure.kernel.governed import Receipt
-from tenure.kernel.model import Cap
-from tenure.kernel.service import Person
-from tenure.orchestrator.why import why as explained
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.kernel.identity_rows import PersonRow
+from tenure.kernel.lease_types import Lease
+from tenure.kernel.run_rows import Cap
+from tenure.reads.explanation import explain_run as explained
 from tenure.store.port import Query, Transaction
 from tests.conformance.world import Place, World
 
@@ -32,7 +32,7 @@ ASK = Ruling(version=1, outcome="needs_approval", people=1, people_in="release")
 class Acting(World):
     """A world whose tenant has a policy and people; see `kernel.acting` for the same in memory."""
 
-    def act(self, name: str = "", label: str = "a#1", run: int = 0, **how: Any) -> Proposed:
+    def act(self, name: str = "", label: str = "a#1", run: int = 0, **how: Any) -> ProposedAct:
         """An action; without a name its key is the run's own."""
         given: dict[str, Any] = {
             "label": label,
@@ -43,9 +43,9 @@ class Acting(World):
             "repeats": "none",
             "reversible": True,
         }
-        return Proposed(**{**given, **how})
+        return ProposedAct(**{**given, **how})
 
-    async def speak(self, message: type[a.ActMessage], lease: Lease, **fields: Any) -> ActReply:
+    async def speak(self, message: type[a.ActCommand], lease: Lease, **fields: Any) -> ActReply:
         """A message about an act."""
         context = self.context("governor", "system")
         reply: ActReply = await self.do(
@@ -64,7 +64,7 @@ class Acting(World):
         """Say what became of a call."""
         return await self.speak(a.SettleAct, lease, no=no, state=state, **how)
 
-    async def receipts(self, run: int) -> list[Receipt]:
+    async def receipts(self, run: int) -> list[ReceiptRow]:
         """The run's receipts."""
         return await self.read("receipts_of", run)
 
@@ -79,12 +79,14 @@ class Acting(World):
     async def govern(self, revision: int = 1, version: int = 1, *frozen: str) -> None:
         """Set what holds for the tenant."""
         text = msgspec.json.encode(dict.fromkeys(frozen, "person:cyd")).decode()
-        await self.write("save_governance", Governance("acme", version, None, None, text, "{}", revision, 0))
+        await self.write(
+            "save_governance", GovernanceRow("acme", version, None, None, text, "{}", revision, 0)
+        )
 
     async def person(self, name: str, *groups: str, closed_at: int | None = None) -> None:
         """Somebody of the tenant's."""
         text = msgspec.json.encode(groups).decode()
-        row = Person("acme", name, name, '["approver"]', text, None, None, None, 0, closed_at=closed_at)
+        row = PersonRow("acme", name, name, '["approver"]', text, None, None, None, 0, closed_at=closed_at)
         await self.write("save_person", row)
 
 
@@ -134,7 +136,7 @@ async def test_a_key_is_one_effect_of_a_tenant_whoever_asks(place: Place) -> Non
         third = await w.begin()
         assert (await w.intend(third, "sn:incident:1")).state == "call"
         other = await w.begin(tenant="beta")
-        await w.write("save_governance", Governance("beta", 1, None, None, "{}", "{}", 1, 0))
+        await w.write("save_governance", GovernanceRow("beta", 1, None, None, "{}", "{}", 1, 0))
         assert (await w.intend(other, "sn:incident:1")).state == "call", "another tenant's key is another key"
 
 
@@ -246,8 +248,8 @@ async def test_an_unknown_receipt_is_settled_by_a_person_after_its_run_too(place
         )
         (receipt,) = await w.receipts(lease.run_id)
         assert (receipt.state, receipt.settled_by) == ("failed", "person:bob")
-        (purse,) = await w.read("purses_of", lease.run_id)
-        assert purse.writes == 0
+        (run_spend,) = await w.read("run_spends_of", lease.run_id)
+        assert run_spend.writes == 0
 
 
 async def test_a_reversal_tells_the_run_whose_action_it_takes_back(place: Place) -> None:
@@ -274,18 +276,18 @@ async def test_a_reversal_tells_the_run_whose_action_it_takes_back(place: Place)
 @pytest.mark.clause("GWI-05")
 async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Place) -> None:
     async with acting(place) as w:
-        lease = await w.begin(compensate=True, behind="u_dave", by="u_alice")
+        lease = await w.begin(compensate=True, involved="u_dave", by="u_alice")
         reply = await w.intend(lease)
         await w.settled(lease, reply.no)
         await w.cancel(lease.run_id)
-        await w.say(c.CancelAck, lease)
+        await w.say(c.AckCancel, lease)
         owed = await w.read("outbox_of", lease.run_id)
         await w.settle()
         (undo,) = [run for run in await w.run_ids() if run != lease.run_id]
         await w.orchestrator.deliver(owed)
         assert len(await w.run_ids()) == 2, "delivered twice, made once"
         spec, run = await w.spec(undo), await w.run(undo)
-        assert (run.workflow, spec.undo_of, spec.requester, spec.behind) == (
+        assert (run.workflow, spec.undo_of, spec.requester, spec.involved) == (
             "tenure.undo",
             lease.run_id,
             "u_alice",
@@ -305,7 +307,7 @@ async def test_a_compensation_whose_id_is_taken_stays_owed_and_is_made_with_anot
         await w.cancel(lease.run_id)
         with monkeypatch.context() as taken:
             taken.setattr(w.orchestrator, "new_id", lambda: lease.run_id)
-            await w.say(c.CancelAck, lease)
+            await w.say(c.AckCancel, lease)
             await w.settle()
         assert await w.run_ids() == [lease.run_id]
         await w.later(60).sweep()
@@ -354,7 +356,7 @@ async def test_an_act_adds_two_commits_and_a_run_without_acts_looks_for_no_recei
 
         w.store.transact = noting
         await w.complete(plain)
-        assert not [name for name in asked if "receipt" in name or "purse" in name or "cost" in name]
+        assert not [name for name in asked if "receipt" in name or "run_spend" in name or "cost" in name]
 
 
 async def test_a_restart_may_spend_what_is_left(place: Place) -> None:

@@ -10,7 +10,7 @@ from tenure.clock import us
 from tenure.kernel import commands as c
 from tenure.kernel.history import decode_body
 from tests.conformance.world import Place, World, gate
-from tests.words import changes, document, run_words, table
+from tests.profile_words import changes, document, run_words, table
 
 AGR = "agent-runs"
 
@@ -86,9 +86,9 @@ async def test_nothing_leads_back_or_out_of_completed_and_failed(place: Place) -
             for command in (
                 c.RequestCancel(run_id=run),
                 c.Pause(run_id=run),
-                c.PlanReady(run_id=run, plan=()),
+                c.AcceptPlan(run_id=run, plan=()),
                 c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),)),
-                c.ClaimStep(run_id=run, idx=0, by=c.ClaimBy("bob")),
+                c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")),
             ):
                 async with w.refuses("RUN_TERMINAL_STATE"):
                     await w.do(command)

@@ -8,7 +8,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tests.conformance.world import Place, World, gate, step
-from tests.words import changes, document, run_words, step_words, table
+from tests.profile_words import changes, document, run_words, step_words, table
 
 APR = "approval-runs"
 STATUSES = {"PENDING", "RUNNING", "WAITING_APPROVAL", "SUCCEEDED", "FAILED", "CANCELED"}
@@ -98,7 +98,7 @@ async def test_a_worker_never_gets_an_approval_step(place: Place) -> None:
         run = await w.create(profile=APR, plan=[gate(), "deploy"])
         assert await w.claims("bob", limit=10) == []
         async with w.refuses("RUN_INVALID_TRANSITION"):
-            await w.do(c.ClaimStep(run_id=run, idx=0, by=c.ClaimBy("bob")))
+            await w.do(c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")))
         for message in (c.Complete, c.Fail, c.Heartbeat):
             async with w.refuses("LEASE_NOT_FOUND"):
                 await w.do(message(run_id=run, idx=0, n=1, seq=1))
@@ -116,7 +116,7 @@ async def test_steps_are_made_in_order_and_claimed_only_after_all_earlier_ones(p
             lease, *others = await w.claims("bob", limit=10)
             assert (lease.name, others) == (name, [])
             async with w.refuses("RUN_INVALID_TRANSITION"):
-                await w.do(c.ClaimStep(run_id=run, idx=2, by=c.ClaimBy("carol")))
+                await w.do(c.ClaimStep(run_id=run, idx=2, by=c.Claimant("carol")))
             await w.complete(lease)
         assert await w.status(run) == "succeeded"
 

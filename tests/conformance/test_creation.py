@@ -10,7 +10,7 @@ import pytest
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.model import Cap
+from tenure.kernel.run_rows import Cap
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tests.conformance.world import Place, World, gate, step
 

@@ -12,7 +12,7 @@ from tenure.kernel import profiles
 from tenure.kernel.history import decode_body
 from tenure.store.port import Save, Transaction
 from tests.conformance.world import Place, World, step
-from tests.words import changes, document, edges, lives, run_words, step_words, table
+from tests.profile_words import changes, document, edges, lives, run_words, step_words, table
 
 DCI = "delta-ci"
 
@@ -73,7 +73,7 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
         await w.work_off(run)
         async with w.refuses("FORBIDDEN"):
             await w.tell(c.MarkReported, run)
-        assert not (await w.tell(c.StateReported, run))["again"]
+        assert not (await w.tell(c.AttestReported, run))["again"]
         assert run_words(DCI, await w.events(run))[-1] == "SUCCESS", "somebody's word is not the reporter's"
         assert await w.report(run) == {"again": False}
         assert run_words(DCI, await w.events(run))[-1] == "REPORTED"
@@ -470,9 +470,9 @@ async def test_any_message_on_an_ended_lease_is_stale_and_changes_nothing(place:
         new = await w.claim("bob")  # the same name: the fence tells them apart
         (live,) = [row for row in await w.attempts(run) if row.lease in ("granted", "active")]
         assert live.n == new.n == 2
-        messages: list[tuple[type[c.LeaseMessage], dict[str, Any]]] = [
-            (c.AckLease, {}), (c.Heartbeat, {}), (c.Uploading, {}), (c.RecordCheckpoint, {"name": "x"}),
-            (c.Complete, {}), (c.Fail, {}), (c.Release, {}), (c.Park, {"why": "x"}), (c.CancelAck, {}),
+        messages: list[tuple[type[c.LeaseCommand], dict[str, Any]]] = [
+            (c.AckLease, {}), (c.Heartbeat, {}), (c.BeginUpload, {}), (c.RecordCheckpoint, {"name": "x"}),
+            (c.Complete, {}), (c.Fail, {}), (c.Release, {}), (c.Park, {"why": "x"}), (c.AckCancel, {}),
             (c.OpenWait, {"label": "x", "until": w.now}), (c.Suspend, {"waits": (1,)}),
         ]  # fmt: skip
         for message, fields in messages:
@@ -480,7 +480,7 @@ async def test_any_message_on_an_ended_lease_is_stale_and_changes_nothing(place:
                 async with w.refuses("LEASE_STALE") as refusal:
                     await w.say(message, old, **fields)
                 assert refusal.value.data["lease"] == how
-        (stale,) = [size.rows for size in await w.read("sizes") if size.table == "stale"]
+        (stale,) = [size.rows for size in await w.read("sizes") if size.table == "stale_message"]
         assert stale == len(messages)
         await w.complete(new)
         assert await w.status(run) == "succeeded"
@@ -576,11 +576,11 @@ async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect
     async with World(place, orchestrators=2) as w:
         run = await w.create(profile=DCI, plan=["job"])
         lease = await w.claim(ack=False)
-        story: list[tuple[type[c.LeaseMessage], dict[str, Any]]] = [
+        story: list[tuple[type[c.LeaseCommand], dict[str, Any]]] = [
             (c.AckLease, {}),
             (c.Heartbeat, {"progress": "half"}),
             (c.RecordCheckpoint, {"name": "one"}),
-            (c.Uploading, {}),
+            (c.BeginUpload, {}),
             (c.Complete, {"output": b"done", "cost": '{"minutes":1}'}),
         ]
         for seq, (message, fields) in enumerate(story, start=1):

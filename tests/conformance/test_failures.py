@@ -13,8 +13,8 @@ import pytest
 
 from tenure.clock import HostClock, us
 from tenure.errors import TenureError
-from tenure.kernel.model import Cap
-from tenure.orchestrator.sweeper import command_of
+from tenure.kernel.run_rows import Cap
+from tenure.orchestrator.sweeper import build_timer_command
 from tenure.store.sqlite import SqliteStore
 from tests.conformance.faults import Counting, Faulty, held, waits_for_the_lock
 from tests.conformance.world import BEGIN_US, Place, World, step
@@ -48,10 +48,10 @@ async def test_5_the_sweeper_read_before_a_completion_committed_the_completion_s
         due = await sweeper.read("due", w.now, 10)
         assert [(timer.entity, timer.at) for timer in due] == [("step", 0)]
         if first == "tick":
-            await sweeper.do(command_of(due[0]))
+            await sweeper.do(build_timer_command(due[0]))
         assert (await w.complete(lease, b"done")).state == "ok"
         before = await w.bundle(run)
-        await sweeper.do(command_of(due[0]))  # what it read is out of date by now
+        await sweeper.do(build_timer_command(due[0]))  # what it read is out of date by now
         assert await w.bundle(run) == before
         assert await w.states(run) == {"a": "succeeded", "b": "ready"}
         assert [attempt.state for attempt in await w.attempts(run)] == ["succeeded"]
@@ -71,7 +71,7 @@ async def test_5_a_completion_commits_first_and_the_timeout_that_waits_behind_it
 
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
-        timeout = asyncio.create_task(sweeper.do(command_of(timer)))
+        timeout = asyncio.create_task(sweeper.do(build_timer_command(timer)))
         waited = await waits_for_the_lock(place, timeout)
 
         completing.hold.go.set()
@@ -94,10 +94,10 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
         sweeping.hold.armed = True
-        timeout = asyncio.create_task(sweeper.do(command_of(timer)))
+        timeout = asyncio.create_task(sweeper.do(build_timer_command(timer)))
         await sweeping.hold.reached.wait()
 
-        completing.shift(-us(3))  # it was in time when it was sent: the fence is what refuses it
+        completing.shift_clock(-us(3))  # it was in time when it was sent: the fence is what refuses it
         completion = asyncio.create_task(w.complete(lease, b"done"))
         waited = await waits_for_the_lock(place, completion)
 
@@ -106,7 +106,7 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
         await timeout
         with pytest.raises(TenureError, match="LEASE_STALE"):
             await completion
-        completing.shift(0)
+        completing.shift_clock(0)
         assert await w.states(run) == {"a": "ready"}
         assert await w.kinds(run) == ["create", "claim", "lease_expired"]
         await w.complete(await w.claim("carol"), b"done")

@@ -9,14 +9,15 @@ import asyncpg
 import pytest
 
 from tenure.clock import us
+from tenure.doctor.examination import examine_database
 from tenure.kernel import commands as c
-from tenure.kernel.feed import Line, Seen, Told, decoded, encoded
-from tenure.kernel.service import Notice, Subscription
+from tenure.kernel.feed import FeedItem, FeedLine, ObservedEvent, decode_feed_lines, encode_feed_lines
+from tenure.kernel.server_rows import NoticeRow, SubscriptionRow
 from tenure.limits import FEED_SECONDS
-from tenure.orchestrator.trimming import Trimmer
-from tenure.store.bundles import examine
-from tenure.store.feeding import Feeding
+from tenure.orchestrator.feed_trimmer import FeedTrimmer
+from tenure.store.feed import FeedRepository
 from tenure.store.port import Save, Store
+from tenure.store.subscriptions import SubscriptionRepository
 from tests.conformance.samples import a_run, a_spec
 from tests.conformance.stores import KINDS, open_store, save
 from tests.conformance.world import Place, World, gate
@@ -30,19 +31,21 @@ class Followed(World):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        await Feeding(self.store).open()
+        await FeedRepository(self.store).open()
         return self
 
 
 async def opened(store: Store) -> int:
     """Have commits tell; the position after which they do."""
-    await Feeding(store).open()
-    return (await Feeding(store).bounds()).head
+    await FeedRepository(store).open()
+    return (await FeedRepository(store).bounds()).head
 
 
-async def told(store: Store, after: int = 0) -> list[Told]:
+async def told(store: Store, after: int = 0) -> list[FeedItem]:
     """Everything that was told since."""
-    return [line for row in await Feeding(store).after(after, 1000) for line in decoded(row.body)]
+    return [
+        line for row in await FeedRepository(store).after(after, 1000) for line in decode_feed_lines(row.body)
+    ]
 
 
 async def test_a_run_is_told_from_its_beginning_to_its_end(place: Place) -> None:
@@ -65,11 +68,11 @@ async def test_nothing_is_written_until_somebody_wants_it_and_everything_from_th
     async with World(place, orchestrators=2) as w:
         await w.create(plan=["a"])
         assert await w.read("feed_rows_after", 0, 10) == []
-        feedings = [Feeding(w.store), Feeding(w.through(1).store)]
+        feeds = [FeedRepository(w.store), FeedRepository(w.through(1).store)]
         creating = asyncio.gather(*[w.create(plan=["a"]) for _ in range(20)])
-        await asyncio.gather(*[one.open() for one in feedings])
+        await asyncio.gather(*[one.open() for one in feeds])
         made = await creating
-        begin = (await feedings[0].bounds()).trimmed
+        begin = (await feeds[0].bounds()).trimmed
         [opening] = [row for row in await w.read("feed_rows_after", 0, 100) if not row.body]
         assert opening.pos == begin
         assert {line.run_id for line in await told(w.store)} <= set(made)
@@ -85,7 +88,7 @@ async def test_no_save_is_under_way_when_the_feed_is_opened(postgres_place: Plac
         transaction = other.transaction()
         await transaction.start()
         await other.execute("update tenure.run set version = version where id = $1", run)
-        opening = asyncio.ensure_future(Feeding(w.store).open())
+        opening = asyncio.ensure_future(FeedRepository(w.store).open())
         await asyncio.sleep(0.05)
         behind = asyncio.ensure_future(w.create(plan=["a"]))
         await asyncio.sleep(0.05)
@@ -101,7 +104,7 @@ async def test_no_save_is_under_way_when_the_feed_is_opened(postgres_place: Plac
 async def test_a_checkpoint_is_a_step_that_is_done(place: Place) -> None:
     async with Followed(place) as w:
         lease = await w.begin()
-        before = (await Feeding(w.store).bounds()).head
+        before = (await FeedRepository(w.store).bounds()).head
         await w.checkpoint(lease, "one")
         await w.checkpoint(lease, "two")
         assert [(line.kind, line.steps) for line in await told(w.store, before)] == [
@@ -126,7 +129,7 @@ async def test_a_question_is_told_when_it_is_asked_and_when_it_is_asked_anew(pla
         run = await w.create(plan=[gate(people=2)])
         [approval] = await w.approvals(run)
         assert [line.asked for line in await told(w.store)] == [(approval.no,)]
-        before = (await Feeding(w.store).bounds()).head
+        before = (await FeedRepository(w.store).bounds()).head
         await w.approve(run)  # one of two: nobody is asked anything new
         assert await told(w.store, before) == []
         await w.revise(run, approval.no, "ab" * 32)
@@ -135,7 +138,7 @@ async def test_a_question_is_told_when_it_is_asked_and_when_it_is_asked_anew(pla
 
 async def test_whoever_watches_sees_every_event_with_what_it_was(place: Place) -> None:
     async with Followed(place) as w:
-        seen: list[Seen] = []
+        seen: list[ObservedEvent] = []
         stop = w.orchestrator.watch(seen.extend)
         run = await w.create(idempotency_key="k", request_hash=b"h")
         lease = await w.claim("bob")
@@ -175,31 +178,34 @@ async def test_a_save_that_leaves_a_run_out_does_not_tell_of_it(where: Where) ->
             feed=[(101, [A]), (102, [B])],
         )
         assert (await save(store, moved)).ids == {101}
-        assert [row.body for row in await Feeding(store).after(begin, 10)] == [encoded([A])]
+        assert [row.body for row in await FeedRepository(store).after(begin, 10)] == [encode_feed_lines([A])]
         for single in (True, False):
             alone = Save(expect=[(102, late, None)], runs=[other], feed=[(102, [B])])
             assert (await save(store, alone, single=single)).ids == set()
         off = Save(expect=[(102, other.version, None)], runs=[other], feed=[(102, [B])], estimate_us=1)
         assert (await save(store, off, single=True)).ids == set()
-        assert len(await Feeding(store).after(begin, 10)) == 1
+        assert len(await FeedRepository(store).after(begin, 10)) == 1
         both = Save(
             expect=[(101, one.version, None), (102, other.version, None)],
             runs=[one, other],
             feed=[(101, [A]), (102, [B])],
         )
         assert (await save(store, both)).ids == {101, 102}
-        assert [row.body for row in await Feeding(store).after(begin, 10)] == [encoded([A]), encoded([A, B])]
+        assert [row.body for row in await FeedRepository(store).after(begin, 10)] == [
+            encode_feed_lines([A]),
+            encode_feed_lines([A, B]),
+        ]
 
 
 async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where) -> None:
     """Positions become visible in commit order: a reader that has seen the third has seen the second."""
     kind, directory, dsn = where
     async with open_store(*where) as store:
-        feeding, begin = Feeding(store), await opened(store)
+        feed, begin = FeedRepository(store), await opened(store)
         runs = [a_run(number) for number in (101, 102, 103)]
         await save(store, Save(new_runs=runs, new_specs=[a_spec(run.id) for run in runs]))
 
-        async def write(run_id: int, line: Line) -> None:
+        async def write(run_id: int, line: FeedLine) -> None:
             run = next(run for run in runs if run.id == run_id)
             await save(store, Save(expect=[(run_id, run.version, None)], runs=[run], feed=[(run_id, [line])]))
 
@@ -210,7 +216,7 @@ async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where)
             held.execute("insert into feed (at, body) values (1, ?)", (b"[2]\n",))
             third = asyncio.ensure_future(write(103, (3,)))
             await asyncio.sleep(0.05)
-            assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n"]
+            assert [row.body for row in await feed.after(begin, 10)] == [b"[1]\n"]
             held.execute("commit")
             held.close()
             await third
@@ -223,45 +229,45 @@ async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where)
                 b"[2]\n",
             )
             await write(103, (3,))  # committed, with a higher position
-            place = (await feeding.bounds()).head
-            assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n"]
+            place = (await feed.bounds()).head
+            assert [row.body for row in await feed.after(begin, 10)] == [b"[1]\n"]
             await transaction.commit()
             await other.close()
-            assert [row.body for row in await feeding.after(place, 10)] == [b"[2]\n", b"[3]\n"]
-        assert [row.body for row in await feeding.after(begin, 10)] == [b"[1]\n", b"[2]\n", b"[3]\n"]
+            assert [row.body for row in await feed.after(place, 10)] == [b"[2]\n", b"[3]\n"]
+        assert [row.body for row in await feed.after(begin, 10)] == [b"[1]\n", b"[2]\n", b"[3]\n"]
 
 
 async def test_what_is_older_than_a_day_is_trimmed_and_it_is_known_up_to_where(place: Place) -> None:
     async with Followed(place) as w:
-        feeding = Feeding(w.store)
-        [begin] = await feeding.after(0, 10)
-        assert (begin.pos, begin.body) == ((await feeding.bounds()).trimmed, b"")
+        feed = FeedRepository(w.store)
+        [begin] = await feed.after(0, 10)
+        assert (begin.pos, begin.body) == ((await feed.bounds()).trimmed, b"")
         for _ in range(3):
             await w.create()
-        old = await feeding.after(0, 10)
+        old = await feed.after(0, 10)
         w.later(FEED_SECONDS + 1)
-        assert await Trimmer(w.store).once() == len(old)
-        assert (await feeding.bounds()).trimmed == old[-1].pos
-        [marker] = await feeding.after(0, 10)
-        assert (marker.pos, decoded(marker.body)) == (old[-1].pos, [])
+        assert await FeedTrimmer(w.store).once() == len(old)
+        assert (await feed.bounds()).trimmed == old[-1].pos
+        [marker] = await feed.after(0, 10)
+        assert (marker.pos, decode_feed_lines(marker.body)) == (old[-1].pos, [])
         await w.create()
-        [_, new] = await feeding.after(0, 10)
+        [_, new] = await feed.after(0, 10)
         assert new.pos > marker.pos
-        assert await Trimmer(w.store).once() == 0
-        assert (await feeding.bounds()).trimmed == marker.pos
+        assert await FeedTrimmer(w.store).once() == 0
+        assert (await feed.bounds()).trimmed == marker.pos
 
 
 async def test_of_too_many_rows_the_newest_stay(place: Place) -> None:
     async with Followed(place) as w:
-        feeding = Feeding(w.store)
+        feed = FeedRepository(w.store)
         for _ in range(5):
             await w.create()
-        rows = (await feeding.after(0, 10))[1:]
-        await feeding.trim_excess(2)
-        assert (await feeding.bounds()).trimmed == rows[2].pos
-        assert [row.pos for row in await feeding.after(rows[2].pos, 10)] == [rows[3].pos, rows[4].pos]
-        await feeding.trim_excess(2)
-        assert (await feeding.bounds()).trimmed == rows[2].pos
+        rows = (await feed.after(0, 10))[1:]
+        await feed.trim_excess(2)
+        assert (await feed.bounds()).trimmed == rows[2].pos
+        assert [row.pos for row in await feed.after(rows[2].pos, 10)] == [rows[3].pos, rows[4].pos]
+        await feed.trim_excess(2)
+        assert (await feed.bounds()).trimmed == rows[2].pos
 
 
 async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_twice(
@@ -269,15 +275,15 @@ async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_
 ) -> None:
     async with Followed(postgres_place) as w:
         await w.create()
-        [_, row] = await Feeding(w.store).after(0, 10)
+        [_, row] = await FeedRepository(w.store).after(0, 10)
         connection = await asyncpg.connect(postgres_place.address)
         await connection.execute("update tenure.feed set pos = pos + 1000000")
         await connection.close()
-        assert await Feeding(w.store).after(0, 10) == []
-        await Trimmer(w.store).once()
+        assert await FeedRepository(w.store).after(0, 10) == []
+        await FeedTrimmer(w.store).once()
         await w.create()
-        [again, new] = await Feeding(w.store).after(0, 10)
-        assert (await Feeding(w.store).bounds()).trimmed == again.pos
+        [again, new] = await FeedRepository(w.store).after(0, 10)
+        assert (await FeedRepository(w.store).bounds()).trimmed == again.pos
         assert row.pos < new.pos < row.pos + 1_000_000
         assert (await w.read("feed_excess", 0))[0].at == new.pos
 
@@ -288,15 +294,15 @@ async def test_the_doctor_misses_what_is_not_told_and_finds_what_did_not_happen(
         await w.complete(await w.begin())
         run = await w.create(plan=["a"])
         await w.complete(await w.claim("bob"))
-        assert (await examine(w.store)).clean
-        rows = await Feeding(w.store).after(0, 100)
+        assert (await examine_database(w.store)).clean
+        rows = await FeedRepository(w.store).after(0, 100)
         await _rewrite(place, rows[-1].pos, rows[-1].body.replace(b",3,", b",33,", 1))
-        found = {(one.number, one.text) for one in (await examine(w.store)).violations}
+        found = {(one.number, one.text) for one in (await examine_database(w.store)).violations}
         assert found == {
             ("I39", "its event 3 has changed its status and is not in the feed"),
-            ("I39", "the feed tells of its event 33, which is not there"),
+            ("I39", "the feed has its event 33, which does not exist"),
         }
-        assert {one.run_id for one in (await examine(w.store)).violations} == {run}
+        assert {one.run_id for one in (await examine_database(w.store)).violations} == {run}
 
 
 async def _rewrite(place: Place, pos: int, body: bytes) -> None:
@@ -314,64 +320,66 @@ async def _rewrite(place: Place, pos: int, body: bytes) -> None:
 # --------------------------------------------------------------------------------------------- notices
 
 
-def a_subscription(pos: int = 0) -> Subscription:
-    return Subscription("acme", "wh_1", "https://x.test/", "env:X", "[]", None, "o", pos, 1, 1)
+def a_subscription(pos: int = 0) -> SubscriptionRow:
+    return SubscriptionRow("acme", "wh_1", "https://x.test/", "env:X", "[]", None, "o", pos, 1, 1)
 
 
-def a_notice(pos: int, run_id: int = 1, part: int = 1) -> Notice:
-    return Notice("acme", "wh_1", pos, part, run_id, "run.status.changed", b"{}", 1, 1)
+def a_notice(pos: int, run_id: int = 1, part: int = 1) -> NoticeRow:
+    return NoticeRow("acme", "wh_1", pos, part, run_id, "run.status.changed", b"{}", 1, 1)
 
 
 async def test_of_two_who_move_a_subscription_on_one_makes_the_notices(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
-        here, there = Feeding(w.store), Feeding(w.through(1).store)
-        row = await here.put(a_subscription())
+        here, there = SubscriptionRepository(w.store), SubscriptionRepository(w.through(1).store)
+        row = await here.save(a_subscription())
         assert row is not None
         made = await asyncio.gather(here.advance(row, 7, [a_notice(7)]), there.advance(row, 7, [a_notice(7)]))
         assert sorted(made) == [False, True]
-        assert [n.pos for n in await here.take(10, us(60))] == [7]
-        assert await here.put(a_subscription()) is None  # revision 1 is there already
+        assert [n.pos for n in await here.take_notices(10, us(60))] == [7]
+        assert await here.save(a_subscription()) is None  # revision 1 is there already
 
 
 async def test_a_runs_next_notice_waits_for_the_one_before(place: Place) -> None:
     async with World(place) as w:
-        feeding = Feeding(w.store)
-        row = await feeding.put(a_subscription())
+        subscriptions = SubscriptionRepository(w.store)
+        row = await subscriptions.save(a_subscription())
         assert row is not None
-        assert await feeding.advance(row, 9, [a_notice(7), a_notice(8, run_id=2), a_notice(9)])
-        taken = await feeding.take(10, us(60))
+        assert await subscriptions.advance(row, 9, [a_notice(7), a_notice(8, run_id=2), a_notice(9)])
+        taken = await subscriptions.take_notices(10, us(60))
         assert sorted(n.pos for n in taken) == [7, 8]
-        assert await feeding.take(10, us(60)) == []  # they are somebody's, and the third waits for the first
+        assert (
+            await subscriptions.take_notices(10, us(60)) == []
+        )  # they are somebody's, and the third waits for the first
         first = next(n for n in taken if n.pos == 7)
-        await feeding.failed(first, w.now + us(5), "HTTP 500")
-        assert await feeding.take(10, us(60)) == []
+        await subscriptions.fail_notice(first, w.now + us(5), "HTTP 500")
+        assert await subscriptions.take_notices(10, us(60)) == []
         w.later(6)
-        [again] = await feeding.take(10, us(60))
+        [again] = await subscriptions.take_notices(10, us(60))
         assert (again.pos, again.tries) == (7, 2)
-        await feeding.done(first)  # of the first try: too late
-        assert await feeding.take(10, us(60)) == []
-        await feeding.failed(again, None, "HTTP 500")  # dead: it holds nobody back
-        [last] = await feeding.take(10, us(60))
+        await subscriptions.delete_notice(first)  # of the first try: too late
+        assert await subscriptions.take_notices(10, us(60)) == []
+        await subscriptions.fail_notice(again, None, "HTTP 500")  # dead: it holds nobody back
+        [last] = await subscriptions.take_notices(10, us(60))
         assert last.pos == 9
-        await feeding.done(last)
-        [dead] = await feeding.dead("acme", "wh_1", (2**62, 0), 10)
+        await subscriptions.delete_notice(last)
+        [dead] = await subscriptions.list_dead_notices("acme", "wh_1", (2**62, 0), 10)
         assert (dead.pos, dead.error) == (7, "HTTP 500")
-        assert await feeding.revive("acme", "wh_1", "8-1") == 0
-        assert await feeding.revive("acme", "wh_1", "7-1") == 1
-        [again] = await feeding.take(10, us(60))
+        assert await subscriptions.revive_notices("acme", "wh_1", "8-1") == 0
+        assert await subscriptions.revive_notices("acme", "wh_1", "7-1") == 1
+        [again] = await subscriptions.take_notices(10, us(60))
         assert (again.pos, again.tries) == (7, 1)
 
 
 async def test_whoever_dies_with_a_notice_leaves_it_to_others(place: Place) -> None:
     async with World(place) as w:
-        feeding = Feeding(w.store)
-        row = await feeding.put(a_subscription())
+        subscriptions = SubscriptionRepository(w.store)
+        row = await subscriptions.save(a_subscription())
         assert row is not None
-        await feeding.advance(row, 7, [a_notice(7)])
-        assert len(await feeding.take(10, us(60))) == 1
+        await subscriptions.advance(row, 7, [a_notice(7)])
+        assert len(await subscriptions.take_notices(10, us(60))) == 1
         w.later(61)
-        assert [n.tries for n in await feeding.take(10, us(60))] == [2]
-        assert await feeding.drop("acme", "wh_1")
+        assert [n.tries for n in await subscriptions.take_notices(10, us(60))] == [2]
+        assert await subscriptions.delete("acme", "wh_1")
         w.later(61)
-        assert await feeding.take(10, us(60)) == []
-        assert not await feeding.drop("acme", "wh_1")
+        assert await subscriptions.take_notices(10, us(60)) == []
+        assert not await subscriptions.delete("acme", "wh_1")

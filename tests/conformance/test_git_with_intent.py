@@ -13,7 +13,7 @@ from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.history import decode_body, digest
 from tests.conformance.world import BEGIN_US, Place, World, gate, pause, step
-from tests.words import changes, document, run_words
+from tests.profile_words import changes, document, run_words
 
 GWI = "git-with-intent"
 
@@ -104,12 +104,12 @@ async def test_what_a_state_does_not_know_is_refused_and_changes_nothing(place: 
         run = await bring_to(w, status)
         refused: list[c.Command] = [
             c.MarkReported(run_id=run),  # nothing ends but by its steps: there is no outcome yet
-            c.Seal(run_id=run),
+            c.SealRun(run_id=run),
             c.DeleteRun(run_id=run),
-            c.ClaimStep(run_id=run, idx=1, by=c.ClaimBy("bob")),  # its turn has not come
+            c.ClaimStep(run_id=run, idx=1, by=c.Claimant("bob")),  # its turn has not come
         ]
         if status != "planning":
-            refused += [c.PlanReady(run_id=run, plan=()), c.PlanFailed(run_id=run)]
+            refused += [c.AcceptPlan(run_id=run, plan=()), c.FailPlan(run_id=run)]
         else:
             refused += [c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),))]
             refused = [r for r in refused if not isinstance(r, c.ClaimStep)]
@@ -265,10 +265,10 @@ async def test_a_terminal_run_has_no_way_out_but_its_metadata_may_change(place: 
     async with World(place) as w:
         run = await end_as(w, status)
         refused: list[c.Command] = [
-            c.PlanReady(run_id=run, plan=()),
-            c.PlanFailed(run_id=run),
+            c.AcceptPlan(run_id=run, plan=()),
+            c.FailPlan(run_id=run),
             c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),)),
-            c.ClaimStep(run_id=run, idx=0, by=c.ClaimBy("bob")),
+            c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")),
             c.RevokeLease(run_id=run, idx=0, n=1),
             c.DeliverEvent(run_id=run, name="merged", event_id="e-1"),
             c.RequestCancel(run_id=run),

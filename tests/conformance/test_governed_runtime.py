@@ -10,10 +10,10 @@ import pytest
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
-from tenure.kernel.decide.leases import Lease
-from tenure.kernel.model import Cap
+from tenure.kernel.lease_types import Lease
+from tenure.kernel.run_rows import Cap
 from tests.conformance.world import Place, World, gate, step
-from tests.words import changes, document, run_words, step_words, table
+from tests.profile_words import changes, document, run_words, step_words, table
 
 GOV = "governed-runtime"
 
@@ -194,7 +194,7 @@ async def test_a_step_that_is_held_is_not_given_again_until_its_lease_ends(place
         lease = await w.claim("bob")
         assert await w.claims("carol") == []
         async with w.refuses("RUN_INVALID_TRANSITION"):
-            await w.do(c.ClaimStep(run_id=run, idx=0, by=c.ClaimBy("carol")))
+            await w.do(c.ClaimStep(run_id=run, idx=0, by=c.Claimant("carol")))
         w.later(61)
         assert await w.claims("carol") == []  # expired, but not yet swept: nobody has it twice
         async with w.refuses("LEASE_STALE"):
@@ -268,7 +268,7 @@ async def test_a_workflow_that_is_full_holds_up_neither_its_tenant_nor_another(p
 async def test_a_lease_given_at_creation_counts_against_the_cap_too(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=1)]) as w:
         for _ in range(3):
-            created = await w.created(profile=GOV, plan=["a"], eager=c.ClaimBy("bob"))
+            created = await w.created(profile=GOV, plan=["a"], eager=c.Claimant("bob"))
             assert created.lease is None  # a capped tenant's work goes through the claim, which counts
         assert len(await w.claims("bob", limit=10)) == 1
 

@@ -11,7 +11,7 @@ import pytest
 from tenure.kernel import commands as c
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, PAYLOAD_BYTES_MAX
 from tests.conformance.world import Place, World, gate, step
-from tests.words import edges
+from tests.profile_words import edges
 
 
 async def test_an_attempt_is_charged_when_claimed_so_a_job_that_kills_its_worker_ends(place: Place) -> None:
@@ -113,7 +113,7 @@ async def test_unknown_steps_and_leases_are_named(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         async with w.refuses("STEP_NOT_FOUND"):
-            await w.do(c.ClaimStep(run_id=run, idx=9, by=c.ClaimBy("bob")))
+            await w.do(c.ClaimStep(run_id=run, idx=9, by=c.Claimant("bob")))
         async with w.refuses("LEASE_NOT_FOUND"):
             await w.do(c.Complete(run_id=run, idx=0, n=1, seq=1))
         async with w.refuses("APPROVAL_NOT_FOUND"):
@@ -176,11 +176,11 @@ async def test_nobody_is_woken_for_a_step_that_its_creator_has_taken(
     async with World(place) as w:
         told = 0
 
-        async def tell_work() -> None:
+        async def notify_work() -> None:
             nonlocal told
             told += 1
 
-        monkeypatch.setattr(w.stores[0], "tell_work", tell_work)
+        monkeypatch.setattr(w.stores[0], "notify_work", notify_work)
         await w.begin(plan=["a"])
         await w.settle()
         assert told == 0
@@ -306,8 +306,8 @@ async def test_a_finished_run_is_reported_sealed_and_then_deleted_without_a_trac
         await w.approve(run)
         async with w.refuses("RUN_NOT_SEALED"):
             await w.tell(c.DeleteRun, run)
-        assert await w.tell(c.Seal, run) == {"again": False}
-        assert await w.tell(c.Seal, run) == {"again": True}
+        assert await w.tell(c.SealRun, run) == {"again": False}
+        assert await w.tell(c.SealRun, run) == {"again": True}
         assert await w.tell(c.DeleteRun, run) == {"deleted": True}
         assert await w.run_ids() == [kept]
         assert await w.read("events_of", run) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,14 +14,14 @@ import asyncpg
 import pytest
 
 from tenure.clock import SECOND_US
-from tenure.devtools.postgres import QUICK_SETTINGS, PrivatePostgres
 from tenure.errors import TenureError
-from tenure.kernel.governed import CostLine, Purse
-from tenure.kernel.model import ROWS, Row, Run, Stale
-from tenure.kernel.service import RemoteLease
-from tenure.store.port import Ambiguous, Conflict, Query, Rejected, Save, Saved, Transaction
+from tenure.kernel.act_rows import CostLineRow, RunSpendRow
+from tenure.kernel.run_rows import ROWS, Row, RunRow, StaleMessageRow
+from tenure.kernel.server_rows import RemoteLeaseRow
+from tenure.store.port import AmbiguousCommit, DataRejected, Query, Save, Saved, Transaction, WriteConflict
 from tenure.store.postgres import PostgresStore
-from tenure.store.postgres.running import TABLES, compose, pack
+from tenure.store.postgres.connection import STATEMENTS_MAX
+from tenure.store.postgres.statements import SQL, TABLES, compose_save, pack_save
 from tests.conformance.samples import (
     DONE,
     a_checkpoint,
@@ -40,7 +41,8 @@ from tests.conformance.samples import (
     an_outbox_row,
 )
 from tests.conformance.stores import ask, create, save, sizes
-from tests.conformance.wire import Wire
+from tests.conformance.tcp_proxy import Wire
+from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 FOREVER_US = 1 << 62
 
@@ -138,7 +140,7 @@ async def test_a_transaction_that_waited_for_a_run_sees_the_step_that_changed_be
 ) -> None:
     """Lock, then load: the load is a statement of its own, so its snapshot is taken after the lock."""
 
-    def lock_and_load() -> Transaction[tuple[Run, Row]]:
+    def lock_and_load() -> Transaction[tuple[RunRow, Row]]:
         runs = yield Query("lock_runs", [(1,)])
         steps = yield Query("load_steps", [(1, 0)])
         return runs[0], steps[0]
@@ -196,7 +198,7 @@ async def test_crossed_locks_are_a_conflict_that_wrote_nothing(postgres_dsn: str
                 waiting = asyncio.create_task(store.transact(one_then_two))
                 await blocked_backend(other)
                 await other.execute("select from run where id = 1 for update")
-                with pytest.raises(Conflict):
+                with pytest.raises(WriteConflict):
                     await waiting
             assert await versions(store, 1) == [0]
             assert (await store.transact(one_then_two)).ids == {1}
@@ -282,9 +284,9 @@ async def test_a_lock_that_is_never_given_up_is_a_busy_store(postgres_dsn: str) 
 
 
 async def test_whoever_is_interrupted_leaves_no_lock_behind(postgres_dsn: str) -> None:
-    def lock_both() -> Transaction[list[Run]]:
+    def lock_both() -> Transaction[list[RunRow]]:
         yield Query("lock_runs", [(1,)])
-        runs: list[Run] = yield Query("lock_runs", [(2,)])
+        runs: list[RunRow] = yield Query("lock_runs", [(2,)])
         return runs
 
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
@@ -342,7 +344,7 @@ async def test_a_single_save_cut_off_under_way_is_ambiguous_and_the_store_goes_o
             await other.execute("select from run where id = 1 for update")
             waiting = asyncio.create_task(save(store, change(1, 0), single=True))
             await other.execute("select pg_terminate_backend($1)", await blocked_backend(other))
-            with pytest.raises(Ambiguous):
+            with pytest.raises(AmbiguousCommit):
                 await waiting
         assert await ask(store, "load_event_hashes", [(1, 1)]) == []  # it did not happen
         assert (await save(store, change(1, 0), single=True)).ids == {1}
@@ -358,7 +360,7 @@ async def test_a_commit_cut_off_under_way_is_ambiguous(postgres_dsn: str) -> Non
         """)
         waiting = asyncio.create_task(save(store, change(1, 0)))
         await other.execute("select pg_terminate_backend($1)", await backend_in(other, "Timeout"))
-        with pytest.raises(Ambiguous):
+        with pytest.raises(AmbiguousCommit):
             await waiting
         assert await versions(store, 1) == [0]
 
@@ -382,7 +384,7 @@ async def test_a_commit_whose_answer_was_lost_is_ambiguous_and_proven_by_its_eve
 
         if single:
             wire.cut_before_an_answer()
-        with pytest.raises(Ambiguous):
+        with pytest.raises(AmbiguousCommit):
             await (save(store, change(1, 1), single=True) if single else store.transact(last_words))
         found: list[Any] = []
         async for _ in moments():
@@ -438,7 +440,7 @@ async def test_a_server_that_stops_answering_is_given_up_and_found_again(postgre
         await make_runs(store, 1)
         await save(store, change(1, 0), single=True)
         wire.mute()
-        with pytest.raises(Ambiguous):
+        with pytest.raises(AmbiguousCommit):
             await save(store, change(1, 1), single=True)
         with pytest.raises(TenureError) as refused:
             await save(store, change(1, 1))
@@ -503,7 +505,7 @@ async def test_what_the_server_refuses_has_a_name_and_leaves_the_lane_usable(pos
             for state, expected in (
                 ("53100", "STORE_FULL"),
                 ("25006", "STORE_READ_ONLY"),
-                ("40001", Conflict),
+                ("40001", WriteConflict),
             ):
                 await other.execute(
                     f"create trigger refuse before insert on event for each row execute function refuse('{state}')"
@@ -513,17 +515,17 @@ async def test_what_the_server_refuses_has_a_name_and_leaves_the_lane_usable(pos
                 if isinstance(refused.value, TenureError):
                     assert refused.value.code == expected
                 await other.execute("drop trigger refuse on event")
-            with pytest.raises(Rejected):
+            with pytest.raises(DataRejected):
                 await save(store, change(1, 0, status="dreaming"), single=single)
-            with pytest.raises(Rejected):
+            with pytest.raises(DataRejected):
                 await save(store, change(1, 0, parked="\0"), single=single)
-            with pytest.raises(Rejected):
+            with pytest.raises(DataRejected):
                 await save(store, change(1, 0, steps_total=1 << 40), single=single)
-            with pytest.raises(Rejected):
+            with pytest.raises(DataRejected):
                 await save(store, change(1, 0, steps_total=-1), single=single)
             twice = change(1, 0)
             twice.rows["step"] = [a_ready_step(1, 0), a_ready_step(1, 0)]
-            with pytest.raises(Rejected):
+            with pytest.raises(DataRejected):
                 await save(store, twice, single=single)
         assert (await save(store, change(1, 0))).ids == {1}
 
@@ -571,11 +573,11 @@ def _rows_of(run_id: int) -> dict[str, Row]:
         an_outbox_row(run_id, 1),
         a_verdict(run_id, 1),
         a_receipt(run_id, 2),
-        Purse(run_id, 5, 1),
-        CostLine(run_id, 3, "acme", "build", 20_000, "a provider", "a model", "USD"),
-        Stale(run_id, 0, 1, "complete", 3, "worker-1", 1000),
+        RunSpendRow(run_id, 5, 1),
+        CostLineRow(run_id, 3, "acme", "build", 20_000, "a provider", "a model", "USD"),
+        StaleMessageRow(run_id, 0, 1, "complete", 3, "worker-1", 1000),
         an_idempotency_record(f"key-{run_id}", run_id=run_id),
-        RemoteLease(run_id, 0, 1, "acme", "key/claim", bytes(32)),
+        RemoteLeaseRow(run_id, 0, 1, "acme", "key/claim", bytes(32)),
     ]
     return {row.table: row for row in rows}
 
@@ -648,8 +650,24 @@ async def test_deleting_goes_with_what_is_beneath_and_with_the_rest_of_the_save(
 
 def test_a_statement_is_composed_once_per_set_of_parts() -> None:
     one, two = change(1, 0), change(2, 5)
-    assert compose(pack(one, 0)[0]) is compose(pack(two, 0)[0])
-    assert "save_step" not in compose(pack(one, 0)[0])
+    assert compose_save(pack_save(one, 0)[0]) is compose_save(pack_save(two, 0)[0])
+    assert "into step" not in compose_save(pack_save(one, 0)[0])
+
+
+def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
+    """But for the numbers of their parameters: whatever writes is in a .sql file, word by word."""
+    texts = set(SQL.values())
+    everything = frozenset({"run", "new_spec", "new_run", *TABLES, "feed", "delivered", "expected", "delete"})
+    for parts in (
+        everything,
+        everything - {"expected", "delete"},
+        frozenset({"one", "light_run", *TABLES, "feed"}),
+    ):
+        statement = re.sub(r"\$(?!1\b|2\b)\d+", "?", compose_save(parts))
+        for text in sorted(texts, key=len, reverse=True):
+            statement = statement.replace(f"as materialized ({text})", "").replace(text, "")
+        assert re.fullmatch(r"with [\w ,]+", statement), statement
+        assert compose_save.cache_info().maxsize == STATEMENTS_MAX
 
 
 # ----------------------------------------------------------------------------------------------- time
@@ -663,7 +681,7 @@ async def test_time_is_the_servers_and_can_be_moved_in_tests(postgres_dsn: str) 
 
         await make_runs(store, 1)
         for shift in (0, -3600 * SECOND_US, 86_400 * SECOND_US):
-            store.shift(shift)
+            store.shift_clock(shift)
             before = await server_us() + shift
             (moment,) = await ask(store, "now")
             saved = await save(store, Save())
@@ -680,9 +698,9 @@ async def test_a_save_is_refused_after_its_lease_ran_out_by_the_servers_clock(po
         now = (await store.read("now"))[0].now_us
         for single in (True, False):
             assert (await save(store, change(1, 0, until=now - 1), single=single)).ids == set()
-        store.shift(-10 * SECOND_US)
+        store.shift_clock(-10 * SECOND_US)
         assert (await save(store, change(1, 0, until=now - 1), single=True)).ids == {1}
-        store.shift(+10 * SECOND_US)
+        store.shift_clock(+10 * SECOND_US)
         assert (await save(store, change(1, 1, until=now + SECOND_US), single=True)).ids == set()
 
 
@@ -735,7 +753,7 @@ async def test_work_is_told_to_others_and_not_to_oneself(postgres_dsn: str) -> N
         await quiet(bob)
         waiting = [asyncio.create_task(heard(bob)) for _ in range(2)]
         await asyncio.sleep(0)
-        await alice.tell_work()
+        await alice.notify_work()
         assert [await waiter for waiter in waiting] == [True, True]
         assert not await heard(alice, 0.05)
 
@@ -747,7 +765,7 @@ async def test_many_hints_within_milliseconds_are_few(postgres_dsn: str) -> None
         await other.add_listener("tenure_work", lambda *note: notes.append(note))
         begin = time.monotonic()
         while time.monotonic() < begin + 0.1:
-            await alice.tell_work()
+            await alice.notify_work()
             await asyncio.sleep(0)
         await asyncio.sleep(0.05)
         assert 1 <= len(notes) <= 21
@@ -760,7 +778,7 @@ async def test_a_listener_that_was_lost_returns_and_looks_at_once(postgres_dsn: 
         assert await end_backends(other) >= 2
         await quiet(bob)  # it may have missed something, so it rang by itself
         await quiet(alice)
-        await alice.tell_work()
+        await alice.notify_work()
         assert await heard(bob)
 
 
@@ -780,5 +798,5 @@ async def test_a_half_open_listener_is_noticed_and_replaced(postgres_dsn: str) -
         wire.unmute()
         assert await heard(bob)
         await asyncio.sleep(0.1)
-        await alice.tell_work()
+        await alice.notify_work()
         assert await heard(bob)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import astuple
 
-from tenure.kernel.governance import Governance
-from tenure.kernel.governed import CostLine, Purse
-from tenure.kernel.model import Cap, Checkpoint, Row, Wait
-from tenure.kernel.service import Person, UnconfirmedPerson
-from tenure.store import port
+from tenure.kernel.act_rows import CostLineRow, RunSpendRow
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.kernel.identity_rows import PersonRow, UnconfirmedPerson
+from tenure.kernel.run_rows import Cap, CheckpointRow, Row, WaitRow
+from tenure.store import port, replay
 from tenure.store.port import Save, Store
 from tests.conformance.samples import (
     DONE,
@@ -116,13 +116,13 @@ DONE_ACT = a_receipt(101, 11, state="succeeded", settled_at=2000, name="shared")
 TRIED = a_receipt(101, 13, label="b#1", state="failed", settled_at=2000, name="other")
 TRIED_AGAIN = a_receipt(101, 14, label="b#1", try_no=2, name="other", verdict_no=10)
 LOST_ACT = a_receipt(102, 3, state="unknown", wait_no=2)
-PURSE = Purse(101, 250, 2)
-SPENT = CostLine(101, 1, "acme", "build", 20_000, "openai", "large", "USD", 3, 40, 50, 200)
-SPENT_MORE = CostLine(101, 2, "acme", "build", 20_001, "openai", "large", "USD", 1, 10, 20, 50)
-HOLDS = Governance("acme", 3, None, None, '{"*":"person:ada"}', "{}", 1, 1000)
-ADA = Person("acme", "ada", "Ada", '["approver"]', "[]", None, None, None, 1000)
-NEW = Person("acme", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:ada"]')
-THEIRS = Person("beta", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:bea"]')
+RUN_SPEND = RunSpendRow(101, 250, 2)
+SPENT = CostLineRow(101, 1, "acme", "build", 20_000, "openai", "large", "USD", 3, 40, 50, 200)
+SPENT_MORE = CostLineRow(101, 2, "acme", "build", 20_001, "openai", "large", "USD", 1, 10, 20, 50)
+HOLDS = GovernanceRow("acme", 3, None, None, '{"*":"person:ada"}', "{}", 1, 1000)
+ADA = PersonRow("acme", "ada", "Ada", '["approver"]', "[]", None, None, None, 1000)
+NEW = PersonRow("acme", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:ada"]')
+THEIRS = PersonRow("beta", "new", "New", "[]", "[]", None, None, None, 1000, unconfirmed='["person:bea"]')
 
 SOON = an_idempotency_record("soon", expires_at=2000, run_id=101)
 LATE = an_idempotency_record("late", expires_at=3000, run_id=101)
@@ -135,7 +135,7 @@ BENEATH: list[Row] = [
     ASKED, SETTLED, OPEN_AGAIN, OPEN_APPROVAL, OLDER_APPROVAL, DECIDED,
     TAKEN, BUFFERED, LATER, OTHER_NAME, OPEN_CHILD, GONE_CHILD,
     *EVENTS, OWED, OWED_LATER, OWED_TOO, *PAYLOADS, SOON, LATE, FAILED,
-    RULED, DONE_ACT, TRIED, TRIED_AGAIN, LOST_ACT, PURSE, SPENT, SPENT_MORE,
+    RULED, DONE_ACT, TRIED, TRIED_AGAIN, LOST_ACT, RUN_SPEND, SPENT, SPENT_MORE,
 ]  # fmt: skip
 
 
@@ -170,13 +170,13 @@ def one(name: str, *scalars: Any, answer: list[Any], in_order: bool = True) -> C
     return Case(name, (), scalars, answer, in_order)
 
 
-def lane(*pairs: tuple[str, str]) -> list[port.Lane]:
-    return [port.Lane(tenant, workspace) for tenant, workspace in pairs]
+def claim_queues(*pairs: tuple[str, str]) -> list[port.ClaimQueue]:
+    return [port.ClaimQueue(tenant, workspace) for tenant, workspace in pairs]
 
 
-def candidates(*steps: Any) -> list[port.Candidate]:
+def candidates(*steps: Any) -> list[port.ClaimCandidate]:
     return [
-        port.Candidate(s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at)
+        port.ClaimCandidate(s.run_id, s.idx, s.tenant, s.workspace, s.workflow, s.priority, s.ready_at)
         for s in steps
     ]
 
@@ -185,14 +185,16 @@ def ids(*runs: Any) -> list[port.RunId]:
     return [port.RunId(run.id) for run in runs]
 
 
-def recorded(row: Checkpoint) -> port.Recorded:
-    fields: dict[str, Any] = {name: getattr(row, name, None) for name in port.Recorded.__struct_fields__}
-    return port.Recorded(**fields)
+def recorded(row: CheckpointRow) -> replay.ReplayCheckpoint:
+    fields: dict[str, Any] = {
+        name: getattr(row, name, None) for name in replay.ReplayCheckpoint.__struct_fields__
+    }
+    return replay.ReplayCheckpoint(**fields)
 
 
-def waited(row: Wait, **answer: Any) -> port.Waited:
-    fields: dict[str, Any] = {name: getattr(row, name, None) for name in port.Waited.__struct_fields__}
-    return port.Waited(**{**fields, **answer})
+def waited(row: WaitRow, **answer: Any) -> replay.ReplayWait:
+    fields: dict[str, Any] = {name: getattr(row, name, None) for name in replay.ReplayWait.__struct_fields__}
+    return replay.ReplayWait(**{**fields, **answer})
 
 
 CASES = [
@@ -227,7 +229,7 @@ CASES = [
     rows("load_acts", [(101, 0, "b#1"), (101, 0, "c#1"), (102, 1, "b#1")], [TRIED, TRIED_AGAIN], in_order=True),
     rows("load_receipts", [(101, 11), (101, 12)], [DONE_ACT]),
     rows("load_open_receipts", [(101,), (102,), (103,)], [TRIED_AGAIN, LOST_ACT]),
-    rows("load_purses", [(101,), (102,)], [PURSE]),
+    rows("load_run_spends", [(101,), (102,)], [RUN_SPEND]),
     rows("load_cost_lines", [(101,), (102,)], [SPENT, SPENT_MORE]),
     rows("load_key_holders", [("acme", "shared"), ("beta", "shared"), ("acme", "other")], [DONE_ACT, TRIED_AGAIN]),
     rows("load_governance", [("acme",), ("beta",)], [HOLDS]),
@@ -237,44 +239,44 @@ CASES = [
     rows("load_event_hashes", [(101, 2), (101, 9)], [port.EventHash(101, 2, b"hash-2")]),
     rows("find_keys", [("acme", "api", "once"), ("acme", "slack", "once")], [SPECS[101]]),
     rows("caps", [("acme",), ("nobody",)], CAPS[:2]),
-    Case("lanes", [("q1",)], ("", "", 9), lane(("acme", "lab"), ("acme", "main"), ("beta", "main")), True),
-    Case("lanes", [("q1",)], ("acme", "lab", 9), lane(("acme", "main"), ("beta", "main")), True),
-    Case("lanes", [("q1",)], ("acme", "main", 9), lane(("beta", "main")), True),
-    Case("lanes", [("q1",)], ("", "", 2), lane(("acme", "lab"), ("acme", "main")), True),
-    Case("lanes", [("q1",)], ("beta", "main", 9), [], True),
-    Case("lanes", [("q2",), ("q1",)], ("acme", "main", 9), lane(("beta", "gpu"), ("beta", "main")), True),
-    Case("lanes", [("q2",), ("q1",)], ("acme", "main", 1), lane(("beta", "gpu")), True),
-    Case("lanes", [("q3",)], ("", "", 9), [], True),
-    Case("lanes_of", [("q1",)], ("acme", "", 9), lane(("acme", "lab"), ("acme", "main")), True),
-    Case("lanes_of", [("q1",)], ("acme", "lab", 9), lane(("acme", "main")), True),
-    Case("lanes_of", [("q1",)], ("acme", "", 1), lane(("acme", "lab")), True),
-    Case("lanes_of", [("q2",), ("q1",)], ("beta", "", 9), lane(("beta", "gpu"), ("beta", "main")), True),
-    Case("lanes_of", [("q2",), ("q1",)], ("nobody", "", 9), [], True),
-    rows("usage", [("acme",), ("nobody",), ("beta",)], [port.Usage("acme", "build", 1), port.Usage("beta", "build", 1)]),
+    Case("claim_queues", [("q1",)], ("", "", 9), claim_queues(("acme", "lab"), ("acme", "main"), ("beta", "main")), True),
+    Case("claim_queues", [("q1",)], ("acme", "lab", 9), claim_queues(("acme", "main"), ("beta", "main")), True),
+    Case("claim_queues", [("q1",)], ("acme", "main", 9), claim_queues(("beta", "main")), True),
+    Case("claim_queues", [("q1",)], ("", "", 2), claim_queues(("acme", "lab"), ("acme", "main")), True),
+    Case("claim_queues", [("q1",)], ("beta", "main", 9), [], True),
+    Case("claim_queues", [("q2",), ("q1",)], ("acme", "main", 9), claim_queues(("beta", "gpu"), ("beta", "main")), True),
+    Case("claim_queues", [("q2",), ("q1",)], ("acme", "main", 1), claim_queues(("beta", "gpu")), True),
+    Case("claim_queues", [("q3",)], ("", "", 9), [], True),
+    Case("tenant_claim_queues", [("q1",)], ("acme", "", 9), claim_queues(("acme", "lab"), ("acme", "main")), True),
+    Case("tenant_claim_queues", [("q1",)], ("acme", "lab", 9), claim_queues(("acme", "main")), True),
+    Case("tenant_claim_queues", [("q1",)], ("acme", "", 1), claim_queues(("acme", "lab")), True),
+    Case("tenant_claim_queues", [("q2",), ("q1",)], ("beta", "", 9), claim_queues(("beta", "gpu"), ("beta", "main")), True),
+    Case("tenant_claim_queues", [("q2",), ("q1",)], ("nobody", "", 9), [], True),
+    rows("usage", [("acme",), ("nobody",), ("beta",)], [port.LeaseUsage("acme", "build", 1), port.LeaseUsage("beta", "build", 1)]),
     rows("candidates", [("q1", "acme", "main", 9)], candidates(URGENT, OLDER, READY), in_order=True),
     rows("candidates", [("q1", "acme", "main", 2), ("q2", "beta", "gpu", 1)], candidates(URGENT, OLDER, BETA_GPU)),
     rows("candidates_behind", [("q1", "acme", "main", 10, 0, 0, 0, 9)], candidates(URGENT, OLDER, READY), in_order=True),
     rows("candidates_behind", [("q1", "acme", "main", 9, 1200, 102, 1, 9)], candidates(OLDER, READY), in_order=True),
     rows("candidates_behind", [("q1", "acme", "main", 9, 1200, 102, 0, 2)], candidates(URGENT, OLDER), in_order=True),
     rows("candidates_behind", [("q1", "acme", "main", 5, 1050, 102, 0, 9), ("q2", "beta", "gpu", 1, 0, 0, 0, 1)], candidates(READY, BETA_GPU)),
-    one("key_queue", "acme", "deploy", 5000, answer=[port.KeyQueue(101, 102)]),
-    one("key_queue", "acme", "deploy", 2999, answer=[port.KeyQueue(101, None)]),
-    one("key_queue", "acme", "deploy", 90_000, answer=[port.KeyQueue(101, 103)]),
-    one("key_queue", "acme", "other", 5000, answer=[port.KeyQueue(None, None)]),
-    one("live_keys", "acme", "deploy", 102, answer=[port.LiveKey(101, 1005, 1000), port.LiveKey(103, None, 1500)], in_order=False),
-    one("rates", "acme", 1004, answer=[port.Rate("build", 1, 1005), port.Rate("test", 1, 3001)], in_order=False),
-    one("rates", "acme", 1005, answer=[port.Rate("test", 1, 3001)]),
+    one("key_queue", "acme", "deploy", 5000, answer=[port.ConcurrencyKeyQueue(101, 102)]),
+    one("key_queue", "acme", "deploy", 2999, answer=[port.ConcurrencyKeyQueue(101, None)]),
+    one("key_queue", "acme", "deploy", 90_000, answer=[port.ConcurrencyKeyQueue(101, 103)]),
+    one("key_queue", "acme", "other", 5000, answer=[port.ConcurrencyKeyQueue(None, None)]),
+    one("live_keys", "acme", "deploy", 102, answer=[port.ConcurrencyKeyHolder(101, 1005, 1000), port.ConcurrencyKeyHolder(103, None, 1500)], in_order=False),
+    one("rates", "acme", 1004, answer=[port.AdmissionRate("build", 1, 1005), port.AdmissionRate("test", 1, 3001)], in_order=False),
+    one("rates", "acme", 1005, answer=[port.AdmissionRate("test", 1, 3001)]),
     one(
         "due", 6000, 9,
         answer=[
-            port.Timer("run", 102, 0, "acme", False, 3000),
-            port.Timer("step", 101, 0, "acme", True, 5000),
-            port.Timer("step", 201, 2, "beta", True, 6000),
+            port.DueTimer("run", 102, 0, "acme", False, 3000),
+            port.DueTimer("step", 101, 0, "acme", True, 5000),
+            port.DueTimer("step", 201, 2, "beta", True, 6000),
         ],
     ),
-    one("due", 7000, 1, answer=[port.Timer("run", 102, 0, "acme", False, 3000)]),
+    one("due", 7000, 1, answer=[port.DueTimer("run", 102, 0, "acme", False, 3000)]),
     one("due", 2999, 9, answer=[]),
-    one("next_wake", answer=[port.Moment(3000)]),
+    one("next_wake", answer=[port.StoreTime(3000)]),
     one("outbox_pending", 1700, 9, answer=[OWED]),
     one("outbox_pending", 1701, 2, answer=[OWED, OWED_TOO]),
     one("get_run", 104, answer=[FINISHED]),
@@ -295,7 +297,7 @@ CASES = [
     one("children_of", 101, answer=[GONE_CHILD, OPEN_CHILD]),
     one("verdicts_of", 101, answer=[RULED]),
     one("receipts_of", 101, answer=[DONE_ACT, TRIED, TRIED_AGAIN]),
-    one("purses_of", 101, answer=[PURSE]),
+    one("run_spends_of", 101, answer=[RUN_SPEND]),
     one("cost_lines_of", 101, answer=[SPENT, SPENT_MORE]),
     one("payloads_of", 101, answer=PAYLOADS),
     one("events_of", 101, answer=EVENTS),
@@ -309,7 +311,7 @@ CASES = [
     one("resume_waits", 101, 0, OPEN_AGAIN.no, 99, answer=[waited(OPEN_AGAIN)]),
     one("resume_waits", 101, 0, 0, OPEN_AGAIN.no - 1, answer=[waited(SETTLED, revision=1, decided_by="person_2")]),
     one("all_caps", answer=CAPS),
-    one("live_usage", answer=[port.Usage("acme", "build", 1), port.Usage("beta", "build", 1)]),
+    one("live_usage", answer=[port.LeaseUsage("acme", "build", 1), port.LeaseUsage("beta", "build", 1)]),
     one("key_holders_twice", answer=[]),
     one("orphan_rows", answer=[]),
     one("lost_specs", answer=[]),
@@ -320,7 +322,10 @@ ELSEWHERE = {"now", "beat", "sizes"}
 
 
 def test_every_query_has_an_answer_here_or_in_test_store() -> None:
-    assert {case.name for case in CASES} | ELSEWHERE == port.QUERIES.keys()
+    assert {case.name for case in CASES} | ELSEWHERE == port.QUERIES.keys() | {
+        "resume_checkpoints",
+        "resume_waits",
+    }
 
 
 async def test_every_query_answers_what_is_there(opened: OpenStore) -> None:
@@ -328,7 +333,7 @@ async def test_every_query_answers_what_is_there(opened: OpenStore) -> None:
         await fill(store)
         wrong = []
         for case in CASES:
-            if case.name in port.READS:
+            if case.name in port.READS.keys() | replay.READS.keys():
                 found = await store.read(case.name, *case.scalars, rows=case.rows)
             else:
                 found = await ask(store, case.name, case.rows, *case.scalars)
@@ -343,15 +348,15 @@ async def test_every_query_answers_what_is_there(opened: OpenStore) -> None:
 async def test_an_empty_database_has_no_answers(opened: OpenStore) -> None:
     async with opened() as store:
         for case in CASES:
-            if case.name in port.READS:
+            if case.name in port.READS.keys() | replay.READS.keys():
                 found = await store.read(case.name, *case.scalars, rows=case.rows)
             else:
                 found = await ask(store, case.name, case.rows, *case.scalars)
-            assert found == ([port.KeyQueue(None, None)] if case.name == "key_queue" else []), case
+            assert found == ([port.ConcurrencyKeyQueue(None, None)] if case.name == "key_queue" else []), case
         assert await store.read("next_wake") == []
 
 
-async def test_lanes_are_found_in_a_long_queue_and_across_pages(opened: OpenStore) -> None:
+async def test_claim_queues_are_found_in_a_long_queue_and_across_pages(opened: OpenStore) -> None:
     run = a_run(1)
     workspaces = [(f"t{n % 4}", f"w{n % 3}") for n in range(600)]
     steps = [
@@ -361,7 +366,7 @@ async def test_lanes_are_found_in_a_long_queue_and_across_pages(opened: OpenStor
     async with opened() as store:
         await save(store, Save(new_runs=[run], new_specs=[a_spec(1)], rows=tables(steps)))
         pages, after = [], ("", "")
-        while found := await ask(store, "lanes", [("q1",)], *after, 5):
+        while found := await ask(store, "claim_queues", [("q1",)], *after, 5):
             pages.append(len(found))
             last = found[-1]
             assert (last.tenant, last.workspace) > after

@@ -9,23 +9,25 @@ import msgspec
 import pytest
 
 from tenure.clock import SECOND_US
+from tenure.doctor.examination import examine_database
 from tenure.errors import TenureError
-from tenure.kernel.beside import Schedule
-from tenure.kernel.cron import parse, slot_text
-from tenure.kernel.model import Cap, RunSpec
+from tenure.kernel.cron import format_slot, parse_cron
+from tenure.kernel.registry_rows import ScheduleRow
+from tenure.kernel.run_rows import Cap, RunSpecRow
 from tenure.limits import CATCH_UP_RUNS_MAX
-from tenure.orchestrator.schedules import Scheduler, request, slots_to_run
-from tenure.orchestrator.why import why
-from tenure.store.bundles import examine
+from tenure.orchestrator.scheduler import Scheduler, build_scheduled_run, slots_to_run
+from tenure.reads.explanation import explain_run
+from tenure.store.schedules import advance_schedule, save_schedule
+from tenure.store.workers import register_worker
 from tests.conformance.world import BEGIN_US, Place, World
 
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
 
 
-def hourly(**given: Any) -> Schedule:
+def hourly(**given: Any) -> ScheduleRow:
     """Every hour, from 11:00 on."""
-    return Schedule(**{
+    return ScheduleRow(**{
         "tenant": "acme", "name": "hourly", "workspace": "main", "workflow": "report", "code_version": "3",
         "profile": "agent-runs", "queue": "reports", "plan": None, "input": b'{"n":1}', "cron": "0 * * * *",
         "zone": "UTC", "catch_up": "skip", "catch_up_max": 10, "pass_slot": False, "owner": "u_alice",
@@ -33,19 +35,19 @@ def hourly(**given: Any) -> Schedule:
     })  # fmt: skip
 
 
-async def put(w: World, schedule: Schedule) -> Schedule:
-    made: Schedule | None = await w.store.put_schedule(schedule)
+async def put(w: World, schedule: ScheduleRow) -> ScheduleRow:
+    made: ScheduleRow | None = await save_schedule(w.store, schedule)
     assert made is not None
     return made
 
 
-async def row(w: World, name: str = "hourly") -> Schedule:
+async def row(w: World, name: str = "hourly") -> ScheduleRow:
     [found] = await w.store.read("schedule_named", "acme", name)
-    assert isinstance(found, Schedule)
+    assert isinstance(found, ScheduleRow)
     return found
 
 
-async def specs(w: World) -> list[RunSpec]:
+async def specs(w: World) -> list[RunSpecRow]:
     """What was asked of all runs, by slot."""
     found = [(await w.store.read("get_spec", run_id))[0] for run_id in await w.run_ids()]
     return sorted(found, key=lambda spec: spec.trigger_ref or "")
@@ -118,7 +120,7 @@ async def test_a_crash_between_run_and_advance_repeats_a_request_and_not_a_run(
             raise TenureError("STORE_UNAVAILABLE")
 
         with monkeypatch.context() as broken:
-            broken.setattr(w.store, "advance_schedule", crash)
+            broken.setattr("tenure.orchestrator.scheduler.advance_schedule", crash)
             assert await look(w) == 0
         assert len(await w.run_ids()) == 1
         assert (await row(w)).next_at == BEGIN_US + HOUR_US
@@ -134,7 +136,7 @@ async def test_a_schedule_that_was_changed_meanwhile_goes_its_new_way(place: Pla
         old = await put(w, hourly())
         await put(w, msgspec.structs.replace(old, revision=2, cron="30 * * * *", next_at=old.next_at))
         w.at("11:00:01")
-        assert not await w.store.advance_schedule(old, BEGIN_US + 2 * HOUR_US, old.next_at)
+        assert not await advance_schedule(w.store, old, BEGIN_US + 2 * HOUR_US, old.next_at)
         assert await look(w) == 1
         assert (await row(w)).next_at == BEGIN_US + HOUR_US + 30 * MINUTE_US
 
@@ -197,10 +199,10 @@ async def test_fewer_missed_than_the_bound_are_all_caught_up(place: Place) -> No
 @pytest.mark.parametrize("policy", ["skip", "last", "all"])
 def test_years_of_minutes_are_no_burst(policy: str) -> None:
     schedule = hourly(cron="* * * * *", catch_up=policy, catch_up_max=10**6, next_at=0)
-    found = slots_to_run(schedule, parse("* * * * *"), BEGIN_US + 30 * SECOND_US)
+    found = slots_to_run(schedule, parse_cron("* * * * *"), BEGIN_US + 30 * SECOND_US)
     assert len(found) <= CATCH_UP_RUNS_MAX + 2
     assert found == sorted(set(found))
-    assert slot_text(found[-1]) == "2026-01-05T10:00:00Z"
+    assert format_slot(found[-1]) == "2026-01-05T10:00:00Z"
 
 
 async def test_what_passed_while_it_was_paused_is_nobodys(place: Place) -> None:
@@ -208,7 +210,7 @@ async def test_what_passed_while_it_was_paused_is_nobodys(place: Place) -> None:
         made = await put(w, hourly(catch_up="all"))
         await put(w, msgspec.structs.replace(made, revision=2, paused=True, next_at=None))
         assert await look(w.at("13:30:00")) == 0
-        now = parse(made.cron).after(w.now)
+        now = parse_cron(made.cron).after(w.now)
         await put(w, msgspec.structs.replace(made, revision=3, paused=False, next_at=now))
         assert await look(w) == 0
         assert await look(w.at("14:00:01")) == 1
@@ -222,9 +224,9 @@ async def test_the_doctor_finds_two_runs_of_one_slot(place: Place) -> None:
     async with World(place, examined=False) as w:
         schedule = await put(w, hourly())
         await look(w.at("11:00:01"))
-        twice = request(schedule, w.orchestrator.new_id("default"), BEGIN_US + HOUR_US)
+        twice = build_scheduled_run(schedule, w.orchestrator.new_id("default"), BEGIN_US + HOUR_US)
         await w.do(msgspec.structs.replace(twice, idempotency_key="another"))
-        report = await examine(w.store)
+        report = await examine_database(w.store)
         assert set(report.found) == {"I35"}
 
 
@@ -238,15 +240,17 @@ async def test_why_says_whether_nobody_is_there_or_it_is_not_its_turn(place: Pla
         [run_id] = await w.run_ids()
 
         async def reason() -> tuple[str, str]:
-            found = await why(w.store, await w.run(run_id), (await w.store.read("get_spec", run_id))[0])
+            found = await explain_run(
+                w.store, await w.run(run_id), (await w.store.read("get_spec", run_id))[0]
+            )
             return found.reason, found.text
 
-        await w.store.put_worker("other", ["reports", "reports|flow:report@2"], 1, "1")
+        await register_worker(w.store, "other", ["reports", "reports|flow:report@2"], 1, "1")
         code, text = await reason()
         assert code == "worker"
         assert "'reports|flow:report@3'" in text
         assert "start one that has version 3 of workflow 'report', on the queue 'reports'" in text
-        await w.store.put_worker("w1", ["reports|flow:report@3"], 1, "1")
+        await register_worker(w.store, "w1", ["reports|flow:report@3"], 1, "1")
         assert await reason() == (
             "turn",
             "It is ready and waits for its turn: worker w1 serves the queue 'reports|flow:report@3'.",

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from tenure.clock import SECOND_US, ManualClock
 from tenure.errors import TenureError
-from tenure.kernel.model import Payload
+from tenure.kernel.run_rows import PayloadRow
+from tenure.store.migrations import checksum
 from tenure.store.port import Query, Save, Transaction
-from tenure.store.sqlite import SqliteStore, migrate
+from tenure.store.sqlite import SqliteStore, migrator
 from tenure.store.sqlite import store as store_module
 from tests.conformance.samples import a_ready_step, a_run, a_spec, an_event
 from tests.conformance.stores import ask, create, save, sizes, tables
@@ -74,32 +75,32 @@ def test_the_schema_is_what_the_migrations_make() -> None:
 
 async def test_a_migration_is_recorded_with_its_checksum(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "t.db")
-    assert await store.migrate() == [name for _, name, _ in migrate.MIGRATIONS]
+    assert await store.migrate() == [name for _, name, _ in migrator.MIGRATIONS]
     assert await store.migrate() == []
     with contextlib.closing(apsw.Connection(str(tmp_path / "t.db"))) as connection:
         recorded = list(connection.execute("select number, name, checksum from schema_version"))
-    assert recorded == [(n, name, migrate.checksum(text)) for n, name, text in migrate.MIGRATIONS]
+    assert recorded == [(n, name, checksum(text)) for n, name, text in migrator.MIGRATIONS]
 
 
 async def test_migrations_are_applied_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file gets just what it lacks, and nothing of a migration that fails."""
     store = SqliteStore(tmp_path / "t.db")
     await store.migrate()
-    known = list(migrate.MIGRATIONS)
+    known = list(migrator.MIGRATIONS)
     broken = [
         *known,
         (len(known) + 1, "0099_broken.sql", "create table extra (x text) strict; create nonsense"),
     ]
-    monkeypatch.setattr(migrate, "MIGRATIONS", broken)
+    monkeypatch.setattr(migrator, "MIGRATIONS", broken)
     assert await code_of(store.open()) == "STORE_NOT_MIGRATED"
     with pytest.raises(apsw.SQLError):
         await store.migrate()
     whole = [*known, (len(known) + 1, "0099_whole.sql", "create table extra (x text) strict;")]
-    monkeypatch.setattr(migrate, "MIGRATIONS", whole)
+    monkeypatch.setattr(migrator, "MIGRATIONS", whole)
     assert await store.migrate() == ["0099_whole.sql"]
     await store.open()
     await store.close()
-    monkeypatch.setattr(migrate, "MIGRATIONS", known)
+    monkeypatch.setattr(migrator, "MIGRATIONS", known)
     assert await code_of(store.open()) == "STORE_TOO_NEW"
     assert await code_of(store.migrate()) == "STORE_TOO_NEW"
 
@@ -109,15 +110,15 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_noticed(
 ) -> None:
     store = SqliteStore(tmp_path / "t.db")
     await store.migrate()
-    number, name, text = migrate.MIGRATIONS[0]
-    monkeypatch.setattr(migrate, "MIGRATIONS", [(number, name, text + "\n"), *migrate.MIGRATIONS[1:]])
+    number, name, text = migrator.MIGRATIONS[0]
+    monkeypatch.setattr(migrator, "MIGRATIONS", [(number, name, text + "\n"), *migrator.MIGRATIONS[1:]])
     assert await code_of(store.open()) == "STORE_NOT_A_DATABASE"
 
 
 async def test_eight_processes_migrate_one_file_and_one_of_them_does_it(tmp_path: Path) -> None:
     said = await run_processes("migrate", tmp_path / "t.db")
     applied = [one["applied"] for one in said if one["applied"]]
-    assert applied == [[name for _, name, _ in migrate.MIGRATIONS]]
+    assert applied == [[name for _, name, _ in migrator.MIGRATIONS]]
     async with opened(tmp_path / "t.db") as store:
         assert await sizes(store) == {}
 
@@ -197,7 +198,7 @@ async def test_a_full_disk_refuses_a_save_and_nothing_is_half_done(tmp_path: Pat
     """Failure 29: refused without an acknowledgement, clean afterwards."""
     big = Save(
         new_runs=[a_run(2)], new_specs=[a_spec(2)],
-        rows={"event": [an_event(2, 1)], "payload": [Payload(2, ref, b"", b"x" * 100_000) for ref in range(20)]},
+        rows={"event": [an_event(2, 1)], "payload": [PayloadRow(2, ref, b"", b"x" * 100_000) for ref in range(20)]},
     )  # fmt: skip
     async with opened(tmp_path / "t.db") as store:
         await create(store, a_run(1), a_spec(1))
@@ -398,7 +399,7 @@ async def test_a_store_that_is_opened_again_remembers_nothing_of_its_old_connect
 def is_at_once(store: SqliteStore) -> bool:
     """Whether something would be done at once on a quick disk."""
     store._commit_seconds = 0.0
-    return store.at_once
+    return store.commits_inline
 
 
 async def test_nothing_is_done_at_once_while_others_write_too(tmp_path: Path) -> None:

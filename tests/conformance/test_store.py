@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
+from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.machines import APPROVAL, ATTEMPT, IDEMPOTENCY, LEASE, RUN, STEP
-from tenure.kernel.model import (
+from tenure.kernel.row_ops import LIGHT_COLUMNS
+from tenure.kernel.run_rows import (
     ROWS,
-    Approval,
-    Attempt,
+    ApprovalRow,
+    AttemptRow,
     Cap,
-    Checkpoint,
-    Child,
-    Event,
-    Idempotency,
-    Inbox,
-    Outbox,
-    Payload,
+    CheckpointRow,
+    ChildRow,
+    EventRow,
+    IdempotencyRow,
+    InboxRow,
+    OutboxRow,
+    PayloadRow,
     Row,
-    Run,
-    RunSpec,
-    Stale,
-    Step,
-    Wait,
+    RunRow,
+    RunSpecRow,
+    StaleMessageRow,
+    StepRow,
+    WaitRow,
 )
-from tenure.kernel.rows import LIGHT
-from tenure.store.port import ASIDE, BeatKey, Query, Rejected, Save, Store, Transaction
+from tenure.store.port import LEAVE_EVENT_LOOP, DataRejected, ExtendedLease, Query, Save, Store, Transaction
 from tests.conformance.samples import (
     DONE,
     ENDED,
@@ -67,9 +67,9 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     return partial(open_store, request.param, tmp_path, dsn)
 
 
-async def get_run(store: Store, run_id: int) -> Run:
+async def get_run(store: Store, run_id: int) -> RunRow:
     [run] = await store.read("get_run", run_id)
-    assert isinstance(run, Run)
+    assert isinstance(run, RunRow)
     return run
 
 
@@ -81,22 +81,22 @@ async def now_us(store: Store) -> int:
 # ----------------------------------------------------------------------------------------- there and back
 
 READ_BACK: dict[type[Row], str] = {
-    Run: "get_run",
-    RunSpec: "get_spec",
-    Step: "steps_of",
-    Attempt: "attempts_of",
-    Checkpoint: "checkpoints_of",
-    Wait: "waits_of",
-    Approval: "approvals_of",
-    Inbox: "inbox_of",
-    Child: "children_of",
-    Payload: "payloads_of",
-    Event: "events_of",
-    Outbox: "outbox_of",
-    Verdict: "verdicts_of",
-    Receipt: "receipts_of",
-    Purse: "purses_of",
-    CostLine: "cost_lines_of",
+    RunRow: "get_run",
+    RunSpecRow: "get_spec",
+    StepRow: "steps_of",
+    AttemptRow: "attempts_of",
+    CheckpointRow: "checkpoints_of",
+    WaitRow: "waits_of",
+    ApprovalRow: "approvals_of",
+    InboxRow: "inbox_of",
+    ChildRow: "children_of",
+    PayloadRow: "payloads_of",
+    EventRow: "events_of",
+    OutboxRow: "outbox_of",
+    VerdictRow: "verdicts_of",
+    ReceiptRow: "receipts_of",
+    RunSpendRow: "run_spends_of",
+    CostLineRow: "cost_lines_of",
 }
 
 
@@ -106,31 +106,31 @@ def columns(row: type[Row], first: str) -> tuple[str, ...]:
 
 CHANGING: dict[type[Row], tuple[str, ...]] = {
     # AddSteps: new steps may need one that is there. A step of a workflow file gets its input when it is resolved.
-    Step: (
+    StepRow: (
         "dependents",
         "input_ref",
         "idempotency_key",
-        *(name for name in columns(Step, "state") if name not in ("template_ref", "condition")),
+        *(name for name in columns(StepRow, "state") if name not in ("template_ref", "condition")),
     ),
-    Attempt: tuple(name for name in columns(Attempt, "timeout_at") if name != "session"),
-    Checkpoint: columns(Checkpoint, "no"),
-    Wait: ("name", *columns(Wait, "expires_at")),
-    Approval: columns(Approval, "tier"),
-    Inbox: ("wait_no",),
-    Child: columns(Child, "state"),
-    Receipt: ("n", "call_by", *columns(Receipt, "state")[:-2]),
-    Purse: ("spent", "writes"),
-    CostLine: columns(CostLine, "calls"),
+    AttemptRow: tuple(name for name in columns(AttemptRow, "timeout_at") if name != "session"),
+    CheckpointRow: columns(CheckpointRow, "no"),
+    WaitRow: ("name", *columns(WaitRow, "expires_at")),
+    ApprovalRow: columns(ApprovalRow, "tier"),
+    InboxRow: ("wait_no",),
+    ChildRow: columns(ChildRow, "state"),
+    ReceiptRow: ("n", "call_by", *columns(ReceiptRow, "state")[:-2]),
+    RunSpendRow: ("spent", "writes"),
+    CostLineRow: columns(CostLineRow, "calls"),
 }
 """What may change of a row that is there."""
 
 
 def test_every_row_is_sent_there_and_back() -> None:
-    assert {*READ_BACK, Stale, Cap, Idempotency} == set(ROWS.values())
+    assert {*READ_BACK, StaleMessageRow, Cap, IdempotencyRow} == set(ROWS.values())
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in READ_BACK if row not in (Run, RunSpec)], ids=lambda r: r.table
+    "row", [row for row in READ_BACK if row not in (RunRow, RunSpecRow)], ids=lambda r: r.table
 )
 async def test_a_row_with_everything_set_comes_back_as_it_was(opened: OpenStore, row: type[Row]) -> None:
     given = filled(row, run_id=7)
@@ -167,30 +167,30 @@ async def test_what_may_change_is_changed_and_nothing_else(opened: OpenStore, ro
     ids=["open", "finished"],
 )
 async def test_a_run_with_everything_set_comes_back_as_it_was(opened: OpenStore, end: dict[str, Any]) -> None:
-    run, spec = filled(Run, id=7, **end), filled(RunSpec, run_id=7)
+    run, spec = filled(RunRow, id=7, **end), filled(RunSpecRow, run_id=7)
     async with opened() as store:
         await create(store, run, spec)
         assert repr(await store.read("get_run", 7)) == repr([run])
         assert repr(await store.read("get_spec", 7)) == repr([spec])
-        later = filled(Run, start=5000, id=7, **end, **{n: getattr(run, n) for n in NEVER})
+        later = filled(RunRow, start=5000, id=7, **end, **{n: getattr(run, n) for n in NEVER})
         changed = replace(spec, labels="new", metadata="newer")
         await save(store, Save(expect=[(7, run.version, None)], runs=[later], rows={"run_spec": [changed]}))
         assert repr(await store.read("get_run", 7)) == repr([later])
         assert repr(await store.read("get_spec", 7)) == repr([changed])
 
 
-NEVER = Run.__struct_fields__[1 : Run.__struct_fields__.index("status")]
+NEVER = RunRow.__struct_fields__[1 : RunRow.__struct_fields__.index("status")]
 """What a run is for good."""
 TOGETHER = {"finished_at", "duration_us", "reason", "sealed_at"}
 """Columns the schema lets change only together; the test before this one has them."""
 
 
 async def test_each_column_of_a_run_can_change_by_itself(opened: OpenStore) -> None:
-    run = filled(Run, id=7)
+    run = filled(RunRow, id=7)
     async with opened() as store:
         await create(store, run, a_spec(7))
-        other = filled(Run, start=5000, id=7, status="waiting_external", planned=False, paused=False)
-        for name in Run.__struct_fields__[len(NEVER) + 1 :]:
+        other = filled(RunRow, start=5000, id=7, status="waiting_external", planned=False, paused=False)
+        for name in RunRow.__struct_fields__[len(NEVER) + 1 :]:
             if name in TOGETHER:
                 continue
             changed = replace(run, **{name: getattr(other, name)})
@@ -210,7 +210,7 @@ async def test_caps_are_inserted_or_replaced(opened: OpenStore) -> None:
 
 async def test_a_key_that_somebody_has_refuses_the_whole_save(opened: OpenStore) -> None:
     async with opened() as store:
-        record = filled(Idempotency, run_id=7)
+        record = filled(IdempotencyRow, run_id=7)
         key = (record.tenant, record.source, record.name)
         first = Save(new_runs=[a_run(7)], new_specs=[a_spec(7)], rows={"idempotency": [record]})
         assert (await save(store, first)).ids == {7}
@@ -218,7 +218,7 @@ async def test_a_key_that_somebody_has_refuses_the_whole_save(opened: OpenStore)
         second = Save(
             new_runs=[a_run(8)], new_specs=[a_spec(8)], rows={"idempotency": [replace(record, run_id=8)]}
         )
-        with pytest.raises(Rejected):
+        with pytest.raises(DataRejected):
             await save(store, second)
         assert await store.read("key_record", *key) == [record]
         assert await store.read("get_run", 8) == []
@@ -234,10 +234,15 @@ async def test_a_record_of_a_request_is_left_out_with_its_run(opened: OpenStore)
 
 async def test_a_stale_message_is_recorded_once_per_lease_and_type(opened: OpenStore) -> None:
     async with opened() as store:
-        await create(store, a_run(7), a_spec(7), Stale(7, 0, 1, "complete", 4, "worker-1", 1000))
-        again = [Stale(7, 0, 1, "complete", 9, "worker-1", 2000), Stale(7, 0, 1, "fail", 5, "worker-1", 2000)]
-        assert (await save(store, Save(expect=[(7, 0, None)], rows={"stale": list(again)}))).ids == {7}
-        assert (await sizes(store))["stale"] == 2
+        await create(store, a_run(7), a_spec(7), StaleMessageRow(7, 0, 1, "complete", 4, "worker-1", 1000))
+        again = [
+            StaleMessageRow(7, 0, 1, "complete", 9, "worker-1", 2000),
+            StaleMessageRow(7, 0, 1, "fail", 5, "worker-1", 2000),
+        ]
+        assert (await save(store, Save(expect=[(7, 0, None)], rows={"stale_message": list(again)}))).ids == {
+            7
+        }
+        assert (await sizes(store))["stale_message"] == 2
 
 
 # ---------------------------------------------------------------------------------------------- the save
@@ -352,7 +357,7 @@ async def test_of_a_run_that_changes_lightly_nothing_else_is_written(
             "checkpoints": 4,
             "next_ref": 5,
         }
-        assert light.keys() == set(LIGHT)
+        assert light.keys() == set(LIGHT_COLUMNS)
         changed = Save(
             expect=[(run_id, 0, None) for run_id in ids],
             runs=[a_run(run_id, **light, cancel_reason="not written") for run_id in ids],
@@ -384,7 +389,7 @@ async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
     opened: OpenStore, single: bool
 ) -> None:
     """On PostgreSQL it is sent in another form than one of many rows."""
-    run, spec = filled(Run, id=1), filled(RunSpec, run_id=1)
+    run, spec = filled(RunRow, id=1), filled(RunSpecRow, run_id=1)
     rows = [a_step(1, 0), an_attempt(1, 0, 1), a_checkpoint(1, 0, "one", 1), a_payload(1, 1), an_event(1, 1)]
     async with opened() as store:
         made = Save(new_runs=[run], new_specs=[spec], rows=tables(rows))
@@ -450,7 +455,7 @@ async def test_a_key_belongs_to_its_tenant_and_source(opened: OpenStore) -> None
 async def refused(store: Store, one: Save) -> None:
     """The database refuses a save, writes nothing of it, and works on."""
     before = await sizes(store)
-    with pytest.raises(Rejected):
+    with pytest.raises(DataRejected):
         await save(store, one)
     assert await sizes(store) == before
     assert (await save(store, Save(expect=[(7, 0, None)]))).ids == {7}
@@ -553,7 +558,7 @@ BAD_ROWS: dict[str, Row] = {
     "attempt: a live lease of an ended attempt": an_attempt(7, 0, 1, **{**ENDED, "lease": "active"}),
     "attempt: numbered zero": an_attempt(7, 0, 0),
     "attempt: expired before it was granted": an_attempt(7, 0, 1, expires_at=999),
-    "checkpoint: unknown state": filled(Checkpoint, run_id=7, state="maybe"),
+    "checkpoint: unknown state": filled(CheckpointRow, run_id=7, state="maybe"),
     "wait: unknown state": a_wait(7, 1, state="maybe"),
     "wait: settled without an outcome": a_wait(7, 1, state="settled", settled_at=2000),
     "wait: an outcome while open": a_wait(7, 1, outcome="received"),
@@ -618,18 +623,20 @@ async def test_the_schema_knows_every_state(opened: OpenStore) -> None:
 # -------------------------------------------------------------------------------------------- heartbeats
 
 
-async def beat(store: Store, *beats: tuple[int, int, int, int, int, str], now: int = 2000) -> list[BeatKey]:
+async def beat(
+    store: Store, *beats: tuple[int, int, int, int, int, str], now: int = 2000
+) -> list[ExtendedLease]:
     return await ask(store, "beat", beats, now)
 
 
 async def test_a_heartbeat_extends_its_lease_and_touches_nothing_else(opened: OpenStore) -> None:
-    lease = an_attempt(7, 0, 1, expires_at=5000, seq=3, said="ack", answer=b"ok")
+    lease = an_attempt(7, 0, 1, expires_at=5000, seq=3, last_message="ack", answer=b"ok")
     async with opened() as store:
         await create(store, a_run(7, version=4), a_spec(7), lease, an_attempt(7, 1, 1))
         found = await beat(store, (7, 0, 1, 4, 6000, "half"), (7, 1, 1, 1, 6000, ""))
         assert sorted(found, key=lambda key: key.idx) == [
-            BeatKey(7, 0, 1, "running"),
-            BeatKey(7, 1, 1, "running"),
+            ExtendedLease(7, 0, 1, "running"),
+            ExtendedLease(7, 1, 1, "running"),
         ]
         [first, _] = await store.read("attempts_of", 7)
         assert first == replace(lease, beat_at=2000, expires_at=6000, seq=4, progress="half")
@@ -639,10 +646,10 @@ async def test_a_heartbeat_extends_its_lease_and_touches_nothing_else(opened: Op
 async def test_a_heartbeat_learns_of_a_cancel(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), an_attempt(7, 0, 1, state="canceling"))
-        assert await beat(store, (7, 0, 1, 1, 6000, "")) == [BeatKey(7, 0, 1, "canceling")]
+        assert await beat(store, (7, 0, 1, 1, 6000, "")) == [ExtendedLease(7, 0, 1, "canceling")]
 
 
-LATE_BEATS: dict[str, tuple[Attempt, int]] = {
+LATE_BEATS: dict[str, tuple[AttemptRow, int]] = {
     "not acknowledged": (an_attempt(7, 0, 1, lease="granted", state="leased"), 2000),
     "ended": (an_attempt(7, 0, 1, **ENDED), 2000),
     "expired": (an_attempt(7, 0, 1), 5000),
@@ -654,7 +661,7 @@ LATE_BEATS: dict[str, tuple[Attempt, int]] = {
 
 @pytest.mark.parametrize(("lease", "now"), LATE_BEATS.values(), ids=LATE_BEATS)
 async def test_a_heartbeat_that_does_not_count_changes_nothing(
-    opened: OpenStore, lease: Attempt, now: int
+    opened: OpenStore, lease: AttemptRow, now: int
 ) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), lease)
@@ -666,13 +673,13 @@ async def test_a_heartbeat_that_does_not_count_changes_nothing(
 async def test_a_save_does_not_take_back_what_a_heartbeat_gave(
     opened: OpenStore, end: dict[str, Any]
 ) -> None:
-    decided = an_attempt(7, 0, 1, seq=1, said="checkpoint", answer=b"ok", **end)
+    decided = an_attempt(7, 0, 1, seq=1, last_message="checkpoint", answer=b"ok", **end)
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), an_attempt(7, 0, 1))
         await beat(store, (7, 0, 1, 9, 8000, ""))
         await save(store, Save(expect=[(7, 0, None)], rows=tables([decided])))
         [lease] = await store.read("attempts_of", 7)
-        assert (lease.expires_at, lease.seq, lease.said) == (8000, 9, "checkpoint")
+        assert (lease.expires_at, lease.seq, lease.last_message) == (8000, 9, "checkpoint")
 
 
 # ------------------------------------------------------------------------------------ outbox and retention
@@ -697,8 +704,8 @@ async def test_what_was_delivered_is_no_longer_owed(opened: OpenStore) -> None:
 
 async def test_a_finished_run_is_deleted_with_everything_beneath_it(opened: OpenStore) -> None:
     """What it owes others stays until it is delivered, and a key stays with the run it made, for good."""
-    beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (Run, RunSpec)]
-    beneath_7 += [Stale(7, 0, 1, "fail", 1, "worker-1", 1000)]
+    beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
+    beneath_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
     async with opened() as store:
         await create(store, a_run(7, **DONE), a_spec(7, idempotency_key="k"), *beneath_7)
         await create(store, a_run(8), a_spec(8), an_event(8, 1))
@@ -749,7 +756,7 @@ async def test_a_long_transaction_goes_on_beside_the_event_loop(opened: OpenStor
     def transaction() -> Transaction[set[int]]:
         runs = yield Query("lock_runs", [(1,), (2,)])
         threads.append(threading.get_ident())
-        yield ASIDE
+        yield LEAVE_EVENT_LOOP
         threads.append(threading.get_ident())
         assert [run.id for run in runs] == [1, 2]
         steps = [
@@ -763,7 +770,7 @@ async def test_a_long_transaction_goes_on_beside_the_event_loop(opened: OpenStor
         threads.append(threading.get_ident())
         again = yield Save(expect=[(1, 1, None)], runs=[a_run(1, version=2)])
         assert again.ids == {1}
-        yield ASIDE  # it is there already
+        yield LEAVE_EVENT_LOOP  # it is there already
         ids: set[int] = saved.ids
         return ids
 
@@ -784,18 +791,18 @@ async def test_an_error_in_a_long_transaction_leaves_nothing(opened: OpenStore) 
         pass
 
     def broken() -> Transaction[None]:
-        yield ASIDE
+        yield LEAVE_EVENT_LOOP
         yield Save(new_runs=[a_run(1)], new_specs=[a_spec(1)])
         raise Mistake
 
     def refused() -> Transaction[None]:
-        yield ASIDE
+        yield LEAVE_EVENT_LOOP
         yield Save(new_runs=[a_run(1, status="nonsense")], new_specs=[a_spec(1)])
 
     async with opened() as store:
         with pytest.raises(Mistake):
             await store.transact(broken)
-        with pytest.raises(Rejected):
+        with pytest.raises(DataRejected):
             await store.transact(refused)
         assert await sizes(store) == {}
         await create(store, a_run(1), a_spec(1))
@@ -807,7 +814,7 @@ async def test_a_caller_that_goes_away_from_a_long_transaction_leaves_a_store_th
     begun, go_on = threading.Event(), threading.Event()
 
     def transaction() -> Transaction[None]:
-        yield ASIDE
+        yield LEAVE_EVENT_LOOP
         begun.set()
         assert go_on.wait(20)
         yield Save(new_runs=[a_run(1)], new_specs=[a_spec(1)])
@@ -858,7 +865,7 @@ async def test_a_caller_that_goes_away_leaves_a_store_that_works(opened: OpenSto
 async def test_the_clock_can_be_shifted(opened: OpenStore) -> None:
     async with opened() as store:
         before = await now_us(store)
-        store.shift(HOUR_US)
+        store.shift_clock(HOUR_US)
         later = await now_us(store)
         assert HOUR_US <= later - before < HOUR_US + 60 * SECOND_US
         [moment] = await ask(store, "now")
@@ -883,7 +890,7 @@ async def test_work_in_another_process_is_noticed(opened: OpenStore) -> None:
         waiting = asyncio.create_task(here.wait_for_work(30.0))
         await asyncio.sleep(0.01)
         await create(there, a_run(1), a_spec(1), a_ready_step(1, 0))
-        await there.tell_work()
+        await there.notify_work()
         assert await waiting is True
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.clock import us
 from tenure.kernel import commands as c
-from tenure.kernel.decide.leases import Lease
+from tenure.kernel.lease_types import Lease
 from tests.conformance.world import Place, World, gate, pause, step
 
 
@@ -428,7 +428,7 @@ async def test_a_parent_that_must_wait_for_its_child_completes_after_it(place: P
 async def test_a_parent_that_must_wait_for_its_children_ends_with_the_last_of_them(
     place: Place, uploads: bool
 ) -> None:
-    """Found by review: it was refused after Uploading, and woken by the first child."""
+    """Found by review: it was refused after BeginUpload, and woken by the first child."""
     async with World(place) as w:
         run = await w.create(plan=[step("part"), step("next", "part")], profile="delta-ci")
         parent = await w.claim()

@@ -28,24 +28,33 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from tenure.clock import us
-from tenure.doctor import Bundle
+from tenure.doctor import RunDump
+from tenure.doctor.examination import examine_database, load_run_dump
 from tenure.errors import TenureError
 from tenure.ids import RunIds
-from tenure.kernel import again
 from tenure.kernel import commands as c
-from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.decide.plans import Created
+from tenure.kernel import reruns
+from tenure.kernel.decide.creation import CreatedRun
 from tenure.kernel.history import decode_body
-from tenure.kernel.model import Approval, Attempt, Cap, Event, Run, RunSpec, Step, Wait
+from tenure.kernel.lease_types import Lease, LeaseReply
+from tenure.kernel.run_rows import (
+    ApprovalRow,
+    AttemptRow,
+    Cap,
+    EventRow,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+    WaitRow,
+)
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.sweeper import Sweeper
-from tenure.store.bundles import examine, load_bundle
 from tenure.store.port import Store
 from tenure.store.postgres import PostgresStore
-from tenure.store.postgres.link import Link
-from tenure.store.postgres.running import NOW
+from tenure.store.postgres.connection import PostgresConnection
+from tenure.store.postgres.statements import NOW
 from tenure.store.sqlite import SqliteStore
-from tenure.store.sqlite.file_time import FileTime
+from tenure.store.sqlite.file_clock import FileClock
 
 BEGIN = datetime(2026, 1, 5, 10, 0, 0, tzinfo=UTC)
 BEGIN_US = us(BEGIN.timestamp())
@@ -128,14 +137,14 @@ class Hand:
         """Let a store's clock be this one."""
         store = getattr(store, "_inner", store)
         if isinstance(store, SqliteStore):
-            store._clock, store._file_time = self, FileTime(self)
+            store._clock, store._file_time = self, FileClock(self)
         else:
             store.__class__ = type("Guided", (_Guided, type(store)), {"hand": self})
             for link in store._readers:
                 link.__class__ = _GuidedLink
 
 
-class _GuidedLink(Link):
+class _GuidedLink(PostgresConnection):
     """A connection that takes what a store's clock is shifted by for the time."""
 
     async def statement(self, text: str) -> Any:
@@ -159,7 +168,7 @@ class _Guided(PostgresStore):
     def estimate_us(self) -> int | None:
         return None if super().estimate_us() is None else self._shift_us
 
-    def _lane(self, number: int) -> Link:
+    def _lane(self, number: int) -> PostgresConnection:
         link = super()._lane(number)
         link.__class__ = _GuidedLink
         return link
@@ -296,7 +305,9 @@ class World:
         self._causes[0] += 1
         return c.Context(who, initiator, f"cause-{self._causes[0]}")
 
-    def request(self, *, plan: Plan | None = (c.BODY,), by: str = "u_alice", **fields: Any) -> c.CreateRun:
+    def request(
+        self, *, plan: Plan | None = (c.BODY_STEP,), by: str = "u_alice", **fields: Any
+    ) -> c.CreateRun:
         """A CreateRun."""
         fields.setdefault("tenant", "acme")
         fields.setdefault("workflow", "flow")
@@ -304,7 +315,7 @@ class World:
         fields.setdefault("context", self.context(by))
         return c.CreateRun(plan=None if plan is None else plan_of(plan), **fields)
 
-    async def created(self, **request: Any) -> Created:
+    async def created(self, **request: Any) -> CreatedRun:
         """Create a run; the whole answer."""
         return await self.orchestrator.create(self.request(**request))
 
@@ -314,7 +325,7 @@ class World:
 
     async def begin(self, worker: str = "bob", **request: Any) -> Lease:
         """Create a run whose first step is taken by a worker of this process in the same commit."""
-        lease = (await self.created(eager=c.ClaimBy(worker), **request)).lease
+        lease = (await self.created(eager=c.Claimant(worker), **request)).lease
         assert lease is not None, "the first step was not taken"
         return lease
 
@@ -329,7 +340,7 @@ class World:
         return leases[0]
 
     async def say(
-        self, type_: type[c.LeaseMessage], lease: Lease, *, seq: int | None = None, **fields: Any
+        self, type_: type[c.LeaseCommand], lease: Lease, *, seq: int | None = None, **fields: Any
     ) -> Any:
         """A message from a lease's holder; see law 3."""
         key = (lease.run_id, lease.idx, lease.n)
@@ -348,47 +359,47 @@ class World:
             return await self.orchestrator.heartbeat(command)
         return await self.orchestrator.send(command)
 
-    async def ack(self, lease: Lease, **how: Any) -> Reply:
+    async def ack(self, lease: Lease, **how: Any) -> LeaseReply:
         """The runner has the lease."""
         return await self.say(c.AckLease, lease, **how)  # type: ignore[no-any-return]  # messages are answered with a Reply
 
-    async def beat(self, lease: Lease, progress: str = "", **how: Any) -> Reply:
+    async def beat(self, lease: Lease, progress: str = "", **how: Any) -> LeaseReply:
         """A heartbeat."""
         return await self.say(c.Heartbeat, lease, progress=progress, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def upload(self, lease: Lease, **how: Any) -> Reply:
+    async def upload(self, lease: Lease, **how: Any) -> LeaseReply:
         """The work is done, its artifacts are on the way."""
-        return await self.say(c.Uploading, lease, **how)  # type: ignore[no-any-return]  # likewise
+        return await self.say(c.BeginUpload, lease, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def checkpoint(self, lease: Lease, name: str, **how: Any) -> Reply:
+    async def checkpoint(self, lease: Lease, name: str, **how: Any) -> LeaseReply:
         """A sub-result."""
         return await self.say(c.RecordCheckpoint, lease, name=name, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def complete(self, lease: Lease, output: bytes | None = None, **how: Any) -> Reply:
+    async def complete(self, lease: Lease, output: bytes | None = None, **how: Any) -> LeaseReply:
         """The step succeeded."""
         return await self.say(c.Complete, lease, output=output, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def fail(self, lease: Lease, code: str = "STEP_FAILED", **how: Any) -> Reply:
+    async def fail(self, lease: Lease, code: str = "STEP_FAILED", **how: Any) -> LeaseReply:
         """The step failed."""
         return await self.say(c.Fail, lease, code=code, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def release(self, lease: Lease, **how: Any) -> Reply:
+    async def release(self, lease: Lease, **how: Any) -> LeaseReply:
         """The step is given back unworked."""
         return await self.say(c.Release, lease, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def park(self, lease: Lease, why: str, **how: Any) -> Reply:
+    async def park(self, lease: Lease, why: str, **how: Any) -> LeaseReply:
         """The step is given back because the code does not fit."""
         return await self.say(c.Park, lease, why=why, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def cancel_ack(self, lease: Lease, **how: Any) -> Reply:
+    async def cancel_ack(self, lease: Lease, **how: Any) -> LeaseReply:
         """The work was stopped."""
-        return await self.say(c.CancelAck, lease, **how)  # type: ignore[no-any-return]  # likewise
+        return await self.say(c.AckCancel, lease, **how)  # type: ignore[no-any-return]  # likewise
 
-    async def wait(self, lease: Lease, label: str, **what: Any) -> Reply:
+    async def wait(self, lease: Lease, label: str, **what: Any) -> LeaseReply:
         """Open a wait: `approval=`, `event=`, `until=` or `child=`."""
         return await self.say(c.OpenWait, lease, label=label, **what)  # type: ignore[no-any-return]  # likewise
 
-    async def suspend(self, lease: Lease, *waits: int, **how: Any) -> Reply:
+    async def suspend(self, lease: Lease, *waits: int, **how: Any) -> LeaseReply:
         """Let go of the lease until one of these waits settles."""
         return await self.say(c.Suspend, lease, waits=waits, **how)  # type: ignore[no-any-return]  # likewise
 
@@ -402,13 +413,13 @@ class World:
     async def plan_ready(self, run: int, *plan: str | c.StepSpec) -> Any:
         """The planner's answer."""
         return await self.do(
-            c.PlanReady(run_id=run, plan=plan_of(plan), context=self.context("planner", "system"))
+            c.AcceptPlan(run_id=run, plan=plan_of(plan), context=self.context("planner", "system"))
         )
 
     async def plan_failed(self, run: int, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
         """The planner gave up."""
         context = self.context("planner", "system")
-        return await self.do(c.PlanFailed(run_id=run, code=code, message=message, context=context))
+        return await self.do(c.FailPlan(run_id=run, code=code, message=message, context=context))
 
     async def add(self, run: int, *plan: str | c.StepSpec) -> Any:
         """More steps."""
@@ -460,22 +471,24 @@ class World:
         context = self.context("system:reporter", "system")
         return await self.do(c.MarkReported(run_id=run, context=context))
 
-    async def finished(self, run: int) -> again.Finished:
+    async def finished(self, run: int) -> reruns.FinishedRun:
         """What resume and rerun are made from."""
         rows = await self.bundle(run)
         assert rows.spec is not None
-        return again.Finished(rows.run, rows.spec, rows.steps, rows.checkpoints, rows.payloads)
+        return reruns.FinishedRun(rows.run, rows.spec, rows.steps, rows.checkpoints, rows.payloads)
 
     async def rerun(self, run: int) -> int:
         """A fresh run of the same plan."""
         old = await self.finished(run)
-        request = again.rerun(old, old, self.orchestrator.new_id("default"), self.context("u_alice"))
+        request = reruns.build_rerun(old, old, self.orchestrator.new_id("default"), self.context("u_alice"))
         return (await self.orchestrator.create(request)).run_id
 
     async def resume(self, run: int, **settled: Any) -> int:
         """A new run that goes on where this one ended."""
         old = await self.finished(run)
-        request = again.resume(old, self.orchestrator.new_id("default"), self.context("u_alice"), **settled)
+        request = reruns.build_resumed_run(
+            old, self.orchestrator.new_id("default"), self.context("u_alice"), **settled
+        )
         return (await self.orchestrator.create(request)).run_id
 
     # ------------------------------------------------------------------------------------- questions
@@ -485,23 +498,23 @@ class World:
         rows: list[Any] = await self.store.read(name, *scalars)
         return rows
 
-    async def run(self, run: int) -> Run:
+    async def run(self, run: int) -> RunRow:
         """The run's row."""
         (row,) = await self.read("get_run", run)
-        assert isinstance(row, Run)
+        assert isinstance(row, RunRow)
         return row
 
-    async def spec(self, run: int) -> RunSpec:
+    async def spec(self, run: int) -> RunSpecRow:
         """What the run was asked to be."""
         (row,) = await self.read("get_spec", run)
-        assert isinstance(row, RunSpec)
+        assert isinstance(row, RunSpecRow)
         return row
 
     async def status(self, run: int) -> str:
         """The run's status."""
         return (await self.run(run)).status
 
-    async def steps(self, run: int) -> list[Step]:
+    async def steps(self, run: int) -> list[StepRow]:
         """All steps of a run, in order."""
         return await self.read("steps_of", run)
 
@@ -509,27 +522,27 @@ class World:
         """Every step's state by its name."""
         return {row.name: row.state for row in await self.steps(run)}
 
-    async def step(self, run: int, name: str = "main") -> Step:
+    async def step(self, run: int, name: str = "main") -> StepRow:
         """One step."""
         return next(row for row in await self.steps(run) if row.name == name)
 
-    async def attempts(self, run: int, name: str | None = None) -> list[Attempt]:
+    async def attempts(self, run: int, name: str | None = None) -> list[AttemptRow]:
         """The attempts of a run, or of one of its steps."""
-        rows: list[Attempt] = await self.read("attempts_of", run)
+        rows: list[AttemptRow] = await self.read("attempts_of", run)
         if name is None:
             return rows
         idx = (await self.step(run, name)).idx
         return [row for row in rows if row.idx == idx]
 
-    async def waits(self, run: int) -> list[Wait]:
+    async def waits(self, run: int) -> list[WaitRow]:
         """Everything the run waits or waited for."""
         return await self.read("waits_of", run)
 
-    async def approvals(self, run: int) -> list[Approval]:
+    async def approvals(self, run: int) -> list[ApprovalRow]:
         """The run's questions."""
         return await self.read("approvals_of", run)
 
-    async def events(self, run: int) -> list[Event]:
+    async def events(self, run: int) -> list[EventRow]:
         """The run's history."""
         return await self.read("events_of", run)
 
@@ -558,9 +571,9 @@ class World:
             ids += [row.run_id for row in rows]
         return ids
 
-    async def bundle(self, run: int) -> Bundle:
+    async def bundle(self, run: int) -> RunDump:
         """Every row of one run."""
-        found = await load_bundle(self.store, run)
+        found = await load_run_dump(self.store, run)
         assert found is not None, f"there is no run {run}"
         return found
 
@@ -579,5 +592,5 @@ class World:
 
     async def examine(self) -> None:
         """Have the doctor look at everything; it must find nothing."""
-        report = await examine(self.store)
+        report = await examine_database(self.store)
         assert report.clean, "the doctor found:\n" + "\n".join(map(str, report.violations))

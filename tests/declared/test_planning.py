@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.declared import Declared, load, load_file, prepare
-from tenure.declared.resolving import needed_steps, references
+from tenure.declared import DeclaredWorkflow, load_workflow, load_workflow_file, prepare_step
+from tenure.declared.step_inputs import needed_steps, template_references
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import BackoffSpec, StepSpec
 from tenure.kernel.decide.plans import check_plan
 
-RELEASE = load_file(Path(__file__).parent / "release.yaml")
+RELEASE = load_workflow_file(Path(__file__).parent / "release.yaml")
 SCOPE: dict[str, Any] = {
     "inputs": {"ref": "main", "dry": False},
     "steps": {"build": {"output": {"stdout": "img:1", "n": 2}}},
@@ -22,8 +22,8 @@ SCOPE: dict[str, Any] = {
 }
 
 
-def flow(steps: str, head: str = "") -> Declared:
-    return load(f"name: x\n{head}\nsteps:\n{steps}")
+def flow(steps: str, head: str = "") -> DeclaredWorkflow:
+    return load_workflow(f"name: x\n{head}\nsteps:\n{steps}")
 
 
 def template(step: StepSpec) -> Any:
@@ -36,14 +36,14 @@ def handed(step: StepSpec, scope: dict[str, Any] | None = None) -> Any:
     """What whoever is given the step gets: plain values."""
     if step.template is None:
         return msgspec.json.decode(step.input or b"null")
-    made = prepare(step.template, scope or {})
+    made = prepare_step(step.template, scope or {})
     assert not made.skipped
     return msgspec.json.decode(made.input)
 
 
 def needs(step: StepSpec) -> set[str]:
     assert step.template is not None
-    return needed_steps(references(step.template))
+    return needed_steps(template_references(step.template))
 
 
 def test_a_plan_is_one_that_the_kernel_takes() -> None:
@@ -91,9 +91,9 @@ def test_a_key_that_names_the_run_is_fixed_by_who_knows_it() -> None:
     unknown = RELEASE.plan({})[1]
     assert unknown.idempotency_key == ""
     assert unknown.template is not None
-    assert prepare(unknown.template, SCOPE).idempotency_key == "label:run_1:main"
+    assert prepare_step(unknown.template, SCOPE).idempotency_key == "label:run_1:main"
     first = {**SCOPE, "run": {**run, "id": "run_0"}}
-    assert prepare(unknown.template, SCOPE, first).idempotency_key == "label:run_0:main"
+    assert prepare_step(unknown.template, SCOPE, first).idempotency_key == "label:run_0:main"
 
 
 def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
@@ -113,7 +113,7 @@ def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
 def test_an_input_that_names_the_try_is_made_for_each(value: str, each: bool) -> None:
     (step,) = flow(f"  - {{id: a, uses: t, with: {{x: '{value}'}}}}\n").plan({})
     assert step.template is not None
-    assert prepare(step.template, SCOPE).each_try is each
+    assert prepare_step(step.template, SCOPE).each_try is each
 
 
 def test_a_resolved_step_has_no_templates_left() -> None:
@@ -138,21 +138,21 @@ def test_a_condition_on_an_output_is_decided_when_all_that_it_needs_has_ended() 
     step = declared.plan({"n": 5})[1]
     assert step.template is not None
     assert needs(step) == {"build"}
-    assert prepare(step.template, {**SCOPE, "inputs": {"n": 5, "o": {}}}).skipped
+    assert prepare_step(step.template, {**SCOPE, "inputs": {"n": 5, "o": {}}}).skipped
     with pytest.raises(TenureError, match=r"inputs\.o has no 'gone'"):
-        prepare(step.template, {**SCOPE, "inputs": {"n": 1, "o": {}}})
+        prepare_step(step.template, {**SCOPE, "inputs": {"n": 1, "o": {}}})
 
 
 def test_arguments_that_look_like_a_reference_of_ours_are_refused() -> None:
     with pytest.raises(
-        TenureError, match=r"step a: with: the name of an argument may not begin with '\$tenure'"
+        TenureError, match=r"step a: with: the name of an argument must not begin with '\$tenure'"
     ):
         flow("  - {id: a, uses: t, with: {$tenure.artifact: x}}\n").plan({})
 
 
 def test_a_condition_that_is_neither_true_nor_false_is_refused() -> None:
     declared = flow("  - {id: a, uses: t, if: inputs.n}\n", "inputs: {n: {type: integer}}")
-    with pytest.raises(TenureError, match="an if is true or false, not 5"):
+    with pytest.raises(TenureError, match="a condition must be true or false, not 5"):
         declared.plan({"n": 5})
 
 
@@ -200,7 +200,7 @@ def test_an_argument_is_one_word(value: str, text: str) -> None:
         "  - {id: a, run: [echo, '${{ inputs.v }}']}\n", f"inputs: {{v: {{type: {kind}, default: {value}}}}}"
     )
     with pytest.raises(
-        TenureError, match=rf"run\[1\]: an argument is a text, a number or a boolean, not {text}"
+        TenureError, match=rf"run\[1\]: an argument must be a string, a number or a boolean, not {text}"
     ):
         declared.plan({})
 
@@ -226,9 +226,7 @@ def test_a_title_that_becomes_too_long_is_refused_at_submission() -> None:
     declared = flow(
         "  - {id: g, approval: {title: 'Deploy ${{ inputs.v }}'}}\n", "inputs: {v: {type: string}}"
     )
-    with pytest.raises(
-        TenureError, match=r"step g: approval\.title: with these inputs it has 1207 characters"
-    ):
+    with pytest.raises(TenureError, match=r"step g: approval\.title: has 1207 characters with these inputs"):
         declared.plan({"v": "x" * 1200})
     with pytest.raises(TenureError, match="printable"):
         declared.plan({"v": "a\nb"})
@@ -239,7 +237,7 @@ def test_a_title_that_becomes_too_long_is_refused_at_submission() -> None:
 )
 def test_a_template_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(TenureError) as caught:
-        references(text)
+        template_references(text)
     assert caught.value.code == "INVALID_INPUT"
 
 
@@ -268,7 +266,7 @@ def test_inputs_are_filled_with_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, ["inputs.count must be given: an integer"]),
+        ({}, ["inputs.count is required: an integer"]),
         ({"count": "2"}, ['inputs.count must be an integer, not "2"']),
         ({"count": True}, ["inputs.count must be an integer, not true"]),
         ({"count": 2.0}, ["inputs.count must be an integer, not 2.0"]),

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tenure.declared import json_schema, load
-from tenure.declared.document import Problems, read
+from tenure.declared import json_schema, load_workflow
 from tenure.errors import TenureError
-from tests.declared.test_bad_files import CASES
+from tenure.expressions.yaml_document import FileProblems, read_yaml
+from tests.declared.test_file_problems import CASES
 from tools import workflow_schema
 
 RELEASE = Path(__file__).parent / "release.yaml"
@@ -82,7 +82,7 @@ def keyword_fits(name: str, wanted: Any, value: Any, schema: dict[str, Any]) -> 
 
 
 def plain(text: str) -> Any:
-    return read(text, Problems("x")).plain()
+    return read_yaml(text, FileProblems("x")).plain()
 
 
 def test_the_published_schema_is_up_to_date() -> None:
@@ -107,7 +107,7 @@ def test_the_examples_of_the_page_are_workflows_that_fit() -> None:
     whole = [block for block in blocks(page) if block.startswith("name:")]
     assert whole
     for block in whole:
-        load(block)
+        load_workflow(block)
         assert fits(plain(block), json_schema())
 
 
@@ -115,5 +115,5 @@ def test_the_refusal_on_the_page_is_what_is_said() -> None:
     page = (workflow_schema.PAGE.parent.parent / "declared.md").read_text()
     text, said = re.findall(r"```yaml\n(# release\.yaml.*?)```.*?```text\n(.*?)```", page, flags=re.DOTALL)[0]
     with pytest.raises(TenureError) as caught:
-        load(text, "release.yaml")
+        load_workflow(text, "release.yaml")
     assert caught.value.message == said.rstrip("\n")

@@ -1,25 +1,69 @@
-"""What docs/ARCHITECTURE.md lists is what there is."""
+"""What docs/ARCHITECTURE.md shows is what there is: its layers, its walks, and every file that it names."""
 
+import asyncio
 import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from tools import walks
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "tenure"
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+
+
+def block_after(text: str) -> list[str]:
+    """The lines of the first fenced block after a text."""
+    _, found, rest = PAGE.partition(text)
+    assert found, text
+    return rest.split("```")[1].splitlines()[1:]
 
 
 def test_the_layers_are_those_that_the_build_proves() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one["id"] == "layers")
     proven = [re.findall(r"\w+", layer) for layer in layers]
-    block = PAGE.partition("\n## Layers\n")[2].split("```")[1].strip()
-    listed = [re.findall(r"\w+", line.partition("  ")[0]) for line in block.splitlines()]
-    assert listed == proven
+    drawn = [line for line in block_after("\n## Layers\n") if not line.startswith("--")]
+    assert [re.findall(r"\w+", line.partition("  ")[0]) for line in drawn] == proven
 
 
-def test_every_module_of_decide_is_told_of() -> None:
-    said = PAGE.partition("`kernel/decide/` has a module per subject")[2].partition("A decision looks only")[
-        0
-    ]
-    modules = {path.stem for path in (ROOT / "src/tenure/kernel/decide").glob("*.py")} - {"__init__"}
+def test_every_module_of_decide_is_listed() -> None:
+    said = PAGE.partition("`kernel/decide/` has a module per subject")[2].partition("**A decision sees")[0]
+    modules = {path.stem for path in (PACKAGE / "kernel" / "decide").glob("*.py")} - {"__init__"}
     assert set(re.findall(r"`(\w+)`", said)) == modules
+
+
+@pytest.mark.parametrize(
+    ("title", "walk"),
+    [
+        ("**A run is created.**", walks.walk_run_creation),
+        ("**A step's result is recorded.**", walks.walk_step_result),
+    ],
+    ids=["creation", "result"],
+)
+def test_a_walk_is_what_the_code_does(title: str, walk: walks.RecordWalk) -> None:
+    """Each function of a drawn walk is called, and they are first called in the order in which they are drawn."""
+    calls = [call.removeprefix("tenure.") for call in asyncio.run(walk()).calls]
+    drawn = [line.split()[0] for line in block_after(title)]
+    assert [name for name in drawn if name not in calls] == []
+    assert sorted(drawn, key=calls.index) == drawn
+
+
+def test_every_file_and_folder_that_the_page_names_exists() -> None:
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", PAGE)
+    assert named
+    assert [name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []
+
+
+def test_every_table_that_the_page_names_exists() -> None:
+    schema = (ROOT / "docs" / "schema" / "postgres.sql").read_text()
+    tables = set(re.findall(r"^CREATE TABLE (?:\w+\.)?(\w+)", schema, re.MULTILINE | re.IGNORECASE))
+    model = PAGE.partition("\n## The model\n")[2].partition("\nA *code-first*")[0]
+    named = {
+        name
+        for line in model.splitlines()
+        for name in re.findall(r"`(\w+)`", line.rpartition("|")[0].rpartition("|")[2])
+    }
+    assert sorted(named - tables) == []

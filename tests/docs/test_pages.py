@@ -33,6 +33,22 @@ def test_few_blocks_are_not_run() -> None:
     assert len(found) <= NOT_RUN_MAX, found
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "docs" / "quickstart.md"], ids=lambda page: page.name
+)
+def test_a_newcomer_can_paste_every_block_into_a_file_and_run_it(page: Path) -> None:
+    """Each Python block is a whole file, which the page then runs with `python FILE`, serves or imports."""
+    found = [block for block in blocks(page) if block.language == "python"]
+    shell = "\n".join(block.text for block in blocks(page) if block.language == "sh")
+    assert found
+    for block in found:
+        assert block.file is not None, f"{page.name}:{block.line} is not a file"
+        compile(block.text, page.name, "exec")  # no `await` outside of a function
+        name = Path(block.file).stem
+        used = f"python {block.file}" in shell or f"tenure run {block.file}" in shell
+        assert used or any(f"from {name} import" in other.text for other in found), block.file
+
+
 def test_links_lead_somewhere() -> None:
     lost = []
     for page in pages():

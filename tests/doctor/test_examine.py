@@ -8,22 +8,21 @@ from typing import Any
 import apsw
 import pytest
 
-from tenure.doctor import INVARIANTS, Bundle
-from tenure.kernel.model import Cap
-from tenure.store import bundles
-from tenure.store.bundles import at_once, examine, load_bundle
-from tenure.store.connect import open_store
+from tenure.doctor import INVARIANTS, RunDump, examination
+from tenure.doctor.examination import examine_database, load_run_dump, run_inline
+from tenure.kernel.run_rows import Cap
+from tenure.store.factory import open_store
 from tenure.store.port import Store
 from tenure.store.sqlite import SqliteStore
-from tests.doctor import healthy
-from tests.doctor.shelf import put
-from tests.kernel.driver import RUN_ID, Story
+from tests.doctor import healthy_runs
+from tests.doctor.saved_stories import put
+from tests.kernel.story import RUN_ID, Story
 
 
 def all_stories() -> list[Story]:
     """One of each sort, with ids of their own."""
     stories = []
-    for number, make in enumerate(healthy.ALL):
+    for number, make in enumerate(healthy_runs.ALL):
         story = make(run_id=RUN_ID + number)
         stories.append(story)
     return stories
@@ -52,9 +51,9 @@ async def test_a_healthy_sqlite_database_is_clean(tmp_path: Path) -> None:
     stories = all_stories()
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         await put(store, *stories)
-        report = await examine(store, on_progress=lambda done, total: seen.append((done, total)))
-        assert await load_bundle(store, stories[0].run_id) == stories[0].bundle()
-        assert await load_bundle(store, 1) is None
+        report = await examine_database(store, on_progress=lambda done, total: seen.append((done, total)))
+        assert await load_run_dump(store, stories[0].run_id) == stories[0].bundle()
+        assert await load_run_dump(store, 1) is None
     assert report.violations == []
     assert report.clean
     assert report.runs == len(stories)
@@ -66,29 +65,29 @@ async def test_a_healthy_postgres_database_is_clean(postgres_dsn: str) -> None:
     stories = all_stories()
     async with opened(open_store(postgres_dsn)) as store:
         await put(store, *stories)
-        report = await examine(store)
+        report = await examine_database(store)
         for story in stories:
-            assert await load_bundle(store, story.run_id) == story.bundle()
+            assert await load_run_dump(store, story.run_id) == story.bundle()
     assert report.violations == []
     assert report.runs == len(stories)
 
 
 def test_an_inline_store_is_examined_without_an_event_loop() -> None:
     store = SqliteStore(":memory:", inline=True)
-    at_once(store.migrate())
-    at_once(store.open())
+    run_inline(store.migrate())
+    run_inline(store.open())
     stories = all_stories()
-    at_once(put(store, *stories))
+    run_inline(put(store, *stories))
     for story in stories:
-        assert at_once(load_bundle(store, story.run_id)) == story.bundle()
-    assert at_once(examine(store)).clean
-    at_once(store.close())
+        assert run_inline(load_run_dump(store, story.run_id)) == story.bundle()
+    assert run_inline(examine_database(store)).clean
+    run_inline(store.close())
 
 
 async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         with pytest.raises(RuntimeError, match="inline"):
-            at_once(load_bundle(store, 1))
+            run_inline(load_run_dump(store, 1))
 
 
 @pytest.mark.parametrize(
@@ -112,10 +111,10 @@ async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> N
 async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: str) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
-        await put(store, healthy.retried())
+        await put(store, healthy_runs.retried())
     damage(path, statement)
     async with opened(SqliteStore(path)) as store:
-        report = await examine(store)
+        report = await examine_database(store)
     assert number in report.found
     assert not report.clean
     assert {violation.number for violation in report.violations} == report.found.keys()
@@ -124,11 +123,11 @@ async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: s
 async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
-        await put(store, healthy.retried(), healthy.failed(run_id=RUN_ID + 1))
+        await put(store, healthy_runs.retried(), healthy_runs.failed(run_id=RUN_ID + 1))
     damage(path, "drop index run_spec_key")
     damage(path, "update run_spec set idempotency_key = 'push-1'")
     async with opened(SqliteStore(path)) as store:
-        report = await examine(store)
+        report = await examine_database(store)
     assert [(v.run_id, v.text) for v in report.violations if v.number == "I31"] == [
         (RUN_ID + 1, "shares the idempotency key 'push-1' with another run")
     ]
@@ -137,7 +136,7 @@ async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
 async def test_a_record_of_another_request_or_another_run_is_found(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
-        await put(store, healthy.retried(), healthy.failed(run_id=RUN_ID + 1))
+        await put(store, healthy_runs.retried(), healthy_runs.failed(run_id=RUN_ID + 1))
     damage(path, "update run_spec set idempotency_key = 'k' || run_id, source = 'api'")
     for run_id, about, request in ((RUN_ID, RUN_ID, "x'00'"), (RUN_ID + 1, RUN_ID, "request_hash")):
         damage(
@@ -146,7 +145,7 @@ async def test_a_record_of_another_request_or_another_run_is_found(tmp_path: Pat
             f" null, 1, 1, 2, null, 1, null from run_spec where run_id = {run_id}",
         )
     async with opened(SqliteStore(path)) as store:
-        report = await examine(store)
+        report = await examine_database(store)
     found = [(v.number, v.run_id) for v in report.violations if v.number in ("I32", "I33")]
     assert found == [("I32", RUN_ID), ("I33", RUN_ID + 1)]
 
@@ -155,10 +154,10 @@ async def test_leases_and_starts_over_a_cap_are_found(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         caps = (Cap("acme", "", 1, None, 1),)
         first, second = (Story(caps=caps, run_id=RUN_ID + n) for n in (1, 2))
-        await put(store, first, second, healthy.working())
+        await put(store, first, second, healthy_runs.working())
         await store.put_caps([Cap("acme", "", 1, 1, 1)])
-        report = await examine(store)
-        later = await examine(store, rates_since=first.now + 1)
+        report = await examine_database(store)
+        later = await examine_database(store, rates_since=first.now + 1)
     assert [(v.number, v.row) for v in report.violations] == [
         ("I46", "cap acme/"),
         ("I46", f"run {second.run_id}"),
@@ -168,8 +167,8 @@ async def test_leases_and_starts_over_a_cap_are_found(tmp_path: Path) -> None:
 
 async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
-        await put(store, healthy.working())
-        now_and_then, in_the_end = await examine(store), await examine(store, settled=True)
+        await put(store, healthy_runs.working())
+        now_and_then, in_the_end = await examine_database(store), await examine_database(store, settled=True)
     assert now_and_then.clean
     assert in_the_end.found.keys() == {"I29", "I49", "I55"}
     assert {"I29", "I49", "I55"} == set(in_the_end.checked) - set(now_and_then.checked)
@@ -177,7 +176,7 @@ async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) 
 
 async def test_the_report_names_what_no_rows_can_show(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
-        report = await examine(store, settled=True)
+        report = await examine_database(store, settled=True)
     assert "rows cannot show" in report.elsewhere["I34"]
     assert len(report.checked) + len(report.elsewhere) == len(INVARIANTS)
 
@@ -186,18 +185,18 @@ async def test_two_runs_that_hold_one_key_are_found(tmp_path: Path) -> None:
     """I37. The index that forbids it is dropped first."""
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
-        await put(store, healthy.acted(), healthy.acted(RUN_ID + 1))
-        assert (await examine(store)).clean
+        await put(store, healthy_runs.acted(), healthy_runs.acted(RUN_ID + 1))
+        assert (await examine_database(store)).clean
     damage(path, "drop index receipt_key")
     damage(path, "update receipt set name = 'mine' where state = 'succeeded' and label = 'b#1'")
     async with opened(SqliteStore(path)) as store:
-        assert (await examine(store)).found["I37"] == 1
+        assert (await examine_database(store)).found["I37"] == 1
 
 
 class Restless:
     """A run that changes whenever it is looked at, so many times."""
 
-    def __init__(self, bundle: Bundle, times: int) -> None:
+    def __init__(self, bundle: RunDump, times: int) -> None:
         self.bundle = bundle
         self.times = times
 
@@ -212,10 +211,10 @@ class Restless:
 
 
 async def test_a_run_that_changed_while_it_was_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "TRY_AGAIN_SECONDS", 0)
-    bundle = healthy.planning().bundle()
-    found = await load_bundle(Restless(bundle, times=6), bundle.run.id)
+    monkeypatch.setattr(examination, "TRY_AGAIN_SECONDS", 0)
+    bundle = healthy_runs.planning().bundle()
+    found = await load_run_dump(Restless(bundle, times=6), bundle.run.id)
     assert found is not None
     assert found.run == bundle.run
-    with pytest.raises(bundles.Unsteady):
-        await load_bundle(Restless(bundle, times=10_000), bundle.run.id)
+    with pytest.raises(examination.RunKeptChanging):
+        await load_run_dump(Restless(bundle, times=10_000), bundle.run.id)

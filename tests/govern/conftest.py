@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.stores import KINDS
-from tests.govern.ledgers import LedgerPlace
+from tests.govern.ledger_databases import LedgerPlace
 
 
 @pytest.fixture(params=KINDS)

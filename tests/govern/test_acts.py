@@ -11,13 +11,13 @@ import tenure
 from tenure.errors import TenureError
 from tenure.govern.connectors.github import GitHubConnector
 from tenure.ids import run_int
-from tenure.orchestrator import documents
-from tenure.orchestrator.parts import known_step
-from tenure.orchestrator.status_json import status_document
+from tenure.reads import run_documents
+from tenure.reads.attempts import check_step_exists
+from tenure.reads.status_document import read_status_document
 from tenure.sdk import Workflow
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble, ServiceDouble
-from tests.govern.acting import (
+from tests.govern.act_service import (
     ASK,
     DENY,
     SILENT,
@@ -88,7 +88,7 @@ async def test_people_are_asked_once_and_a_replay_does_not_ask_again(url: str | 
             run = await lab.start(order, 7)
             assert await run.reaches("waiting_approval") == "waiting_approval"
             assert service.effects == []
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             assert asked.question["why"] == "the customer asked for it"
             assert asked.question["writes"][0].startswith("POST ")
             assert "n = 70" in asked.question["writes"]
@@ -98,7 +98,7 @@ async def test_people_are_asked_once_and_a_replay_does_not_ask_again(url: str | 
                 await lab.settle()
             assert await run.result() == [1, 700]
             assert len(service.effects) == 1
-            assert len(await lab.engine.approvals(run.id)) == 1
+            assert len(await lab.engine.approvals.list(run.id)) == 1
             (receipt,) = await receipts(lab, run)
             assert receipt.approval_no == asked.no
 
@@ -110,7 +110,7 @@ async def test_a_refusal_or_an_expiry_ends_the_run_and_cannot_be_caught(how: str
         async with lab_of(service, greedy, policy=ASK) as lab:
             run = await lab.start(greedy, 1)
             await run.reaches("waiting_approval")
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             if how == "rejected":
                 await lab.reject(run, by="ada", digest=asked.digest)
             else:
@@ -127,20 +127,20 @@ async def test_an_acts_approval_has_the_acts_label_wherever_it_is_shown(url: str
         async with lab_of(service, order, url=url, policy=ASK) as lab:
             run = await lab.start(order, 7)
             await run.reaches("waiting_approval")
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             names = [step.name for step in await run.steps()]
-            why = await lab.engine.why(run.id)
-            store, views = lab.engine.store, lab.engine.views
-            document = await documents.document(views, store, run_int(run.id), documents.PROFILE)
-            [glance] = await store.read("glances", rows=[(run_int(run.id),)])
-            status = await status_document(store, glance, "waiting")
-            notes = [note for event in await lab.engine.events(run.id) for note in event.notes]
+            why = await lab.engine.runs.explain(run.id)
+            store, views = lab.engine.store, lab.engine.scope.reader
+            document = await run_documents.read_document(views, store, run_int(run.id), run_documents.PROFILE)
+            [glance] = await store.read("run_glances", rows=[(run_int(run.id),)])
+            status = await read_status_document(store, glance, "waiting")
+            notes = [note for event in await lab.engine.runs.events(run.id) for note in event.notes]
             assert {asked.step, names[-1], why.step} == {"act:http.post"}
             assert {document.current_step, status.current_step} == {"act:http.post"}
             assert "act:http.post: waits" in notes
             assert not any("act:act:" in note for note in notes)
             assert asked.governed
-            await known_step(store, run_int(run.id), "act:http.post")
+            await check_step_exists(store, run_int(run.id), "act:http.post")
             await lab.approve(run, by="ada", digest=asked.digest, revision=asked.revision)
             await run.result()
             (receipt,) = await receipts(lab, run)
@@ -153,7 +153,7 @@ async def test_several_acts_wait_for_their_approvals_at_once(url: str | None) ->
             run = await lab.start(orders, [1, 2, 3])
             await run.reaches("waiting_approval")
             await lab.settle()
-            asked = await lab.engine.approvals(run.id)
+            asked = await lab.engine.approvals.list(run.id)
             assert len(asked) == 3
             for one in reversed(asked):
                 await lab.approve(run, no=one.no, digest=one.digest)
@@ -381,7 +381,7 @@ async def test_a_reversed_receipt_satisfies_nobody_so_that_what_was_undone_can_b
             second = await lab.start(flow)
             await second.result()
             assert [row.state for row in await receipts(lab, second)] == ["reused"]
-            await lab.run(await lab.engine.undo(first.id, actor="person:eve")).result()
+            await lab.run(await lab.engine.undos.start(first.id, actor="person:eve")).result()
             await lab.settle()
             assert [row.state for row in await receipts(lab, first)] == ["reversed"]
             assert "urgent" not in github.issues["acme/app", 7]["labels"]
@@ -424,7 +424,7 @@ async def test_another_action_at_the_same_place_is_other_code() -> None:
             await lab.jump("2h")
             assert "where something else was done" in await run.why()
             await lab.deploy(version(1))
-            await lab.engine.unpause(run.id)
+            await lab.engine.runs.unpause(run.id)
             assert await run.result() == "done"
             assert len(service.effects) == 1
 
@@ -464,7 +464,7 @@ async def test_a_run_that_is_resumed_does_nothing_twice() -> None:
             with pytest.raises(TenureError):
                 await run.result()
             broken.clear()
-            again = lab.run(await lab.engine.resume(run.id), flow)
+            again = lab.run(await lab.engine.runs.resume(run.id), flow)
             assert await again.result() == 1
             assert len(service.effects) == 1
             (receipt,) = await receipts(lab, again)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tenure.declared import load
+from tenure.declared import load_workflow
 from tenure.errors import TenureError
 from tenure.sdk import Registry
 from tenure.sdk.definitions import Tool
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ASK, lab_of, receipts, settle, verdicts
+from tests.govern.act_service import ASK, lab_of, receipts, settle, verdicts
 
 NOTIFY = """
 name: notify
@@ -40,9 +40,9 @@ def url(request: pytest.FixtureRequest) -> str | None:
 async def test_a_step_acts_when_people_have_said_yes(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry(), url=url, policy=ASK) as lab:
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             assert await run.reaches("waiting_approval") == "waiting_approval"
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             assert asked.question["why"] == "somebody asked"
             await lab.approve(run, digest=asked.digest)
             assert (await run.result())["json"]["no"] == 1
@@ -60,7 +60,7 @@ async def test_what_may_be_tried_again_is_a_failed_try_of_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=429)
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             assert (await run.result())["json"]["no"] == 1
             assert [row.state for row in await receipts(lab, run)] == ["failed", "succeeded"]
             attempts = await lab.engine.store.read("attempts_of", lab.number(run))
@@ -72,7 +72,7 @@ async def test_its_own_retries_count_and_then_it_fails() -> None:
         async with lab_of(service, Registry()) as lab:
             for _ in range(5):
                 service.trouble(status=429)
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             with pytest.raises(TenureError, match="CONNECTOR_RATE_LIMITED"):
                 await run.result()
             assert len(service.writes) == 3
@@ -82,7 +82,7 @@ async def test_a_long_limit_is_waited_for_without_burning_tries() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=429, headers={"Retry-After": "3600"})
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             await lab.jump("59m")
             assert len(service.writes) == 1
             assert (await run.result())["json"]["no"] == 1
@@ -93,7 +93,7 @@ async def test_a_refusal_for_good_fails_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=400)
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             with pytest.raises(TenureError, match="CONNECTOR_REJECTED"):
                 await run.result()
             assert len(service.writes) == 1
@@ -103,7 +103,7 @@ async def test_an_answer_that_nobody_can_find_is_asked_of_a_person() -> None:
     with ServiceDouble("neither") as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(drop="after")
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             await lab.settle()
             await lab.jump("1h")
             await settle(lab, run, "done", result=b'{"json": {"no": 1}}')
@@ -119,7 +119,7 @@ async def test_a_tool_of_the_same_name_goes_first() -> None:
         mine = Registry()
         mine.add(Tool(post, name="http.post"))
         async with lab_of(service, mine) as lab:
-            run = await lab.submit(load(NOTIFY), {"n": 5})
+            run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
             assert await run.result() == "somebody asked: 5"
             assert service.requests == []
             assert await verdicts(lab, run) == []
@@ -133,7 +133,7 @@ async def test_what_its_operation_does_not_take_is_refused_before_the_run_begins
                 ("targets: {url: /effects}", "steps[0].with.targets"),
                 ("target: {}", "steps[0].with.target.url"),
             ):
-                file = load(NOTIFY.replace("target: {url: /effects}", wrong))
+                file = load_workflow(NOTIFY.replace("target: {url: /effects}", wrong))
                 with pytest.raises(TenureError) as refused:
                     await lab.submit(file, {"n": 5})
                 assert refused.value.code == "WORKFLOW_INVALID"
@@ -143,7 +143,7 @@ async def test_what_its_operation_does_not_take_is_refused_before_the_run_begins
 async def test_what_only_shows_when_it_runs_fails_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
-            file = load(NOTIFY.replace("{url: /effects}", '{url: "${{ inputs.n }}"}'))
+            file = load_workflow(NOTIFY.replace("{url: /effects}", '{url: "${{ inputs.n }}"}'))
             run = await lab.submit(file, {"n": 5})
             with pytest.raises(TenureError, match="INVALID_INPUT"):
                 await run.result()

@@ -35,7 +35,7 @@ async def test_an_approval_has_a_tier_perhaps_two_people_and_a_status(url: str |
         alone, both, refused, expired, canceled = runs
         for run in runs:
             await run.reaches("waiting_approval")
-            (asked,) = await engine.approvals(run.id)
+            (asked,) = await engine.approvals.list(run.id)
             assert (asked.tier, asked.status) == (tier, "requested")
         assert await engine.approve(alone.id, approver="person:ada") == "approved"
         assert await engine.approve(both.id, approver="person:ada") == "requested"
@@ -44,7 +44,7 @@ async def test_an_approval_has_a_tier_perhaps_two_people_and_a_status(url: str |
         await engine.cancel(canceled.id)
         with pytest.raises(TenureError):
             await expired.result()  # the hour passes
-        found = [(await engine.approvals(run.id))[0].status for run in runs]
+        found = [(await engine.approvals.list(run.id))[0].status for run in runs]
         assert found == ["approved", "approved", "rejected", "expired", "canceled"]
         assert [await run.result() for run in (alone, both)] == ["done", "done"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tenure.clock import boot_seconds
 from tenure.errors import TenureError
-from tenure.govern.connector import Call, Fault
+from tenure.govern.connector import CallFault, ConnectorCall
 from tenure.govern.connectors.command import CommandConnector, Program
 from tenure.govern.connectors.faults import CallFailed
 from tenure.govern.connectors.registry import Connectors
@@ -23,8 +23,8 @@ print(sys.argv[1:], sorted(os.environ))
 """
 
 
-def order(operation: str, key: str = "k1", seconds: float = 20.0, **fields: Any) -> Call:
-    return Call(
+def order(operation: str, key: str = "k1", seconds: float = 20.0, **fields: Any) -> ConnectorCall:
+    return ConnectorCall(
         tenant="acme",
         operation=operation,
         target={},
@@ -40,7 +40,7 @@ def commands(script: str = SCRIPT, **how: Any) -> Connectors:
     return Connectors([CommandConnector(programs={"tool": program})])
 
 
-async def fault(connectors: Connectors, call: Call) -> Fault:
+async def fault(connectors: Connectors, call: ConnectorCall) -> CallFault:
     with pytest.raises(CallFailed) as raised:
         await connectors["command"].call(call)
     return raised.value.fault

@@ -11,31 +11,31 @@ import pytest
 
 from tenure.clock import boot_seconds
 from tenure.errors import TenureError
-from tenure.govern.addresses import Reach
-from tenure.govern.connector import Call, Connector, Fault
+from tenure.govern.connector import CallFault, Connector, ConnectorCall
 from tenure.govern.connectors.faults import CallFailed
-from tenure.govern.connectors.http import HowRepeated, HttpConnector
-from tenure.govern.connectors.link import Link
+from tenure.govern.connectors.http import HttpConnector, RepeatMethod
+from tenure.govern.connectors.http_service import HttpService
 from tenure.govern.connectors.registry import Connectors
-from tenure.govern.outgoing import Way
+from tenure.outbound.address_rules import AllowedNetworks
+from tenure.outbound.urls import OutboundRoute
 from tenure.secrets import Secrets
 from tenure.testing.doubles import ServiceDouble
 from tenure.testing.doubles.service import read_log
 
-LOCAL = Reach(networks=("127.0.0.0/8",))
+LOCAL = AllowedNetworks(networks=("127.0.0.0/8",))
 
 
-def to(url: str, repeats: HowRepeated = "none", **link: Any) -> Connector:
+def to(url: str, repeats: RepeatMethod = "none", **link: Any) -> Connector:
     """A connector to a double."""
-    way = Way(hosts=(url.removeprefix("http://"),), reach=LOCAL)
+    way = OutboundRoute(hosts=(url.removeprefix("http://"),), reach=LOCAL)
     lookup = "/effects/{key}" if repeats == "marker" else ""
-    made = HttpConnector("http", Link(base_url=url, way=way, **link), repeats=repeats, lookup=lookup)
+    made = HttpConnector("http", HttpService(base_url=url, way=way, **link), repeats=repeats, lookup=lookup)
     return Connectors([made])["http"]
 
 
-def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fields: Any) -> Call:
+def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fields: Any) -> ConnectorCall:
     """A call."""
-    return Call(
+    return ConnectorCall(
         tenant="acme",
         operation=operation,
         target={"url": url},
@@ -45,7 +45,7 @@ def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fi
     )
 
 
-async def fault(connector: Connector, call: Call) -> Fault:
+async def fault(connector: Connector, call: ConnectorCall) -> CallFault:
     """What a call that fails means."""
     with pytest.raises(CallFailed) as raised:
         await connector.call(call)
@@ -189,9 +189,9 @@ async def test_a_token_goes_to_its_own_service_only(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TENURE_SECRET_acme_KEY", "key-of-acme")
     with ServiceDouble(token="t0ken-of-acme") as ours, ServiceDouble() as theirs:
         hosts = tuple(double.url.removeprefix("http://") for double in (ours, theirs))
-        link = Link(
+        link = HttpService(
             base_url=ours.url,
-            way=Way(hosts=hosts, reach=LOCAL),
+            way=OutboundRoute(hosts=hosts, reach=LOCAL),
             tokens={"acme": "env:SOME_TOKEN"},
             secrets=Secrets(),
         )

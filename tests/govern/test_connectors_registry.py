@@ -1,4 +1,4 @@
-"""The registry and the file of connectors: what is found, what fits, what is refused and where."""
+"""The registry and the connectors file: what is found, what fits, what is refused and where."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pytest
 
 from tenure.clock import boot_seconds
 from tenure.errors import Detail, TenureError
-from tenure.govern.connector import Call, Fault, Found, Operation
+from tenure.govern.connector import CallFault, ConnectorCall, FoundEffect, Operation
 from tenure.govern.connectors.base import ConnectorBase
-from tenure.govern.connectors.choosing import choose_connectors
 from tenure.govern.connectors.faults import CallFailed
-from tenure.govern.connectors.registry import Connectors
-from tenure.govern.connectors.settings import catalog, load_connectors, read_connectors
+from tenure.govern.connectors.registry import Connectors, choose_connectors
+from tenure.govern.connectors.settings import builtin_connectors, load_connectors, parse_connectors
 from tools import connectors_page
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
@@ -30,12 +29,12 @@ class Own(ConnectorBase):
         )
         self.operations = {"do": operation}
 
-    async def call(self, call: Call) -> Any:
+    async def call(self, call: ConnectorCall) -> Any:
         return {"did": call.key}
 
 
 def test_an_action_is_found_by_its_whole_name() -> None:
-    connector, operation = catalog().find("github.label.add")
+    connector, operation = builtin_connectors().find("github.label.add")
     assert (connector.name, operation.name, operation.repeats) == ("github", "label.add", "sets_state")
 
 
@@ -51,7 +50,7 @@ def test_an_action_is_found_by_its_whole_name() -> None:
 )
 def test_what_nobody_does_is_refused_with_a_hint(action: str, hint: str) -> None:
     with pytest.raises(TenureError) as raised:
-        catalog().find(action)
+        builtin_connectors().find(action)
     assert raised.value.code == "UNKNOWN_OPERATION"
     assert hint in raised.value.message
 
@@ -72,7 +71,7 @@ def test_what_nobody_does_is_refused_with_a_hint(action: str, hint: str) -> None
 )
 def test_target_and_fields_fit_or_are_refused_at_their_place(target: Any, fields: Any, place: str) -> None:
     with pytest.raises(TenureError) as raised:
-        catalog().check("github.label.add", target, fields)
+        builtin_connectors().check("github.label.add", target, fields)
     assert raised.value.code == "INVALID_INPUT"
     assert place in [detail.path for detail in raised.value.details]
 
@@ -80,9 +79,9 @@ def test_target_and_fields_fit_or_are_refused_at_their_place(target: Any, fields
 def test_a_secret_field_takes_a_reference_and_the_secret_itself_is_not_repeated() -> None:
     """I53."""
     target = {"url": "https://example.com/"}
-    catalog().check("http.post", target, {"secret_headers": {"X": "env:TENURE_SECRET_acme_X"}})
+    builtin_connectors().check("http.post", target, {"secret_headers": {"X": "env:TENURE_SECRET_acme_X"}})
     with pytest.raises(TenureError) as raised:
-        catalog().check("http.post", target, {"secret_headers": {"X": "hunter2-hunter2"}})
+        builtin_connectors().check("http.post", target, {"secret_headers": {"X": "hunter2-hunter2"}})
     assert raised.value.code == "SECRET_NOT_A_REFERENCE"
     assert "hunter2" not in f"{raised.value} {raised.value.details}"
     listed = {
@@ -165,7 +164,7 @@ def test_a_file_says_which_connectors_there_are(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_connector_of_your_own_is_named_by_its_module() -> None:
-    made = read_connectors(f"connectors: {{mine: {{kind: '{__name__}:Own'}}}}")
+    made = parse_connectors(f"connectors: {{mine: {{kind: '{__name__}:Own'}}}}")
     assert made.find("mine.do")[0].name == "mine"
 
 
@@ -175,7 +174,7 @@ def test_a_connector_of_your_own_is_named_by_its_module() -> None:
         ("connectors:\n  github:\n    token: ghp_hunter2\n", ":3:12", "reference"),
         ("connectors:\n  github:\n    tokn: env:X\n", ":3:5", "did you mean 'token'"),
         ("connectors:\n  githab: {}\n", ":2:3", "did you mean 'github'"),
-        ("connectors:\n  slack:\n    repeats: none\n", ":3:14", "does not belong to the kind slack"),
+        ("connectors:\n  slack:\n    repeats: none\n", ":3:14", "is not a key of the kind slack"),
         ("connectors:\n  http: {}\n", ":2:3", "needs 'base_url' or 'hosts'"),
         ("connectors:\n  servicenow: {}\n", ":2:3", "needs 'base_url'"),
         ("connectors:\n  http:\n    base_url: http://x.example\n", ":3:15", "https"),
@@ -183,20 +182,24 @@ def test_a_connector_of_your_own_is_named_by_its_module() -> None:
         (
             "connectors:\n  http:\n    hosts: [x]\n    allow_private: [169.254.169.254]\n",
             ":4:21",
-            "out of reach",
+            "can never be allowed",
         ),
-        ("connectors:\n  http:\n    hosts: [x]\n    allow_private: [everything]\n", ":4:21", "no address"),
+        (
+            "connectors:\n  http:\n    hosts: [x]\n    allow_private: [everything]\n",
+            ":4:21",
+            "not an address",
+        ),
         ("connectors:\n  http:\n    hosts: [x]\n    repeats: marker\n", ":2:3", "needs 'lookup'"),
-        ("connectors:\n  http:\n    hosts: [x]\n    ca_file: /nowhere/ca.pem\n", ":4:14", "there is no file"),
-        ("connectors:\n  command:\n    programs: {sh: {path: sh}}\n", ":3:27", "begins at the root"),
-        ("connectors:\n  x:\n    kind: nowhere.at_all:Thing\n", ":3:11", "makes no connector"),
+        ("connectors:\n  http:\n    hosts: [x]\n    ca_file: /nowhere/ca.pem\n", ":4:14", "does not exist"),
+        ("connectors:\n  command:\n    programs: {sh: {path: sh}}\n", ":3:27", "must begin with /"),
+        ("connectors:\n  x:\n    kind: nowhere.at_all:Thing\n", ":3:11", "returned no connector"),
         ("", ":1:1", "empty"),
         ("[]", ":1:1", "must be a map"),
     ],
 )
 def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, said: str) -> None:
     with pytest.raises(TenureError) as raised:
-        read_connectors(text, "c.yaml")
+        parse_connectors(text, "c.yaml")
     assert raised.value.code == "CONNECTORS_INVALID"
     assert f"c.yaml{at}" in raised.value.message
     assert said in raised.value.message
@@ -214,24 +217,26 @@ class Odd(Own):
         super().__init__()
         self.given = given
 
-    async def call(self, call: Call) -> Any:
+    async def call(self, call: ConnectorCall) -> Any:
         if isinstance(self.given, Exception):
             raise self.given
         return self.given
 
-    async def lookup(self, call: Call) -> Found | None:
-        return Found(await self.call(call))
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
+        return FoundEffect(await self.call(call))
 
-    def classify(self, fault: BaseException) -> Fault:
+    def classify(self, fault: BaseException) -> CallFault:
         raise ValueError("cannot say")
 
 
 async def test_what_a_connector_gives_back_can_be_kept() -> None:
-    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5)
+    order = ConnectorCall(
+        tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5
+    )
     for given, kept in (
         (Detail("a", "b"), {"path": "a", "problem": "b"}),
         ({"x": (1, 2)}, {"x": [1, 2]}),
-        (object(), {"omitted": "it is no JSON"}),
+        (object(), {"omitted": "it is not JSON"}),
         ("x" * 100_000, {"omitted": "it has 100002 bytes"}),
     ):
         covered = Connectors([Odd(given)])["own"]
@@ -242,7 +247,9 @@ async def test_what_a_connector_gives_back_can_be_kept() -> None:
 
 
 async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown() -> None:
-    order = Call(tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5)
+    order = ConnectorCall(
+        tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5
+    )
     covered = Connectors([Odd(RuntimeError("boom"))])["own"]
     for asked in (covered.call, covered.lookup):
         with pytest.raises(CallFailed) as raised:
@@ -252,5 +259,5 @@ async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown(
 
 def test_the_page_shows_how_each_operation_repeats_and_what_takes_it_back() -> None:
     assert connectors_page.page() == connectors_page.PAGE.read_text(), "run `make docs`"
-    for action, operation in catalog().actions():
+    for action, operation in builtin_connectors().actions():
         assert operation.reverses_by or operation.undo_hint, f"{action}: what should a person do?"

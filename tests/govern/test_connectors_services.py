@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tenure.clock import boot_seconds
-from tenure.govern.addresses import Reach
-from tenure.govern.connector import Call, Connector, Fault, Reversal
+from tenure.govern.connector import CallFault, Connector, ConnectorCall, Reversal
 from tenure.govern.connectors.faults import CallFailed
 from tenure.govern.connectors.github import GitHubConnector
-from tenure.govern.connectors.link import Link
+from tenure.govern.connectors.http_service import HttpService
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.connectors.servicenow import ServiceNowConnector
 from tenure.govern.connectors.slack import SlackConnector
-from tenure.govern.outgoing import Way
+from tenure.outbound.address_rules import AllowedNetworks
+from tenure.outbound.urls import OutboundRoute
 from tenure.testing.doubles import Double, GitHubDouble, ServiceNowDouble, SlackDouble
 
 TOKEN = "a-token-that-nobody-has"
@@ -29,9 +29,11 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
 
 
-def link(double: Double) -> Link:
-    way = Way(hosts=(double.url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
-    return Link(base_url=double.url, way=way, tokens={"acme": "env:SERVICE_TOKEN"})
+def link(double: Double) -> HttpService:
+    way = OutboundRoute(
+        hosts=(double.url.removeprefix("http://"),), reach=AllowedNetworks(networks=("127.0.0.1",))
+    )
+    return HttpService(base_url=double.url, way=way, tokens={"acme": "env:SERVICE_TOKEN"})
 
 
 @pytest.fixture
@@ -53,17 +55,19 @@ def now() -> Iterator[ServiceNowDouble]:
         yield double
 
 
-class Desk:
+class ConnectorDriver:
     """Does with a connector what a governor does, one thing at a time."""
 
     def __init__(self, connector: Connector) -> None:
         self.connectors = Connectors([connector])
         self.connector = self.connectors[connector.name]
 
-    def order(self, operation: str, target: dict[str, Any], fields: dict[str, Any], key: str = "k1") -> Call:
+    def order(
+        self, operation: str, target: dict[str, Any], fields: dict[str, Any], key: str = "k1"
+    ) -> ConnectorCall:
         self.connectors.check(f"{self.connector.name}.{operation}", target, fields)
         deadline = boot_seconds() + 10
-        return Call(
+        return ConnectorCall(
             tenant="acme", operation=operation, target=target, fields=fields, key=key, deadline=deadline
         )
 
@@ -72,7 +76,7 @@ class Desk:
     ) -> Any:
         return await self.connector.call(self.order(operation, target, fields, key))
 
-    async def fault(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> Fault:
+    async def fault(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> CallFault:
         with pytest.raises(CallFailed) as raised:
             await self.do(operation, target, fields)
         return self.connector.classify(raised.value)
@@ -107,36 +111,36 @@ class Desk:
 
 @pytest.mark.clause("GOV-22")
 async def test_labels_are_added_and_only_those_we_added_are_taken_back(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    way = await desk.done_with_way_back("label.add", ISSUE, {"labels": ["bug", "triage"]})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    way = await backend.done_with_way_back("label.add", ISSUE, {"labels": ["bug", "triage"]})
     github.labels("acme/app", 7).append("somebody's")
     assert github.labels("acme/app", 7) == ["bug", "triage", "somebody's"]
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert github.labels("acme/app", 7) == ["bug", "somebody's"]
-    assert not await desk.take_back(way), "it is no longer what we wrote"
-    assert await desk.done_with_way_back("label.add", ISSUE, {"labels": ["bug"]}) is None, (
+    assert not await backend.take_back(way), "it is no longer what we wrote"
+    assert await backend.done_with_way_back("label.add", ISSUE, {"labels": ["bug"]}) is None, (
         "it was there before"
     )
 
 
 async def test_labels_are_set_and_set_back_unless_others_changed_them(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    way = await desk.done_with_way_back("label.set", ISSUE, {"labels": ["z", "a"]})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    way = await backend.done_with_way_back("label.set", ISSUE, {"labels": ["z", "a"]})
     assert github.labels("acme/app", 7) == ["z", "a"]
     github.labels("acme/app", 7).append("mine")
-    assert not await desk.take_back(way)
+    assert not await backend.take_back(way)
     github.labels("acme/app", 7).remove("mine")
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert github.labels("acme/app", 7) == ["bug"]
 
 
 async def test_labels_are_removed_also_those_that_are_gone(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    way = await desk.done_with_way_back("label.remove", ISSUE, {"labels": ["gone", "bug"]})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    way = await backend.done_with_way_back("label.remove", ISSUE, {"labels": ["gone", "bug"]})
     assert github.labels("acme/app", 7) == []
     assert way is not None
     assert way.fields == {"labels": ["bug"]}
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert github.labels("acme/app", 7) == ["bug"]
 
 
@@ -144,132 +148,132 @@ async def test_when_some_labels_are_gone_and_the_rest_is_refused_the_end_is_unkn
     github: GitHubDouble,
 ) -> None:
     github.issue("acme/app", 7, labels=("a", "b"))
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     github.trouble()
     github.trouble(status=403, json={"message": "no"})
-    fault = await desk.fault("label.remove", ISSUE, {"labels": ["a", "b"]})
+    fault = await backend.fault("label.remove", ISSUE, {"labels": ["a", "b"]})
     assert (fault.outcome, github.labels("acme/app", 7)) == ("unknown", ["b"])
     github.trouble(status=403, json={"message": "no"})
-    assert (await desk.fault("label.remove", ISSUE, {"labels": ["b"]})).outcome == "not_done"
+    assert (await backend.fault("label.remove", ISSUE, {"labels": ["b"]})).outcome == "not_done"
 
 
 async def test_what_is_not_there_is_removed_unless_we_cannot_see_it(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    assert await desk.do("comment.delete", {"repo": "acme/app", "comment": 5}, {}) == {}
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    assert await backend.do("comment.delete", {"repo": "acme/app", "comment": 5}, {}) == {}
     for operation, target, fields in (
         ("comment.delete", {"repo": "acme/hidden", "comment": 5}, {}),
         ("label.remove", {"repo": "acme/app", "number": 8}, {"labels": ["x"]}),
     ):
-        fault = await desk.fault(operation, target, fields)
+        fault = await backend.fault(operation, target, fields)
         assert (fault.outcome, fault.code) == ("not_done", "CONNECTOR_REJECTED")
 
 
 async def test_a_label_with_slashes_is_a_label(github: GitHubDouble) -> None:
     github.issue("acme/app", 7, labels=("area/x?y#z ü",))
-    desk = Desk(GitHubConnector(link=link(github)))
-    await desk.do("label.remove", ISSUE, {"labels": ["area/x?y#z ü"]})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    await backend.do("label.remove", ISSUE, {"labels": ["area/x?y#z ü"]})
     assert github.labels("acme/app", 7) == []
-    fault = await desk.fault("label.remove", ISSUE, {"labels": [".."]})
+    fault = await backend.fault("label.remove", ISSUE, {"labels": [".."]})
     assert (fault.outcome, fault.code) == ("not_done", "INVALID_INPUT")
 
 
 @pytest.mark.clause("GOV-22")
 async def test_a_comment_is_found_again_by_its_hidden_mark(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     fields = {"body": "Looks like a duplicate."}
-    assert await desk.found("comment.create", ISSUE, fields) is None
+    assert await backend.found("comment.create", ISSUE, fields) is None
     github.trouble(drop="after")
-    assert (await desk.fault("comment.create", ISSUE, fields)).outcome == "unknown"
-    found = await desk.found("comment.create", ISSUE, fields)
+    assert (await backend.fault("comment.create", ISSUE, fields)).outcome == "unknown"
+    found = await backend.found("comment.create", ISSUE, fields)
     assert found["id"] in github.comments
-    assert await desk.found("comment.create", ISSUE, fields, key="another") is None
+    assert await backend.found("comment.create", ISSUE, fields, key="another") is None
     body = github.comments[found["id"]]["body"]
     assert body.startswith("Looks like a duplicate.\n\n<!-- tenure:")
     assert "k1" not in body, "the key itself does not show"
-    way = desk.connector.reverse("comment.create", ISSUE, fields, None, found)
+    way = backend.connector.reverse("comment.create", ISSUE, fields, None, found)
     github.comments[found["id"]]["body"] += " edited"
-    assert not await desk.take_back(way)
+    assert not await backend.take_back(way)
     github.comments[found["id"]]["body"] = body.replace("\n", "\r\n")
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert github.comments == {}
     assert way is not None
-    await desk.do(way.operation, way.target, way.fields)  # again: it is gone, which is what was wanted
+    await backend.do(way.operation, way.target, way.fields)  # again: it is gone, which is what was wanted
 
 
 async def test_a_comment_far_down_a_long_issue_is_found(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     for n in range(120):
-        await desk.do("comment.create", ISSUE, {"body": f"{n}"}, key=f"k{n}")
-    assert await desk.found("comment.create", ISSUE, {"body": "x"}, key="k119") is not None
+        await backend.do("comment.create", ISSUE, {"body": f"{n}"}, key=f"k{n}")
+    assert await backend.found("comment.create", ISSUE, {"body": "x"}, key="k119") is not None
 
 
 async def test_nobody_writes_a_mark_of_ours_through_us(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    fault = await desk.fault("comment.create", ISSUE, {"body": "<!-- tenure:0 -->"})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    fault = await backend.fault("comment.create", ISSUE, {"body": "<!-- tenure:0 -->"})
     assert (fault.outcome, fault.code) == ("not_done", "INVALID_INPUT")
     assert github.requests == []
 
 
 @pytest.mark.clause("GOV-22")
 async def test_people_are_assigned_and_unassigned_again(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    way = await desk.done_with_way_back("assignee.add", ISSUE, {"assignees": ["Ada", "bob"]})
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    way = await backend.done_with_way_back("assignee.add", ISSUE, {"assignees": ["Ada", "bob"]})
     assert way is not None
     assert way.fields == {"assignees": ["bob"]}, "Ada was ada already"
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert "bob" not in github.issues["acme/app", 7]["assignees"]
-    back = await desk.done_with_way_back("assignee.remove", ISSUE, {"assignees": ["ada"]})
-    assert await desk.take_back(back)
+    back = await backend.done_with_way_back("assignee.remove", ISSUE, {"assignees": ["ada"]})
+    assert await backend.take_back(back)
 
 
 async def test_a_status_goes_back_to_what_it_was(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     commit = {"repo": "acme/app", "sha": SHA}
     first = {"state": "pending", "context": "tenure", "description": "asked"}
-    assert await desk.done_with_way_back("status.set", commit, first) is None, "GitHub deletes no status"
-    way = await desk.done_with_way_back("status.set", commit, {"state": "success", "context": "tenure"})
-    assert await desk.take_back(way)
+    assert await backend.done_with_way_back("status.set", commit, first) is None, "GitHub deletes no status"
+    way = await backend.done_with_way_back("status.set", commit, {"state": "success", "context": "tenure"})
+    assert await backend.take_back(way)
     assert (github.statuses[0]["state"], github.statuses[0]["description"]) == ("pending", "asked")
-    assert not await desk.take_back(way)
+    assert not await backend.take_back(way)
 
 
 async def test_a_check_run_is_found_again_by_its_external_id(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     commit = {"repo": "acme/app", "sha": SHA}
     fields = {"name": "policy", "status": "in_progress"}
     github.trouble(status=502, done=True)
-    assert (await desk.fault("check.create", commit, fields)).outcome == "unknown"
-    found = await desk.found("check.create", commit, fields)
-    assert await desk.found("check.create", commit, fields, key="k9") is None
+    assert (await backend.fault("check.create", commit, fields)).outcome == "unknown"
+    found = await backend.found("check.create", commit, fields)
+    assert await backend.found("check.create", commit, fields, key="k9") is None
     change = {"status": "completed", "conclusion": "success"}
-    changed = await desk.do("check.update", {"repo": "acme/app", "check": found["id"]}, change)
+    changed = await backend.do("check.update", {"repo": "acme/app", "check": found["id"]}, change)
     assert changed["conclusion"] == "success"
 
 
 @pytest.mark.clause("GOV-18")
 async def test_githubs_limits_say_that_nothing_was_done(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
     fields = {"labels": ["x"]}
     github.limit(second=True, seconds=17)
-    fault = await desk.fault("label.add", ISSUE, fields)
+    fault = await backend.fault("label.add", ISSUE, fields)
     assert (fault.outcome, fault.retryable, fault.retry_after_seconds) == ("not_done", True, 17.0)
     github.limit()
-    fault = await desk.fault("label.add", ISSUE, fields)
+    fault = await backend.fault("label.add", ISSUE, fields)
     assert (fault.outcome, fault.retryable, fault.retry_after_seconds) == ("not_done", True, 0.0)
     github.trouble(status=403, json={"message": "You have exceeded a secondary rate limit"})
-    assert (await desk.fault("label.add", ISSUE, fields)).retry_after_seconds == 60.0
+    assert (await backend.fault("label.add", ISSUE, fields)).retry_after_seconds == 60.0
     github.trouble(status=429)
-    assert (await desk.fault("label.add", ISSUE, fields)).retryable
+    assert (await backend.fault("label.add", ISSUE, fields)).retryable
     github.trouble(status=403, json={"message": "Resource not accessible by integration"})
-    fault = await desk.fault("label.add", ISSUE, fields)
+    fault = await backend.fault("label.add", ISSUE, fields)
     assert (fault.outcome, fault.retryable, fault.code) == ("not_done", False, "CONNECTOR_REJECTED")
     assert "Resource not accessible" in fault.message
     assert github.labels("acme/app", 7) == ["bug"]
 
 
 async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
-    desk = Desk(GitHubConnector(link=link(github)))
-    order = Call(
+    backend = ConnectorDriver(GitHubConnector(link=link(github)))
+    order = ConnectorCall(
         tenant="globex",
         operation="label.add",
         target=ISSUE,
@@ -278,7 +282,7 @@ async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
         deadline=boot_seconds() + 10,
     )
     with pytest.raises(CallFailed) as raised:
-        await desk.connector.call(order)
+        await backend.connector.call(order)
     assert (raised.value.fault.code, raised.value.fault.outcome) == ("SECRET_UNAVAILABLE", "not_done")
     assert github.requests == []
 
@@ -288,45 +292,45 @@ async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
 
 @pytest.mark.clause("GOV-22")
 async def test_a_message_is_posted_found_again_and_deleted(slack: SlackDouble) -> None:
-    desk = Desk(SlackConnector(link=link(slack)))
+    backend = ConnectorDriver(SlackConnector(link=link(slack)))
     where, fields = {"channel": "C0123"}, {"text": "disk <full> & hot"}
     slack.trouble(drop="after")
-    assert (await desk.fault("message.post", where, fields)).outcome == "unknown"
+    assert (await backend.fault("message.post", where, fields)).outcome == "unknown"
     assert slack.messages[0]["text"] == "disk &lt;full&gt; &amp; hot", "nothing in a text is markup"
-    found = await desk.found("message.post", where, fields)
+    found = await backend.found("message.post", where, fields)
     assert found["ts"] == slack.messages[0]["ts"]
-    assert await desk.found("message.post", where, fields, key="k2") is None
+    assert await backend.found("message.post", where, fields, key="k2") is None
     assert "k1" not in str(slack.messages)
-    way = desk.connector.reverse("message.post", where, fields, None, found)
-    assert await desk.take_back(way)
+    way = backend.connector.reverse("message.post", where, fields, None, found)
+    assert await backend.take_back(way)
     assert slack.messages == []
     assert way is not None
-    await desk.do(way.operation, way.target, way.fields)
+    await backend.do(way.operation, way.target, way.fields)
 
 
 async def test_a_message_in_a_thread_is_found_among_many(slack: SlackDouble) -> None:
-    desk = Desk(SlackConnector(link=link(slack)))
+    backend = ConnectorDriver(SlackConnector(link=link(slack)))
     parent = slack.say("C0123", "an incident")
     where = {"channel": "C0123", "thread_ts": parent}
-    result = await desk.do("message.post", where, {"text": "assigned"})
+    result = await backend.do("message.post", where, {"text": "assigned"})
     for n in range(250):
         slack.say("C0123", f"{n}", thread_ts=parent)
-    found = await desk.found("message.post", where, {"text": "assigned"})
+    found = await backend.found("message.post", where, {"text": "assigned"})
     assert found["ts"] == result["ts"]
-    assert await desk.take_back(
-        desk.connector.reverse("message.post", where, {"text": "assigned"}, None, result)
+    assert await backend.take_back(
+        backend.connector.reverse("message.post", where, {"text": "assigned"}, None, result)
     )
 
 
 async def test_a_message_is_changed_and_changed_back(slack: SlackDouble) -> None:
-    desk = Desk(SlackConnector(link=link(slack)))
+    backend = ConnectorDriver(SlackConnector(link=link(slack)))
     ts = slack.say("C0123", "before")
     where = {"channel": "C0123", "ts": ts}
-    way = await desk.done_with_way_back("message.update", where, {"text": "a < b"})
+    way = await backend.done_with_way_back("message.update", where, {"text": "a < b"})
     assert slack.messages[0]["text"] == "a &lt; b"
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert slack.messages[0]["text"] == "before"
-    assert not await desk.take_back(way)
+    assert not await backend.take_back(way)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +344,9 @@ async def test_a_message_is_changed_and_changed_back(slack: SlackDouble) -> None
 async def test_what_slack_says_in_an_answer_of_200(
     slack: SlackDouble, said: str, outcome: str, retryable: bool
 ) -> None:
-    desk = Desk(SlackConnector(link=link(slack)))
+    backend = ConnectorDriver(SlackConnector(link=link(slack)))
     slack.trouble(status=200, json={"ok": False, "error": said})
-    fault = await desk.fault("message.post", {"channel": "C0123"}, {"text": "x"})
+    fault = await backend.fault("message.post", {"channel": "C0123"}, {"text": "x"})
     assert (fault.outcome, fault.retryable) == (outcome, retryable)
 
 
@@ -351,59 +355,59 @@ async def test_what_slack_says_in_an_answer_of_200(
 
 @pytest.mark.clause("GOV-22")
 async def test_an_incident_is_assigned_and_given_back(now: ServiceNowDouble) -> None:
-    desk = Desk(ServiceNowConnector(link=link(now)))
+    backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", assignment_group="network", assigned_to="")
     where = {"sys_id": sys_id}
-    way = await desk.done_with_way_back(
+    way = await backend.done_with_way_back(
         "incident.assign", where, {"assigned_to": "ada", "assignment_group": "network"}
     )
     assert now.incidents[sys_id]["assigned_to"] == "ada"
     assert way is not None
     assert way.fields == {"assigned_to": ""}, "the group was that already"
     now.incidents[sys_id]["assigned_to"] = "bob"
-    assert not await desk.take_back(way)
+    assert not await backend.take_back(way)
     now.incidents[sys_id]["assigned_to"] = "ada"
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert now.incidents[sys_id]["assigned_to"] == ""
 
 
 async def test_an_update_sets_fields_and_nothing_of_a_journal(now: ServiceNowDouble) -> None:
-    desk = Desk(ServiceNowConnector(link=link(now)))
+    backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", urgency="3", u_risk="low")
     where = {"sys_id": sys_id}
-    way = await desk.done_with_way_back(
+    way = await backend.done_with_way_back(
         "incident.update", where, {"urgency": 1, "custom": {"u_risk": "high"}}
     )
     assert (now.incidents[sys_id]["urgency"], now.incidents[sys_id]["u_risk"]) == ("1", "high")
-    assert await desk.take_back(way)
+    assert await backend.take_back(way)
     assert (now.incidents[sys_id]["urgency"], now.incidents[sys_id]["u_risk"]) == ("3", "low")
     for fields in ({"custom": {"work_notes": "x"}}, {"custom": {"sys_created_by": "x"}}, {}):
-        fault = await desk.fault("incident.update", where, fields)
+        fault = await backend.fault("incident.update", where, fields)
         assert (fault.outcome, fault.code) == ("not_done", "INVALID_INPUT")
 
 
 @pytest.mark.clause("GOV-22")
 async def test_a_work_note_has_a_correlation_id_and_is_taken_back_by_another(now: ServiceNowDouble) -> None:
-    desk = Desk(ServiceNowConnector(link=link(now)))
+    backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001")
     where, fields = {"sys_id": sys_id}, {"text": "Looks like the switch."}
     now.trouble(drop="after")
-    assert (await desk.fault("incident.note", where, fields)).outcome == "unknown"
-    found = await desk.found("incident.note", where, fields)
-    assert await desk.found("incident.note", where, fields, key="k9") is None
+    assert (await backend.fault("incident.note", where, fields)).outcome == "unknown"
+    found = await backend.found("incident.note", where, fields)
+    assert await backend.found("incident.note", where, fields, key="k9") is None
     assert now.notes(sys_id)[0].startswith("Looks like the switch.\n\nCorrelation id: tenure-")
-    assert await desk.take_back(desk.connector.reverse("incident.note", where, fields, None, found))
-    assert "is taken back" in now.notes(sys_id)[1]
+    assert await backend.take_back(backend.connector.reverse("incident.note", where, fields, None, found))
+    assert "is retracted" in now.notes(sys_id)[1]
 
 
 async def test_who_is_who_there_may_be_a_user_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", "robot:pass word")
     with ServiceNowDouble(user="robot", token="pass word") as double:
-        desk = Desk(ServiceNowConnector(link=link(double), auth="basic"))
+        backend = ConnectorDriver(ServiceNowConnector(link=link(double), auth="basic"))
         sys_id = double.incident("INC0001")
-        await desk.do("incident.update", {"sys_id": sys_id}, {"state": "2"})
+        await backend.do("incident.update", {"sys_id": sys_id}, {"state": "2"})
         assert double.incidents[sys_id]["state"] == "2"
-        fault = await desk.fault("incident.update", {"sys_id": "0" * 32}, {"state": "2"})
+        fault = await backend.fault("incident.update", {"sys_id": "0" * 32}, {"state": "2"})
         assert "No Record found" in fault.message
 
 

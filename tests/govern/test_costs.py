@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.declared import load
+from tenure.declared import load_workflow
 from tenure.errors import TenureError
-from tenure.sdk import Registry, Step, Workflow
+from tenure.sdk import Registry, StepFunction, Workflow
 from tenure.sdk.definitions import Tool
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import lab_of, posted
-from tests.govern.ledgers import LedgerPlace
+from tests.govern.act_service import lab_of, posted
+from tests.govern.ledger_databases import LedgerPlace
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -35,7 +35,7 @@ async def _ask(money: str, model: str = "large", currency: str = "USD") -> str:
     return model
 
 
-ask: Any = Step(_ask, name="ask")
+ask: Any = StepFunction(_ask, name="ask")
 
 
 @tenure.step(isolate="process", retries=0)
@@ -69,7 +69,7 @@ async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_s
         view = await lab.engine.get(run.id)
         assert (view.status, view.reason) == ("failed", "BUDGET_EXCEEDED")
         assert {step.name for step in await run.steps()} == {"ask", "ask#2", "ask#3"}
-        costs = await lab.engine.costs(run.id)
+        costs = await lab.engine.costs.get(run.id)
         assert (costs.spent, costs.budget, costs.text) == (1_000_001, 1_000_000, "1.000001 of 1.00 USD")
         last = (await run.history())[-1]
         assert (last.kind, last.context["reason"]) == ("checkpoint", "BUDGET_EXCEEDED")
@@ -110,7 +110,7 @@ async def test_failed_tries_count_and_a_replay_counts_nothing_again(url: str | N
             raise ConnectionError("the network is down")
         return "done"
 
-    step: Any = Step(flaky, name="flaky", retries=3, backoff=["1s"])
+    step: Any = StepFunction(flaky, name="flaky", retries=3, backoff=["1s"])
 
     async def whole() -> str:
         done: str = await step()
@@ -122,7 +122,7 @@ async def test_failed_tries_count_and_a_replay_counts_nothing_again(url: str | N
     async with Lab(flow, url=url) as lab:
         run = await lab.start(flow)
         assert await run.result() == "done"
-        costs = await lab.engine.costs(run.id)
+        costs = await lab.engine.costs.get(run.id)
         assert (costs.spent, costs.budget, costs.currency) == (350_000, None, "USD")
         assert [(line.calls, line.micros) for line in costs.lines] == [(4, 350_000)]
 
@@ -134,7 +134,7 @@ async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: st
         if fails:
             raise tenure.Failure("STEP_FAILED", "not yet", retryable=False)
 
-    step: Any = Step(then, name="then", retries=0)
+    step: Any = StepFunction(then, name="then", retries=0)
 
     async def whole() -> None:
         await ask("0.20")
@@ -146,10 +146,10 @@ async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: st
         with pytest.raises(TenureError):
             await run.result()
         fails = False
-        again = lab.run(await lab.engine.resume(run.id), flow)
+        again = lab.run(await lab.engine.runs.resume(run.id), flow)
         await again.result()
-        assert (await lab.engine.costs(run.id)).spent == 200_000
-        assert (await lab.engine.costs(again.id)).lines == ()
+        assert (await lab.engine.costs.get(run.id)).spent == 200_000
+        assert (await lab.engine.costs.get(again.id)).lines == ()
 
 
 async def test_a_step_in_a_process_of_its_own_tells_of_costs() -> None:
@@ -162,7 +162,7 @@ async def test_a_step_in_a_process_of_its_own_tells_of_costs() -> None:
         run = await lab.start(flow)
         with pytest.raises(TenureError):
             await run.result()
-        assert (await lab.engine.costs(run.id)).spent == 300_000
+        assert (await lab.engine.costs.get(run.id)).spent == 300_000
 
 
 async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> None:
@@ -173,7 +173,7 @@ async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> Non
         begun.set()
         await asyncio.Event().wait()
 
-    step: Any = Step(long, name="long")
+    step: Any = StepFunction(long, name="long")
 
     async def whole() -> None:
         await step()
@@ -185,7 +185,7 @@ async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> Non
         assert begun.is_set()
         await lab.cancel(run)
         assert await run.reaches("canceled") == "canceled"
-        assert (await lab.engine.costs(run.id)).spent == 300_000
+        assert (await lab.engine.costs.get(run.id)).spent == 300_000
 
 
 async def test_another_currency_is_kept_and_counts_against_no_budget() -> None:
@@ -197,7 +197,7 @@ async def test_another_currency_is_kept_and_counts_against_no_budget() -> None:
     async with Lab(flow) as lab:
         run = await lab.start(flow)
         await run.result()
-        costs = await lab.engine.costs(run.id)
+        costs = await lab.engine.costs.get(run.id)
         assert costs.text == "0.50 of 1.00 USD"
         assert [(line.currency, line.micros) for line in costs.lines] == [
             ("EUR", 5_000_000),
@@ -216,7 +216,7 @@ async def test_each_run_has_its_own_costs_and_budget() -> None:
     async with Lab(flow, dear) as lab:
         run = await lab.start(flow)
         assert await run.result() == 1
-        assert (await lab.engine.costs(run.id)).text == "0.20 of 0.50 USD"
+        assert (await lab.engine.costs.get(run.id)).text == "0.20 of 0.50 USD"
 
 
 async def test_a_child_has_the_budget_of_its_own_workflow() -> None:
@@ -256,12 +256,12 @@ async def test_a_workflow_file_has_a_budget_that_its_tools_spend(url: str | None
     registry = Registry()
     registry.add(Tool(review, name="review"))
     async with Lab(registry, url=url) as lab:
-        run = await lab.submit(load(DECLARED), {"money": "0.30"})
+        run = await lab.submit(load_workflow(DECLARED), {"money": "0.30"})
         await run.result()
-        assert (await lab.engine.costs(run.id)).text == "0.40 of 1.00 USD"
+        assert (await lab.engine.costs.get(run.id)).text == "0.40 of 1.00 USD"
         first = (await run.steps())[0]
         assert [(cost.model, cost.micros, cost.tokens_in) for cost in first.costs] == [("small", 300_000, 7)]
-        run = await lab.submit(load(DECLARED), {"money": "1.30"})
+        run = await lab.submit(load_workflow(DECLARED), {"money": "1.30"})
         with pytest.raises(TenureError) as refused:
             await run.result()
         assert refused.value.code == "BUDGET_EXCEEDED"
@@ -308,12 +308,12 @@ async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | 
     async with Lab(free, other, url=url) as lab:
         await (await lab.start(free, ["0.10", "0.30"])).result()
         await (await lab.start(free, ["0.05"])).result()
-        first = (await lab.engine.spending(by="tenant")).until
+        first = (await lab.engine.costs.report(by="tenant")).until
         await lab.jump("1d")
         await (await lab.start(other)).result()
 
         async def added(by: Any, *names: str, **how: Any) -> list[tuple[Any, ...]]:
-            view = await lab.engine.spending(by=by, **how)
+            view = await lab.engine.costs.report(by=by, **how)
             return [(*(getattr(one, name) for name in names), one.text, one.runs) for one in view.items]
 
         assert await added("tenant") == [("0.65 USD", 3), ("0.01 EUR", 1)]
@@ -326,9 +326,9 @@ async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | 
         assert await added("day", "day") == [
             (first + timedelta(days=1), "0.20 USD", 1), (first + timedelta(days=1), "0.01 EUR", 1), (first, "0.45 USD", 2),
         ]  # fmt: skip
-        assert (await lab.engine.spending(by="provider")).items[0].calls == 4
+        assert (await lab.engine.costs.report(by="provider")).items[0].calls == 4
         with pytest.raises(TenureError, match="not added up"):
-            await lab.engine.spending(by="moon")  # type: ignore[arg-type]  # that is the point
+            await lab.engine.costs.report(by="moon")  # type: ignore[arg-type]  # that is the point
 
 
 async def test_sums_that_do_not_fit_are_the_largest_number_and_harm_nobody_else(
@@ -345,7 +345,7 @@ async def test_sums_that_do_not_fit_are_the_largest_number_and_harm_nobody_else(
             "insert into cost_line (run_id, no, tenant, workflow, day, provider, model, currency, calls, tokens_in, tokens_out,"
             f" micros) values {rows}"
         )
-        found = await store.read("spending", "acme", 0, 10, "tenant", 10)
+        found = await store.read("cost_totals", "acme", 0, 10, "tenant", 10)
         assert [(row.currency, row.micros, row.calls) for row in found] == [
             ("USD", 2**63 - 1, 2**63 - 1),
             ("EUR", huge - 1, huge - 1),
@@ -357,6 +357,6 @@ async def test_days_that_are_none_are_refused_or_the_first() -> None:
         long_ago = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
         for at in ({"since": long_ago}, {"until": long_ago}):
             with pytest.raises(TenureError, match="no day of UTC"):
-                await lab.engine.spending(by="tenant", **at)
-        view = await lab.engine.spending(by="tenant", until=datetime(1, 1, 1, tzinfo=UTC))
+                await lab.engine.costs.report(by="tenant", **at)
+        view = await lab.engine.costs.report(by="tenant", until=datetime(1, 1, 1, tzinfo=UTC))
         assert (view.items, view.since.year) == ([], 1970)

@@ -17,21 +17,21 @@ import pytest
 
 from tenure import ids
 from tenure.doctor import check_run
-from tenure.embedded import Engine
-from tenure.embedded.evidence import sealed as seal_now
+from tenure.doctor.examination import examine_database, load_run_dump
+from tenure.engine import Engine
 from tenure.errors import TenureError
 from tenure.govern.evidence import sealer as sealer_module
-from tenure.govern.evidence.archive import unpacked
-from tenure.govern.evidence.bundle import build
-from tenure.govern.evidence.sealer import Sealer
-from tenure.govern.evidence.verify import verify
-from tenure.govern.ledger.keys import Keys
+from tenure.govern.evidence.archive import unpack_zip
+from tenure.govern.evidence.bundle import build_bundle
+from tenure.govern.evidence.sealer import SealerTask
+from tenure.govern.evidence.verification import verify_parts
+from tenure.govern.ledger.signing_keys import SigningKeys
 from tenure.govern.signing import make_key
-from tenure.kernel.commands import Seal, SealedPart
-from tenure.kernel.governance import Evidence
-from tenure.store.bundles import examine, load_bundle
+from tenure.kernel.commands import SealedBundle, SealRun
+from tenure.kernel.governance_rows import EvidenceRow
+from tenure.services.evidence import seal_run as seal_now
 from tenure.testing import Lab
-from tests.govern.bundles import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
+from tests.govern.evidence_samples import PLANTED, app, ended, given, labeled, sealed, sealing, short, story
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -54,7 +54,7 @@ async def test_a_run_that_has_ended_is_sealed_once_with_its_bundle_on_record(url
         assert row.head.hex() == events[row.events - 1].hash
         assert [event.kind for event in events[row.events :]] == ["sealed"]
         assert (await lab.engine.get(run.id)).sealed
-        (report,) = verify([part])
+        (report,) = verify_parts([part])
         assert report.wrong is None
         assert report.outcome == "succeeded"
 
@@ -64,12 +64,12 @@ async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
         run = await ended(lab)
         number = ids.run_int(run.id)
         events = await lab.engine.store.read("events_of", number)
-        first = build(number, "default", events)
+        first = build_bundle(number, "default", events)
         await labeled(lab, run)
         (row,) = [part for part in await sealed(lab, run) if part.no == 0]
         later = await lab.engine.store.read("events_of", number)
         assert len(later) > len(events)
-        assert build(number, "default", later).zip == first.zip
+        assert build_bundle(number, "default", later).zip == first.zip
         assert (await given(lab, row)).zip == first.zip
 
 
@@ -77,7 +77,7 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
-        built = build(number, "default", await lab.engine.store.read("events_of", number))
+        built = build_bundle(number, "default", await lab.engine.store.read("events_of", number))
     said: dict[str, Any] = {
         name: json.loads(body) for name, body in built.files.items() if name.endswith(".json")
     }
@@ -129,30 +129,30 @@ async def test_what_comes_later_is_a_numbered_supplement_that_goes_on_with_the_c
             rows += await sealed(lab, run)
         assert [row.no for row in rows] == [0, 1, 2]
         parts = [await given(lab, row) for row in rows]
-        reports = verify(parts)
+        reports = verify_parts(parts)
         assert [report.wrong for report in reports] == [None, None, None]
         assert [kind["kind"] for kind in _events(parts[1].zip)] == ["sealed", "metadata"]
-        (alone,) = verify(parts[2:])
+        (alone,) = verify_parts(parts[2:])
         assert alone.wrong is None
         assert any("part 1" in line for line in alone.not_checked)
-        gap = verify([parts[0], parts[2]])[-1].wrong
+        gap = verify_parts([parts[0], parts[2]])[-1].wrong
         assert gap is not None
         assert gap.code == "PART_GAP"
 
 
 def _events(body: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in unpacked(body)["events.jsonl"].splitlines()]
+    return [json.loads(line) for line in unpack_zip(body)["events.jsonl"].splitlines()]
 
 
 async def test_a_run_that_moved_on_is_not_sealed_by_old_evidence(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
-        old = await lab.engine.views.row(number)
+        old = await lab.engine.scope.reader.row(number)
         await labeled(lab, run)
-        part = SealedPart(0, old.version, old.head.hex(), "00")
+        part = SealedBundle(0, old.version, old.head.hex(), "00")
         with pytest.raises(TenureError, match="RUN_MOVED_ON"):
-            await lab.engine.orchestrator.send(Seal(run_id=number, parts=(part,)))
+            await lab.engine.orchestrator.send(SealRun(run_id=number, parts=(part,)))
         assert not (await lab.engine.get(run.id)).sealed
         assert [row.no for row in await sealed(lab, run)] == [0, 1]
 
@@ -163,7 +163,7 @@ async def test_of_many_who_seal_at_once_one_does(url: str | None) -> None:
         run = await ended(lab)
         made = await asyncio.gather(*(sealed(lab, run) for _ in range(5)))
         assert sorted(len(rows) for rows in made) == [0, 0, 0, 0, 1]
-        rows: list[Evidence] = await lab.engine.store.read("evidence_of", ids.run_int(run.id))
+        rows: list[EvidenceRow] = await lab.engine.store.read("evidence_of", ids.run_int(run.id))
         assert len(rows) == 1
         leaves = await lab.engine.store.read("leaves_of_run", "default", ids.run_int(run.id))
         assert [leaf.kind for leaf in leaves] == ["created", "sealed"]
@@ -172,13 +172,13 @@ async def test_of_many_who_seal_at_once_one_does(url: str | None) -> None:
 async def test_evidence_outlives_its_run(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
-        lab.engine.seals = True
+        lab.engine.runtime.seals = True
         await lab.jump("1d")
-        assert await lab.engine.delete_finished(datetime(2026, 1, 6, 9, tzinfo=UTC)) == 1
+        assert await lab.engine.runs.delete_finished(datetime(2026, 1, 6, 9, tzinfo=UTC)) == 1
         with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
             await lab.engine.get(run.id)
-        (part,) = await lab.engine.evidence(run.id)
-        (exported,) = await lab.engine.export_evidence(run.id)
+        (part,) = await lab.engine.evidence.list(run.id)
+        (exported,) = await lab.engine.evidence.export(run.id)
         assert sha256(exported.zip).hexdigest() == part.sha256
 
 
@@ -189,19 +189,19 @@ async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> 
         for run in runs:
             await run.result()
         await waiting.reaches("waiting_approval")
-        sealer = Sealer(lab.engine.orchestrator, sealing(lab))
+        sealer = SealerTask(lab.engine.orchestrator, sealing(lab))
         assert await sealer.once() == 0, "they have only just ended"
         await lab.jump("2s")
         assert await sealer.once() == 3
         for run in runs:
-            assert [one.part for one in await lab.engine.evidence(run.id)] == [0]
-        assert await lab.engine.evidence(waiting.id) == []
+            assert [one.part for one in await lab.engine.evidence.list(run.id)] == [0]
+        assert await lab.engine.evidence.list(waiting.id) == []
         await labeled(lab, runs[0])
         await lab.jump("2s")
         assert await sealer.once() == 0, "more may come: a supplement waits a minute"
         await lab.jump("1m")
         assert await sealer.once() == 1
-        assert [one.part for one in await lab.engine.evidence(runs[0].id)] == [0, 1]
+        assert [one.part for one in await lab.engine.evidence.list(runs[0].id)] == [0, 1]
 
 
 async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None
     async with Engine(place, evidence=True) as engine, engine.worker(short):
         run = await engine.start(short, PLANTED)
         await run.result()
-        while not (parts := await engine.evidence(run.id)):  # noqa: ASYNC110 - it comes within a look or two
+        while not (parts := await engine.evidence.list(run.id)):  # noqa: ASYNC110 - it comes within a look or two
             await asyncio.sleep(0.05)
     assert [(part.part, part.key_id) for part in parts] == [(0, None)]
     async with Engine(place) as engine, engine.worker(short):
         run = await engine.start(short, PLANTED)
         await run.result()
-        assert not engine.seals
+        assert not engine.runtime.seals
 
 
 async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) -> None:
@@ -227,7 +227,7 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         forged = [*events]
         forged[2].actor = "mallory"
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN") as refused:
-            build(number, "default", forged)
+            build_bundle(number, "default", forged)
         assert "event 3" in refused.value.message
 
 
@@ -243,12 +243,12 @@ async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> 
             database.execute(
                 "update event set actor = 'mallory' where run_id = ? and seq = 2", (ids.run_int(broken.id),)
             )
-        sealer = Sealer(lab.engine.orchestrator, sealing(lab))
+        sealer = SealerTask(lab.engine.orchestrator, sealing(lab))
         assert await sealer.once() == 2
-        assert await lab.engine.evidence(broken.id) == []
-        assert len(await lab.engine.evidence(whole.id)) == 1
+        assert await lab.engine.evidence.list(broken.id) == []
+        assert len(await lab.engine.evidence.list(whole.id)) == 1
         with pytest.raises(TenureError, match="EVIDENCE_BROKEN"):
-            await lab.engine.seal(broken.id)
+            await lab.engine.evidence.seal(broken.id)
 
 
 def _gone(key: Path) -> None:
@@ -270,7 +270,7 @@ def _no_key(key: Path) -> None:
     key.chmod(0o600)
 
 
-def _trouble(sealer: Sealer) -> str | None:
+def _trouble(sealer: SealerTask) -> str | None:
     return None if sealer.key_trouble is None else sealer.key_trouble.code
 
 
@@ -293,7 +293,7 @@ async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
     key = tmp_path / "seal.key"
     signer = make_key(key)
     async with Lab(*app, url=url) as lab:
-        sealer = Sealer(lab.engine.orchestrator, sealing(lab, signer))
+        sealer = SealerTask(lab.engine.orchestrator, sealing(lab, signer))
         runs = [await lab.start(short, PLANTED) for _ in range(2)]
         for run in runs:
             await run.result()
@@ -302,7 +302,7 @@ async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
         for _ in range(3):
             assert await sealer.once() == 0
         for run in runs:
-            assert await lab.engine.evidence(run.id) == []
+            assert await lab.engine.evidence.list(run.id) == []
         assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (0, 3, "SIGNING_KEY_UNAVAILABLE")
         said = "".join(capsys.readouterr())
         assert said.count("signing_key_lost") == 1, "once, and not of every run"
@@ -311,7 +311,7 @@ async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
         _back(key)
         assert await sealer.once() == 2
         for run in runs:
-            assert [one.key_id for one in await lab.engine.evidence(run.id)] == [signer.id]
+            assert [one.key_id for one in await lab.engine.evidence.list(run.id)] == [signer.id]
         assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (2, 3, None)
         assert "signing_key_back" in "".join(capsys.readouterr())
 
@@ -320,27 +320,28 @@ async def test_a_key_that_is_revoked_meanwhile_seals_nothing_more(url: str | Non
     signer = make_key(tmp_path / "seal.key")
     async with Lab(*app, url=url) as lab:
         how = sealing(lab, signer)
-        sealer = Sealer(lab.engine.orchestrator, how)
+        sealer = SealerTask(lab.engine.orchestrator, how)
         run = await lab.start(short, PLANTED)
         await run.result()
         await lab.jump("2s")
         assert await sealer.once() == 1
-        await Keys(lab.engine.store).revoke(signer.id, None, "ada")
+        await SigningKeys(lab.engine.store).revoke(signer.id, None, "ada")
         run = await lab.start(short, PLANTED)
         await run.result()
         await lab.jump("2s")
         assert await sealer.once() == 0
         assert _trouble(sealer) == "SIGNING_KEY_UNKNOWN"
+        lab.engine.runtime.sealing = how
         with pytest.raises(TenureError, match="SIGNING_KEY_UNKNOWN"):
-            await seal_now(lab.engine, how, ids.run_int(run.id))
-        assert await lab.engine.evidence(run.id) == []
+            await seal_now(lab.engine.scope, ids.run_int(run.id))
+        assert await lab.engine.evidence.list(run.id) == []
 
 
 async def test_a_lost_key_is_tried_again_after_a_while_and_not_every_second(tmp_path: Path) -> None:
     key = tmp_path / "seal.key"
     signer = make_key(key)
     async with Lab(*app) as lab:
-        sealer = Sealer(lab.engine.orchestrator, sealing(lab, signer))
+        sealer = SealerTask(lab.engine.orchestrator, sealing(lab, signer))
         run = await lab.start(short, PLANTED)
         await run.result()
         await lab.jump("2s")
@@ -367,8 +368,8 @@ async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None
         await labeled(lab, run)
         (later,) = await sealed(lab, run)
         store, artifacts = lab.engine.store, lab.engine.artifacts
-        assert (await examine(store, artifacts=artifacts)).clean
-        bundle = await load_bundle(store, later.run_id)
+        assert (await examine_database(store, artifacts=artifacts)).clean
+        bundle = await load_run_dump(store, later.run_id)
         assert bundle is not None
         for damage in (
             lambda rows: rows.pop(),
@@ -383,9 +384,9 @@ async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None
         file = lab.folder / "artifacts" / "evidence" / later.reference.decode()
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
-        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        assert (await examine_database(store, artifacts=artifacts)).found == {"I52": 1}
         file.unlink()
-        assert (await examine(store, artifacts=artifacts)).found == {"I52": 1}
+        assert (await examine_database(store, artifacts=artifacts)).found == {"I52": 1}
         file.write_bytes(whole)
 
 
@@ -395,7 +396,7 @@ async def test_another_tenants_evidence_is_none(url: str | None) -> None:
         run = await ended(lab)
         await sealed(lab, run)
         other = lab.engine.scoped(tenant="beta")
-        for call in (other.evidence, other.seal, other.export_evidence):
+        for call in (other.evidence.list, other.evidence.seal, other.evidence.export):
             with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
                 await call(run.id)
 
@@ -404,7 +405,7 @@ async def test_a_run_that_goes_on_has_no_evidence_yet(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await lab.start(story, PLANTED)
         await run.reaches("waiting_approval")
-        for call in (lab.engine.seal, lab.engine.export_evidence):
+        for call in (lab.engine.evidence.seal, lab.engine.evidence.export):
             with pytest.raises(TenureError, match="RUN_INVALID_TRANSITION"):
                 await call(run.id)
 
@@ -412,11 +413,11 @@ async def test_a_run_that_goes_on_has_no_evidence_yet(url: str | None) -> None:
 async def test_what_is_taken_out_is_in_the_admin_chain(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
-        built = await lab.engine.export_evidence(run.id, actor="ada")
+        built = await lab.engine.evidence.export(run.id, actor="ada")
         assert [part.sealed for part in built] == [False], "built on the spot, and not recorded"
-        assert await lab.engine.evidence(run.id) == []
+        assert await lab.engine.evidence.list(run.id) == []
         (row,) = await sealed(lab, run)
-        (part,) = await lab.engine.export_evidence(run.id, actor="ada")
+        (part,) = await lab.engine.evidence.export(run.id, actor="ada")
         assert part.sealed
         assert part.zip == built[0].zip
         assert part.envelope == row.envelope
@@ -432,7 +433,7 @@ async def test_a_bundle_that_is_lost_or_changed_among_the_artifacts_is_told(url:
         file = lab.folder / "artifacts" / "evidence" / row.reference.decode()
         file.write_bytes(file.read_bytes() + b"\0")
         with pytest.raises(TenureError, match="ARTIFACT_LOST"):
-            await lab.engine.export_evidence(run.id)
+            await lab.engine.evidence.export(run.id)
         file.unlink()
         with pytest.raises(TenureError, match="ARTIFACT_LOST"):
-            await lab.engine.export_evidence(run.id)
+            await lab.engine.evidence.export(run.id)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tenure.declared import load
+from tenure.declared import load_workflow
 from tenure.errors import TenureError
-from tenure.govern.evidence.archive import unpacked
-from tenure.govern.evidence.verify import verify
+from tenure.govern.evidence.archive import unpack_zip
+from tenure.govern.evidence.verification import verify_parts
 from tenure.sdk import Registry
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble, ServiceDouble
 from tenure.testing.lab import LabRun
-from tests.govern.acting import ASK, DENY, lab_of, order
-from tests.govern.bundles import given, sealed
+from tests.govern.act_service import ASK, DENY, lab_of, order
+from tests.govern.evidence_samples import given, sealed
 from tests.govern.test_undo import github as service_of_github
 from tests.govern.test_undo import lab_of as github_lab
 from tests.govern.test_undo import triage
@@ -37,9 +37,9 @@ async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:
     said = []
     for row in await sealed(lab, run):
         part = await given(lab, row)
-        (report,) = verify([part])
+        (report,) = verify_parts([part])
         assert report.wrong is None
-        files = unpacked(part.zip)
+        files = unpack_zip(part.zip)
         said.append({name: json.loads(body) for name, body in files.items() if name.endswith(".json")})
     return said
 
@@ -50,7 +50,7 @@ async def test_a_bundle_has_decisions_approvals_and_receipts_of_one_digest(url: 
         async with lab_of(service, order, url=url, policy=ASK) as lab:
             run = await lab.start(order, 7)
             await run.reaches("waiting_approval")
-            (question,) = await lab.engine.approvals(run.id)
+            (question,) = await lab.engine.approvals.list(run.id)
             await lab.engine.approve(run.id, approver="ada", digest=question.digest)
             await run.result()
             (said,) = await parts_of(lab, run)
@@ -88,7 +88,7 @@ steps:
 async def test_a_step_that_acts_is_governed_and_a_command_is_not(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry(), url=url, commands=True) as lab:
-            run = await lab.submit(load(MIXED))
+            run = await lab.submit(load_workflow(MIXED))
             await run.result()
             (said,) = await parts_of(lab, run)
     assert [one["tool"] for one in said["steps.json"]] == ["http.post", "run"]
@@ -115,7 +115,7 @@ async def test_an_undo_makes_a_supplement_that_says_what_was_taken_back(
         await run.result()
         (said,) = await parts_of(lab, run)
         assert [one["state"] for one in said["receipts.json"]] == ["succeeded", "succeeded"]
-        undo = lab.run(await lab.engine.undo(run.id, actor="person:eve"))
+        undo = lab.run(await lab.engine.undos.start(run.id, actor="person:eve"))
         await undo.result()
         await lab.engine.settle()
         (later,) = await parts_of(lab, run)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tenure.embedded import Engine
-from tenure.govern.evidence.verify import NO_PAYLOADS
-from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.signing import Signer, make_key, public_pem
+from tenure.engine import Engine
+from tenure.govern.evidence.verification import NO_PAYLOADS
+from tenure.govern.ledger.keeper import LedgerKeeper
+from tenure.govern.signing import Signer, make_key
+from tenure.proof.signatures import public_pem
 from tests.cli.shell import Done, Tenure, in_folder
-from tests.govern.bundles import PLANTED, short
+from tests.govern.evidence_samples import PLANTED, short
 
 
 class Place:
@@ -37,7 +38,7 @@ class Place:
                 run = await engine.start(short, PLANTED)
                 await run.result()
                 ids.append(run.id)
-            await engine.seal(ids[0])
+            await engine.evidence.seal(ids[0])
             await signed(engine, self.signer)
         return ids[0], ids[1]
 
@@ -50,7 +51,7 @@ def wrong(done: Done) -> str:
 
 async def signed(engine: Engine, signer: Signer) -> None:
     """Sign for the ledger as it is."""
-    await Keeper(engine.store, signer=lambda: signer, sign_seconds=0.0).once()
+    await LedgerKeeper(engine.store, signer=lambda: signer, sign_seconds=0.0).once()
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_without_a_key_it_ends_with_three_and_without_a_checkpoint_it_says_so(pl
     done = place.tenure("verify", name)
     assert done.code == 3
     assert "who sealed it" in done.out
-    for word in ("dropped", "cut off", "backup"):
+    for word in ("dropped", "truncated", "backup"):
         assert word in done.out
     assert place.tenure("verify", name, "--key", "seal.pub").code == 0
 

@@ -10,13 +10,14 @@ import pytest
 from obstore.store import from_url
 
 from tenure import ids
-from tenure.artifacts import Artifacts
-from tenure.devtools.s3 import PrivateS3
+from tenure.artifacts import ArtifactStore
 from tenure.errors import TenureError
-from tenure.govern.evidence.verify import Given, verify
-from tenure.govern.signing import Trust, make_key
+from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
+from tenure.govern.signing import make_key
+from tenure.proof.signatures import TrustedKeys
 from tenure.testing import Lab
-from tests.govern.bundles import app, ended, sealing
+from tests.govern.evidence_samples import app, ended, sealing
+from tools.s3_server import PrivateS3
 
 
 @pytest.fixture
@@ -30,23 +31,23 @@ def place(s3_server: PrivateS3, monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_a_bundle_is_sealed_in_a_bucket_and_verified_from_there(place: str, tmp_path: Path) -> None:
     signer = make_key(tmp_path / "seal.key")
     async with Lab(*app) as lab:
-        lab.engine.artifacts = Artifacts(place)
+        lab.engine.runtime.artifacts = ArtifactStore(place)
         run = await ended(lab)
         (row,) = await sealing(lab, signer).seal(lab.engine.orchestrator, ids.run_int(run.id))
-        reader = Artifacts(place)
+        reader = ArtifactStore(place)
         path = row.reference.decode()
-        beside = Given(
+        beside = EvidenceFiles(
             name=path, zip=await reader.kept(path), envelope=await reader.kept(f"{path}.dsse.json")
         )
         assert beside.envelope == row.envelope
-        (report,) = verify([beside], Trust.of_public(signer.public))
+        (report,) = verify_parts([beside], TrustedKeys.from_public_keys(signer.public))
         assert report.wrong is None
-        await lab.engine.delete(run.id)
+        await lab.engine.runs.delete(run.id)
         assert await reader.kept(path) == beside.zip, "retention does not reach it"
 
 
 async def test_what_lies_in_the_bucket_is_not_replaced_and_what_is_lost_is_told(place: str) -> None:
-    kept = Artifacts(place)
+    kept = ArtifactStore(place)
     assert await kept.keep("run/0.zip", b"first")
     assert not await kept.keep("run/0.zip", b"second")
     assert await kept.kept("run/0.zip") == b"first"

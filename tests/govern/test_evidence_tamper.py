@@ -15,15 +15,21 @@ from typing import Any
 import pytest
 
 from tenure import ids
-from tenure.govern.evidence.archive import FILES_MAX, packed, unpacked
-from tenure.govern.evidence.bundle import assembled
-from tenure.govern.evidence.statement import opened
-from tenure.govern.evidence.verify import Given, exit_code, read_events, read_manifest, verify
-from tenure.govern.evidence.wrong import CODES, Wrong
-from tenure.govern.signing import Trust
+from tenure.govern.evidence.archive import FILES_MAX, pack_zip, unpack_zip
+from tenure.govern.evidence.bundle import assemble_part
+from tenure.govern.evidence.defects import DEFECT_CODES, EvidenceDefect
+from tenure.govern.evidence.statement import open_envelope
+from tenure.govern.evidence.verification import (
+    EvidenceFiles,
+    exit_code,
+    read_events,
+    read_manifest,
+    verify_parts,
+)
 from tenure.kernel import history
-from tenure.kernel.model import Event
-from tests.govern.bundles import Sealed, relist
+from tenure.kernel.run_rows import EventRow
+from tenure.proof.signatures import TrustedKeys
+from tests.govern.evidence_samples import Sealed, relist
 
 Lines = list[dict[str, Any]]
 Files = dict[str, bytes]
@@ -35,23 +41,23 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
 
 
 def test_nothing_is_wrong_with_what_nobody_touched(sealed: Sealed) -> None:
-    reports = verify([sealed.bundle, sealed.supplement, sealed.foreign], sealed.trust)
+    reports = verify_parts([sealed.bundle, sealed.supplement, sealed.foreign], sealed.trust)
     assert [report.wrong for report in reports] == [None, None, None]
     assert reports[0].key == sealed.signer.id
     assert exit_code(reports, sealed.trust) == 0
 
 
 def test_without_a_key_it_is_integrity_only_and_says_so(sealed: Sealed) -> None:
-    reports = verify([sealed.bundle])
+    reports = verify_parts([sealed.bundle])
     assert exit_code(reports, None) == 3
     assert any("who sealed it" in line for line in reports[0].not_checked)
 
 
 def test_without_a_checkpoint_it_says_what_was_not_checked(sealed: Sealed) -> None:
-    (report,) = verify([sealed.bundle], sealed.trust)
+    (report,) = verify_parts([sealed.bundle], sealed.trust)
     payloads, line = report.not_checked
     assert "digests, not the bytes" in payloads
-    for word in ("dropped", "cut off", "backup"):
+    for word in ("dropped", "truncated", "backup"):
         assert word in line
 
 
@@ -119,7 +125,7 @@ def test_an_event_that_was_tampered_with_is_named(
     assert place in wrong.place
 
 
-def _rechained(sealed: Sealed, change: Callable[[list[Event]], None]) -> bytes:
+def _rechained(sealed: Sealed, change: Callable[[list[EventRow]], None]) -> bytes:
     """Somebody without the key has made a whole new history, in which everything fits."""
     manifest = read_manifest(sealed.files)
     events = read_events(sealed.files["events.jsonl"], manifest)
@@ -128,15 +134,15 @@ def _rechained(sealed: Sealed, change: Callable[[list[Event]], None]) -> bytes:
     for seq, event in enumerate(events, 1):
         event.seq = seq
         event.hash = before = history.rehash(event, before, manifest.tenant)
-    return assembled(ids.run_int(manifest.run), manifest.tenant, 0, b"", events).zip
+    return assemble_part(ids.run_int(manifest.run), manifest.tenant, 0, b"", events).zip
 
 
 def test_a_history_that_was_written_anew_is_not_what_was_signed(sealed: Sealed) -> None:
-    def forge(events: list[Event]) -> None:
+    def forge(events: list[EventRow]) -> None:
         events[1].actor = "mallory"
 
     forged = _rechained(sealed, forge)
-    (alone,) = verify([Given(name="x", zip=forged)])
+    (alone,) = verify_parts([EvidenceFiles(name="x", zip=forged)])
     assert alone.wrong is None, "in itself it fits: only the signature tells"
     wrong = sealed.check(forged).wrong
     assert wrong is not None
@@ -278,9 +284,9 @@ def test_no_byte_of_a_zip_can_be_changed_unnoticed(sealed: Sealed) -> None:
     for _ in range(300):
         body = bytearray(sealed.bundle.zip)
         body[dice.randrange(len(body))] ^= dice.randrange(1, 256)
-        (report,) = verify([Given(name="x", zip=bytes(body))])
+        (report,) = verify_parts([EvidenceFiles(name="x", zip=bytes(body))])
         assert report.wrong is not None
-        assert report.wrong.code in CODES
+        assert report.wrong.code in DEFECT_CODES
 
 
 # -------------------------------------------------------------------------------- statement and signature
@@ -327,11 +333,11 @@ def test_a_statement_that_was_changed_is_not_what_was_signed(sealed: Sealed) -> 
 
 def test_a_key_that_was_revoked_is_believed_for_what_it_sealed_before(sealed: Sealed) -> None:
     assert sealed.bundle.envelope is not None
-    at = opened(sealed.bundle.envelope).statement.predicate.sealed_at
+    at = open_envelope(sealed.bundle.envelope).statement.predicate.sealed_at
     for revoked_from, code in ((at + 1, None), (at, "KEY_REVOKED")):
         file = json.loads(sealed.trust.dump())
         file["keys"][0]["revoked_from"] = revoked_from
-        wrong = sealed.check(trust=Trust.parse(json.dumps(file).encode())).wrong
+        wrong = sealed.check(trust=TrustedKeys.parse(json.dumps(file).encode())).wrong
         assert (None if wrong is None else wrong.code) == code
 
 
@@ -340,7 +346,7 @@ def test_a_bundle_without_signature_or_statement_says_so_to_those_who_have_a_key
     wrong = sealed.check(envelope=unsigned).wrong
     assert wrong is not None
     assert wrong.code == "UNSIGNED"
-    (report,) = verify([Given(name="x", zip=sealed.bundle.zip)], sealed.trust)
+    (report,) = verify_parts([EvidenceFiles(name="x", zip=sealed.bundle.zip)], sealed.trust)
     assert report.wrong is not None
     assert report.wrong.code == "STATEMENT_MISSING"
 
@@ -371,23 +377,23 @@ def test_a_statement_that_leaves_out_a_file_is_not_about_this_bundle(sealed: Sea
 
 def test_the_statement_lists_the_zip_and_every_file(sealed: Sealed) -> None:
     assert sealed.bundle.envelope is not None
-    statement = opened(sealed.bundle.envelope).statement
+    statement = open_envelope(sealed.bundle.envelope).statement
     listed = {subject.name: subject.digest.sha256 for subject in statement.subject}
     assert listed.pop(sealed.bundle.name) == sha256(sealed.bundle.zip).hexdigest()
     assert listed == {name: sha256(body).hexdigest() for name, body in sealed.files.items()}
-    assert packed(sealed.files) == sealed.bundle.zip
+    assert pack_zip(sealed.files) == sealed.bundle.zip
 
 
 def test_files_that_lie_over_each_other_are_not_read() -> None:
     """Else a zip of some megabytes would fill the memory of whoever checks it."""
     content = b"x" * 100_000
-    one = packed({"a.json": content})
+    one = pack_zip({"a.json": content})
     place = one.index(b"PK\x01\x02")
     entry = one[place : one.index(b"PK\x05\x06")]
     count = FILES_MAX
     entries = b"".join(entry.replace(b"a.json", f"a-{n:02d}.json".encode()) for n in range(count))
     entries = entries.replace(struct.pack("<H", 6) + b"\0" * 4, struct.pack("<H", 9) + b"\0" * 4)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, len(entries), place, 0)
-    with pytest.raises(Wrong) as wrong:
-        unpacked(one[:place] + entries + end)
-    assert (wrong.value.code, "larger than it is" in wrong.value.message) == ("BUNDLE_IRREGULAR", True)
+    with pytest.raises(EvidenceDefect) as wrong:
+        unpack_zip(one[:place] + entries + end)
+    assert (wrong.value.code, "larger than the zip" in wrong.value.message) == ("BUNDLE_IRREGULAR", True)

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import TenureError
-from tenure.kernel import leaves, merkle
-from tenure.store.beside import settled
-from tenure.store.ledger import appended, hashes_of
+from tenure.proof import ledger_leaves, merkle
+from tenure.store.ledger import append_leaves, read_range_hashes
 from tenure.store.port import Store, Transaction
 from tenure.store.postgres import PostgresStore
-from tests.govern.ledgers import RUN, LedgerPlace, all_leaves, append, created
+from tenure.store.transactions import run_transaction
+from tests.govern.ledger_databases import RUN, LedgerPlace, all_leaves, append, created
 
 
 async def assert_whole(store: Store, tenant: str) -> None:
     """Positions without gaps, and exactly the full subtrees of the leaves."""
     kept = await all_leaves(store, tenant)
     assert [leaf.pos for leaf in kept] == list(range(len(kept)))
-    tree = merkle.Growing()
+    tree = merkle.GrowingTree()
     wanted = dict(made for leaf in kept for made in tree.add(merkle.leaf_hash(leaf.body)))
     nodes = await store.read("nodes_after", tenant, 0, -1, 100_000)
     assert {(node.level, node.pos): node.hash for node in nodes} == wanted
-    assert (await hashes_of(store, tenant, [(0, len(kept))])) == [tree.root()]
-    assert not any(leaves.problem(leaf) for leaf in kept)
+    assert (await read_range_hashes(store, tenant, [(0, len(kept))])) == [tree.root()]
+    assert not any(ledger_leaves.leaf_problem(leaf) for leaf in kept)
 
 
 async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
@@ -45,12 +45,16 @@ async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
 async def test_what_is_there_already_is_not_appended_again(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         once = await append(store, "acme", created(3))
-        sealed = leaves.sealed("acme", RUN, b"h" * 32, 9, "succeeded")
+        sealed = ledger_leaves.sealed_leaf("acme", RUN, b"h" * 32, 9, "succeeded")
         again = await append(store, "acme", [*created(4), sealed, sealed, *created(2)], now=8)
         assert again[:3] == once
         assert [leaf.pos for leaf in again] == [0, 1, 2, 3, 4, 4, 0, 1]
-        await append(store, "acme", [leaves.admin("acme", 5, b"a" * 32)])
-        await append(store, "acme", [leaves.admin("acme", 4, b"b" * 32), leaves.admin("acme", 7, b"c" * 32)])
+        await append(store, "acme", [ledger_leaves.admin_leaf("acme", 5, b"a" * 32)])
+        await append(
+            store,
+            "acme",
+            [ledger_leaves.admin_leaf("acme", 4, b"b" * 32), ledger_leaves.admin_leaf("acme", 7, b"c" * 32)],
+        )
         assert [(leaf.kind, leaf.part) for leaf in await all_leaves(store, "acme")][5:] == [
             ("admin", 5),
             ("admin", 7),
@@ -62,18 +66,18 @@ async def test_a_transaction_that_is_refused_leaves_no_leaf(ledger_place: Ledger
     async with ledger_place.opened() as store:
 
         def work() -> Transaction[None]:
-            yield from appended("acme", created(3), 7)
+            yield from append_leaves("acme", created(3), 7)
             raise TenureError("INVALID_INPUT", "changed my mind")
 
         with pytest.raises(TenureError, match="changed my mind"):
-            await settled(store, work)
+            await run_transaction(store, work)
         assert await all_leaves(store, "acme") == []
 
 
 async def test_a_ledger_with_a_hole_takes_no_more_leaves(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         await append(store, "acme", created(2))
-        await ledger_place.by_hand("delete from node")
+        await ledger_place.by_hand("delete from ledger_node")
         with pytest.raises(
             TenureError, match="node 0 of level 1 of the ledger of tenant 'acme' is not there"
         ) as told:

@@ -8,20 +8,20 @@ import pytest
 
 from tenure import ids
 from tenure.clock import us
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tenure.errors import TenureError
 from tenure.govern.ledger import keeper as keeper_module
-from tenure.govern.ledger import notes
-from tenure.govern.ledger.book import Book
-from tenure.govern.ledger.checking import check
-from tenure.govern.ledger.exporting import NEWEST_NAME, Shelf, export
-from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.ledger.keys import Keys
-from tenure.govern.signing import Signer, Trust, make_key
-from tenure.kernel import leaves
-from tenure.store.identity import Change, Identity
+from tenure.govern.ledger.audit import audit_ledger
+from tenure.govern.ledger.checkpoint_export import NEWEST_NAME, CheckpointStorage, export_checkpoint
+from tenure.govern.ledger.keeper import LedgerKeeper
+from tenure.govern.ledger.signing_keys import SigningKeys
+from tenure.govern.ledger.tenant_ledger import TenantLedger
+from tenure.govern.signing import Signer, make_key
+from tenure.proof import ledger_leaves, signed_notes
+from tenure.proof.signatures import TrustedKeys
+from tenure.store.identity import AdminChange, Identity
 from tenure.store.port import Store
-from tests.govern.ledgers import LedgerPlace, all_leaves, append, created
+from tests.govern.ledger_databases import LedgerPlace, all_leaves, append, created
 
 PLAN = [{"name": "compile", "tool": "make"}]
 
@@ -31,8 +31,8 @@ def signer(tmp_path: Path) -> Signer:
     return make_key(tmp_path / "seal.key")
 
 
-def keeper_of(store: Store, signer: Signer | None, **more: Any) -> Keeper:
-    return Keeper(store, signer=lambda: signer, **more)
+def keeper_of(store: Store, signer: Signer | None, **more: Any) -> LedgerKeeper:
+    return LedgerKeeper(store, signer=lambda: signer, **more)
 
 
 async def kinds(store: Store, tenant: str) -> list[str]:
@@ -46,9 +46,11 @@ async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_pl
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
         first = [await engine.create("build", PLAN) for _ in range(3)]
         one, two = (keeper_of(engine.store, None) for _ in range(2))
-        await asyncio.gather(one.once(), two.once(), one.enter_runs())
+        await asyncio.gather(one.once(), two.once(), one.append_new_runs())
         run = await engine.create("build", PLAN)
-        await Identity(engine.store).put_all([], Change(tenant="acme", kind="client.added", actor="p_ada"))
+        await Identity(engine.store).put_all(
+            [], AdminChange(tenant="acme", kind="client.added", actor="p_ada")
+        )
         for _ in range(2):
             for keeper in (one, two, keeper_of(engine.store, None)):
                 await keeper.once()
@@ -57,7 +59,7 @@ async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_pl
             ("created", ids.run_int(each)) for each in (*first, run)
         )
         assert [leaf.part for leaf in kept if leaf.kind == "admin"] == [1]
-        assert await Book(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
+        assert await TenantLedger(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
 
 
 async def test_many_new_runs_are_entered_a_few_at_a_time(
@@ -74,13 +76,17 @@ async def test_many_new_runs_are_entered_a_few_at_a_time(
             pass
         kept = [*await all_leaves(engine.store, "acme"), *await all_leaves(engine.store, "beta")]
         assert sorted(leaf.run_id or 0 for leaf in kept) == sorted(map(ids.run_int, runs))
-        assert (await check(engine.store, "acme")).flaws == (await check(engine.store, "beta")).flaws == []
+        assert (
+            (await audit_ledger(engine.store, "acme")).flaws
+            == (await audit_ledger(engine.store, "beta")).flaws
+            == []
+        )
 
 
 async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place: LedgerPlace) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
         slow = engine.orchestrator.new_id("acme")  # made, and not committed yet
-        engine.store.shift(us(5.0))
+        engine.store.shift_clock(us(5.0))
         await engine.create("build", PLAN)
         keeper = keeper_of(engine.store, None)
         await keeper.once()
@@ -99,26 +105,35 @@ async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place
 
 async def test_what_is_new_is_signed_for_every_so_often(ledger_place: LedgerPlace, signer: Signer) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
-        keeper, book = keeper_of(engine.store, signer), Book(engine.store, "acme")
+        keeper, book = keeper_of(engine.store, signer), TenantLedger(engine.store, "acme")
         await engine.create("build", PLAN)
         await keeper.once()
         first = await book.newest()
         assert first is not None
         assert (first.size, first.key_id) == (1, signer.id)
-        assert notes.signer_of(notes.parse(first.note), Trust.of_public(signer.public)) == signer.id
+        assert (
+            signed_notes.find_signer(
+                signed_notes.parse_checkpoint(first.note), TrustedKeys.from_public_keys(signer.public)
+            )
+            == signer.id
+        )
         await engine.create("build", PLAN)
         await keeper.once()
         assert await book.newest() == first, "that was a moment ago"
-        engine.store.shift(us(61.0))
+        engine.store.shift_clock(us(61.0))
         await keeper.once()
         second = await book.newest()
         assert second is not None
         assert second.size == 2
-        engine.store.shift(us(122.0))
+        engine.store.shift_clock(us(122.0))
         await keeper.once()
         assert await book.newest() == second, "nothing is new"
-        assert (await check(engine.store, "", None, Trust.of_public(signer.public))).flaws == []
-        assert (await check(engine.store, "acme", notes.parse(first.note))).flaws == []
+        assert (
+            await audit_ledger(engine.store, "", None, TrustedKeys.from_public_keys(signer.public))
+        ).flaws == []
+        assert (
+            await audit_ledger(engine.store, "acme", signed_notes.parse_checkpoint(first.note))
+        ).flaws == []
 
 
 async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
@@ -128,8 +143,8 @@ async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
         await append(store, "acme", created(4))
         keeper = keeper_of(store, signer)
         await keeper.once()
-        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 1")
-        store.shift(us(61.0))
+        await ledger_place.by_hand("delete from ledger_leaf where tenant = 'acme' and pos > 1")
+        store.shift_clock(us(61.0))
         for _ in range(3):
             await keeper.once()
         said = capsys.readouterr()  # on which of the two depends on who has set up logging here
@@ -141,7 +156,7 @@ async def test_a_key_that_is_lost_twice_is_told_twice(
 ) -> None:
     key, away = tmp_path / "seal.key", tmp_path / "away.key"
     async with ledger_place.opened() as store:
-        keeper, book = keeper_of(store, signer, sign_seconds=0.0), Book(store, "acme")
+        keeper, book = keeper_of(store, signer, sign_seconds=0.0), TenantLedger(store, "acme")
         await append(store, "acme", created(2))
         await keeper.once()
         for times, size in enumerate((3, 4), 1):
@@ -166,7 +181,7 @@ async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, si
     async with Engine(place.url, tenant="acme", signing_key=f"file:{tmp_path / 'seal.key'}") as engine:
         run = await engine.create("build", PLAN)
         await engine.cancel(run)
-        book = Book(engine.store, "acme")
+        book = TenantLedger(engine.store, "acme")
         while len(await book.leaves_of(ids.run_int(run))) < 2:  # noqa: ASYNC110 - another task's work
             await asyncio.sleep(0.05)
         while (newest := await book.newest()) is None:  # noqa: ASYNC110 - another task's work
@@ -180,14 +195,14 @@ async def test_the_first_key_is_entered_and_one_that_merely_appears_signs_nothin
     stranger = make_key(tmp_path / "stranger.key")
     async with ledger_place.opened() as store:
         await append(store, "acme", created(1))
-        await asyncio.gather(*(Keys(store).ready(signer) for _ in range(3)))
-        assert [key.id for key in await Keys(store).all()] == [signer.id]
+        await asyncio.gather(*(SigningKeys(store).ready(signer) for _ in range(3)))
+        assert [key.id for key in await SigningKeys(store).all()] == [signer.id]
         assert await kinds(store, "") == ["key"]
-        with pytest.raises(TenureError, match="nobody has endorsed it") as refused:
+        with pytest.raises(TenureError, match="no key has endorsed it") as refused:
             await keeper_of(store, stranger).sign_due()
         assert refused.value.code == "SIGNING_KEY_UNKNOWN"
         await keeper_of(store, stranger).once()  # says so in the log, and goes on
-        assert await Book(store, "acme").newest() is None
+        assert await TenantLedger(store, "acme").newest() is None
 
 
 async def test_a_key_is_rotated_and_revoked_in_the_ledger_and_the_admin_chain(
@@ -195,31 +210,33 @@ async def test_a_key_is_rotated_and_revoked_in_the_ledger_and_the_admin_chain(
 ) -> None:
     newer = make_key(tmp_path / "newer.key")
     async with ledger_place.opened() as store:
-        keys = Keys(store)
+        keys = SigningKeys(store)
         await append(store, "acme", created(2))
         await keeper_of(store, signer).sign_due()
-        old = await Book(store, "acme").newest()
+        old = await TenantLedger(store, "acme").newest()
         await keys.rotate(signer, newer, "p_ada")
         await append(store, "acme", created(2, 2))
         await keeper_of(store, newer).sign_due(now=True)
-        new = await Book(store, "acme").newest()
+        new = await TenantLedger(store, "acme").newest()
         assert old is not None
         assert new is not None
         # Whoever has the first key only believes both checkpoints, by the trust file.
-        pinned = Trust.parse((await keys.trust()).dump(), [signer.public])
-        assert notes.signer_of(notes.parse(old.note), pinned) == signer.id
-        assert notes.signer_of(notes.parse(new.note), pinned) == newer.id
+        pinned = TrustedKeys.parse((await keys.trust()).dump(), [signer.public])
+        assert signed_notes.find_signer(signed_notes.parse_checkpoint(old.note), pinned) == signer.id
+        assert signed_notes.find_signer(signed_notes.parse_checkpoint(new.note), pinned) == newer.id
         now = (await store.read("now"))[0].now_us
         await keys.revoke(signer.id[:10], now + us(5.0), "p_ada")
         assert (await keys.revoke(signer.id, now + us(9.0), "p_ada")).revoked_from == now + us(5.0)
         await keys.ready(signer)
-        store.shift(us(6.0))
+        store.shift_clock(us(6.0))
         with pytest.raises(TenureError, match="is revoked"):
             await keys.ready(signer)
         with pytest.raises(TenureError, match="is revoked"):
             await keys.rotate(signer, make_key(tmp_path / "third.key"), "p_ada")
-        assert notes.signer_of(notes.parse(old.note), await keys.trust()) == signer.id
-        said = [leaves.facts(leaf) for leaf in await all_leaves(store, "")]
+        assert (
+            signed_notes.find_signer(signed_notes.parse_checkpoint(old.note), await keys.trust()) == signer.id
+        )
+        said = [ledger_leaves.leaf_facts(leaf) for leaf in await all_leaves(store, "")]
         assert [(one["action"], one["key"]) for one in said] == [
             ("added", signer.id),
             ("rotated", newer.id),
@@ -231,7 +248,7 @@ async def test_a_key_is_rotated_and_revoked_in_the_ledger_and_the_admin_chain(
             ("signing_key.rotated", "p_ada"),
             ("signing_key.revoked", "p_ada"),
         ]
-        assert (await check(store, "")).flaws == []
+        assert (await audit_ledger(store, "")).flaws == []
 
 
 async def test_no_private_key_is_in_the_database(tmp_path: Path, signer: Signer) -> None:
@@ -240,7 +257,7 @@ async def test_no_private_key_is_in_the_database(tmp_path: Path, signer: Signer)
     async with place.opened() as store:
         await append(store, "acme", created(1))
         await keeper_of(store, signer).sign_due()
-        await Keys(store).rotate(signer, make_key(tmp_path / "newer.key"), "p_ada")
+        await SigningKeys(store).rotate(signer, make_key(tmp_path / "newer.key"), "p_ada")
     body = place.bytes()
     for name in ("seal.key", "newer.key"):
         pem = (tmp_path / name).read_text().splitlines()
@@ -255,21 +272,21 @@ async def test_a_checkpoint_is_exported_and_that_is_an_admin_line(
 ) -> None:
     file = tmp_path / "safe" / "acme.checkpoint"
     async with ledger_place.opened() as store:
-        with pytest.raises(TenureError, match="no checkpoint was signed yet"):
-            await export(store, "acme", str(file), "p_ada")
+        with pytest.raises(TenureError, match="no checkpoint has been signed yet"):
+            await export_checkpoint(store, "acme", str(file), "p_ada")
         await append(store, "acme", created(3))
         await keeper_of(store, signer).sign_due()
-        made = await export(store, "acme", str(file), "p_ada")
-        assert notes.parse(file.read_bytes()).size == made.size == 3
+        made = await export_checkpoint(store, "acme", str(file), "p_ada")
+        assert signed_notes.parse_checkpoint(file.read_bytes()).size == made.size == 3
         (line,) = await store.read("admin_events_after", "acme", 0, 10)
         assert (line.kind, line.actor) == ("ledger.exported", "p_ada")
         assert made.root.hex().encode() in line.body
         await keeper_of(store, signer).once()
         assert (await kinds(store, "acme"))[-1] == "admin"
-        later = await export(store, "acme", str(file), "p_ada")
+        later = await export_checkpoint(store, "acme", str(file), "p_ada")
         assert later.size == 3, "a minute has not passed"
         await keeper_of(store, signer).sign_due(now=True)
-        assert (await export(store, "acme", str(file), "p_ada")).size == 4
+        assert (await export_checkpoint(store, "acme", str(file), "p_ada")).size == 4
 
 
 async def test_an_older_ledger_never_takes_the_place_of_a_newer_one(signer: Signer, tmp_path: Path) -> None:
@@ -282,24 +299,24 @@ async def test_an_older_ledger_never_takes_the_place_of_a_newer_one(signer: Sign
         await append(store, "acme", created(3, 3))
         await keeper_of(store, signer, place=str(tmp_path / "kept")).once()
         await keeper_of(store, signer).sign_due(now=True)
-        await export(store, "acme", str(file), "p_ada")
-        shelf = Keeper(store, signer=lambda: signer, place=str(tmp_path / "kept"))
-        await shelf.copy_owed()
+        await export_checkpoint(store, "acme", str(file), "p_ada")
+        shelf = LedgerKeeper(store, signer=lambda: signer, place=str(tmp_path / "kept"))
+        await shelf.copy_pending_checkpoints()
     newest = file.read_bytes()
     (copied,) = (tmp_path / "kept").glob(f"tenure/*/acme/{NEWEST_NAME}")
     assert copied.read_bytes() == newest
     assert {each.name for each in copied.parent.iterdir()} >= {"000000000006.checkpoint", NEWEST_NAME}
     place.put_back()
     async with place.opened() as store:
-        with pytest.raises(TenureError, match="an older backup was put back") as refused:
-            await export(store, "acme", str(file), "p_ada")
+        with pytest.raises(TenureError, match="an older backup was restored") as refused:
+            await export_checkpoint(store, "acme", str(file), "p_ada")
         assert refused.value.code == "LEDGER_BROKEN"
         await keeper_of(store, signer, place=str(tmp_path / "kept")).once()
         # It goes on, and is as long as it was.
         await append(store, "acme", created(6, 10))
         await keeper_of(store, signer).sign_due(now=True)
-        with pytest.raises(TenureError, match="are not those that a checkpoint was signed over"):
-            await export(store, "acme", str(file), "p_ada")
+        with pytest.raises(TenureError, match="differ from those of a signed checkpoint"):
+            await export_checkpoint(store, "acme", str(file), "p_ada")
     assert file.read_bytes() == copied.read_bytes() == newest
 
 
@@ -311,7 +328,7 @@ async def test_what_is_no_checkpoint_is_not_overwritten(
         await append(store, "acme", created(1))
         await keeper_of(store, signer).sign_due()
         with pytest.raises(TenureError) as refused:
-            await export(store, "acme", str(tmp_path / "notes.txt"), "p_ada")
+            await export_checkpoint(store, "acme", str(tmp_path / "notes.txt"), "p_ada")
         assert refused.value.code == "LEDGER_CHECKPOINT_INVALID"
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -329,7 +346,7 @@ async def test_copies_that_could_not_be_made_are_made_later(signer: Signer, tmp_
 
 
 async def test_a_place_that_cannot_be_reached_says_nothing_of_its_address() -> None:
-    shelf = Shelf("nonsense://user:hunter2@bucket/prefix")
+    shelf = CheckpointStorage("nonsense://user:hunter2@bucket/prefix")
     with pytest.raises(TenureError, match="cannot be read") as refused:
         await shelf.read("x")
     assert "hunter2" not in str(refused.value)

@@ -5,13 +5,13 @@ from uuid import uuid4
 
 import pytest
 
-from tenure.devtools.s3 import PrivateS3
 from tenure.errors import TenureError
-from tenure.govern.ledger import notes
-from tenure.govern.ledger.exporting import NEWEST_NAME, Shelf, export
-from tenure.govern.ledger.keeper import Keeper
+from tenure.govern.ledger.checkpoint_export import NEWEST_NAME, CheckpointStorage, export_checkpoint
+from tenure.govern.ledger.keeper import LedgerKeeper
 from tenure.govern.signing import make_key
-from tests.govern.ledgers import LedgerPlace, append, created
+from tenure.proof import signed_notes
+from tests.govern.ledger_databases import LedgerPlace, append, created
+from tools.s3_server import PrivateS3
 
 
 async def test_checkpoints_are_taken_to_a_bucket_and_stay_there(
@@ -24,25 +24,27 @@ async def test_checkpoints_are_taken_to_a_bucket_and_stay_there(
     place = LedgerPlace("sqlite", tmp_path, "")
     async with place.opened() as store:
         await append(store, "acme", created(2))
-        await Keeper(store, signer=lambda: signer).sign_due(now=True)
+        await LedgerKeeper(store, signer=lambda: signer).sign_due(now=True)
     place.back_up()
     async with place.opened() as store:
         await append(store, "acme", created(2, 2))
-        keeper = Keeper(store, signer=lambda: signer, place=f"{bucket}/kept")
+        keeper = LedgerKeeper(store, signer=lambda: signer, place=f"{bucket}/kept")
         await keeper.sign_due(now=True)
-        await keeper.copy_owed()
-        made = await export(store, "acme", f"{bucket}/acme.checkpoint", "p_ada")
-    kept = await Shelf(bucket).read("acme.checkpoint")
+        await keeper.copy_pending_checkpoints()
+        made = await export_checkpoint(store, "acme", f"{bucket}/acme.checkpoint", "p_ada")
+    kept = await CheckpointStorage(bucket).read("acme.checkpoint")
     assert kept is not None
-    origin = notes.parse(kept).origin
+    origin = signed_notes.parse_checkpoint(kept).origin
     for name in (NEWEST_NAME, "000000000004.checkpoint"):
-        assert await Shelf(f"{bucket}/kept").read(f"{origin}/{name}") == kept == made.note.encode()
+        assert (
+            await CheckpointStorage(f"{bucket}/kept").read(f"{origin}/{name}") == kept == made.note.encode()
+        )
     place.put_back()
     async with place.opened() as store:
-        with pytest.raises(TenureError, match="an older backup was put back"):
-            await export(store, "acme", f"{bucket}/acme.checkpoint", "p_ada")
-        await Keeper(store, signer=lambda: signer, place=f"{bucket}/kept").once()
-    assert await Shelf(f"{bucket}/kept").read(f"{origin}/{NEWEST_NAME}") == kept
+        with pytest.raises(TenureError, match="an older backup was restored"):
+            await export_checkpoint(store, "acme", f"{bucket}/acme.checkpoint", "p_ada")
+        await LedgerKeeper(store, signer=lambda: signer, place=f"{bucket}/kept").once()
+    assert await CheckpointStorage(f"{bucket}/kept").read(f"{origin}/{NEWEST_NAME}") == kept
     with pytest.raises(TenureError, match="is named like s3://"):
         async with place.opened() as store:
-            await export(store, "acme", "s3://bucket", "p_ada")
+            await export_checkpoint(store, "acme", "s3://bucket", "p_ada")

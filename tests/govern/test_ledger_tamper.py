@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from tenure import ids
-from tenure.artifacts import Artifacts
-from tenure.embedded import Engine
-from tenure.embedded.plan import make_plan
+from tenure.artifacts import ArtifactStore
+from tenure.doctor.examination import examine_database
+from tenure.engine import Engine
 from tenure.errors import TenureError
-from tenure.govern.evidence.sealer import Sealing
-from tenure.govern.ledger import notes
-from tenure.govern.ledger.book import Book
-from tenure.govern.ledger.checking import BESIDE, Checked, check
-from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.ledger.keys import Keys
-from tenure.govern.ledger.notes import Checkpoint
-from tenure.govern.signing import Signer, Trust, make_key
-from tenure.kernel import leaves, merkle
+from tenure.govern.evidence.sealer import RunSealer
+from tenure.govern.ledger.audit import NOT_IN_LEDGER, LedgerAudit, audit_ledger
+from tenure.govern.ledger.keeper import LedgerKeeper
+from tenure.govern.ledger.signing_keys import SigningKeys
+from tenure.govern.ledger.tenant_ledger import TenantLedger
+from tenure.govern.signing import Signer, make_key
 from tenure.kernel.commands import Context, CreateRun, MarkReported
-from tenure.store.bundles import examine
-from tenure.store.identity import Change, Identity
-from tests.govern.ledgers import LedgerPlace, all_leaves, append
+from tenure.proof import ledger_leaves, merkle, signed_notes
+from tenure.proof.signatures import TrustedKeys
+from tenure.proof.signed_notes import LedgerCheckpoint
+from tenure.services.plans import make_plan
+from tenure.store.identity import AdminChange, Identity
+from tests.govern.ledger_databases import LedgerPlace, all_leaves, append
 
 TENANT = "acme"
 RUNS = 5
@@ -39,8 +39,8 @@ class Scene:
         self.engine = engine
         self.place = place
         self.signer = signer
-        self.keeper = Keeper(engine.store, signer=lambda: signer)
-        self.sealing = Sealing(engine.store, Artifacts(str(place.folder / "artifacts")), None)
+        self.keeper = LedgerKeeper(engine.store, signer=lambda: signer)
+        self.sealing = RunSealer(engine.store, ArtifactStore(str(place.folder / "artifacts")), None)
 
     async def run(self, *, seal: bool = True) -> int:
         """A run that ends at once, by being canceled."""
@@ -52,20 +52,22 @@ class Scene:
 
     async def change(self, kind: str = "person.added") -> None:
         """A line of the tenant's admin chain."""
-        await Identity(self.engine.store).put_all([], Change(tenant=TENANT, kind=kind, actor="p_ada"))
+        await Identity(self.engine.store).put_all([], AdminChange(tenant=TENANT, kind=kind, actor="p_ada"))
 
-    async def kept(self) -> Checkpoint:
+    async def kept(self) -> LedgerCheckpoint:
         """Sign for what is there, and take the checkpoint out."""
-        await self.keeper.enter_runs()
-        await self.keeper.seal_admin()
+        await self.keeper.append_new_runs()
+        await self.keeper.seal_admin_chains()
         await self.keeper.sign_due(now=True)
-        newest = await Book(self.engine.store, TENANT).newest()
+        newest = await TenantLedger(self.engine.store, TENANT).newest()
         assert newest is not None
-        return notes.parse(newest.note)
+        return signed_notes.parse_checkpoint(newest.note)
 
-    async def check(self, checkpoint: Checkpoint | None = None, trust: Trust | None = None) -> Checked:
-        believed = trust or Trust.of_public(self.signer.public)
-        return await check(self.engine.store, TENANT, checkpoint, believed)
+    async def check(
+        self, checkpoint: LedgerCheckpoint | None = None, trust: TrustedKeys | None = None
+    ) -> LedgerAudit:
+        believed = trust or TrustedKeys.from_public_keys(self.signer.public)
+        return await audit_ledger(self.engine.store, TENANT, checkpoint, believed)
 
 
 @asynccontextmanager
@@ -81,7 +83,7 @@ async def scene(place: LedgerPlace, runs: int = RUNS) -> AsyncIterator[Scene]:
         yield made
 
 
-def codes(found: Checked) -> set[str]:
+def codes(found: LedgerAudit) -> set[str]:
     return {flaw.code for flaw in found.flaws}
 
 
@@ -92,7 +94,7 @@ async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlac
         checkpoint = await acme.kept()
         found = await acme.check(checkpoint)
         assert found.flaws == []
-        assert found.unchecked == [BESIDE], "what has no history cannot be compared with one"
+        assert found.unchecked == [NOT_IN_LEDGER], "what has no history cannot be compared with one"
         assert found.erased == 0
         assert found.payloads
         assert any("payloads" in line for line in found.checked)
@@ -107,7 +109,7 @@ async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlac
         assert later.size > checkpoint.size
         for kept in (checkpoint, later):
             assert (await acme.check(kept)).flaws == []
-        proof = await Book(acme.engine.store, TENANT).consistency(checkpoint.size, later.size)
+        proof = await TenantLedger(acme.engine.store, TENANT).consistency(checkpoint.size, later.size)
         assert merkle.is_consistent(checkpoint.size, checkpoint.root, later.size, later.root, proof)
 
 
@@ -117,7 +119,7 @@ async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
     """Decision 30: a seal has the chain's length and head when the run ended; a later one covers what chains on."""
     async with scene(ledger_place, runs=1) as acme:
         store = acme.engine.store
-        (run,) = await acme.engine.runs()
+        (run,) = await acme.engine.runs.list()
         number = ids.run_int(run.id)
         ended = [event for event in await store.read("events_of", number) if event.kind != "sealed"]
         told = MarkReported(
@@ -129,7 +131,7 @@ async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
             leaf for leaf in await all_leaves(store, TENANT) if leaf.kind in ("sealed", "supplement")
         )
         assert (first.kind, second.kind, second.part) == ("sealed", "supplement", 1)
-        said, later = leaves.facts(first), leaves.facts(second)
+        said, later = ledger_leaves.leaf_facts(first), ledger_leaves.leaf_facts(second)
         assert (said["events"], said["head"]) == (ended[-1].seq, ended[-1].hash.hex())
         events = await store.read("events_of", number)
         assert later["head"] == events[later["events"] - 1].hash.hex()
@@ -142,7 +144,7 @@ async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
 async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
-        gone = await acme.engine.delete_finished(datetime(2100, 1, 1, tzinfo=UTC))
+        gone = await acme.engine.runs.delete_finished(datetime(2100, 1, 1, tzinfo=UTC))
         assert gone == RUNS
         found = await acme.check(checkpoint)
         assert found.flaws == []
@@ -162,14 +164,14 @@ async def test_payloads_that_were_replaced_are_found_and_erased_ones_counted(
         await ledger_place.by_hand(f"update payload set body = {body}")
         replaced = await acme.check(checkpoint)
         assert codes(replaced) == {"PAYLOAD_CHANGED"}
-        assert {flaw.place for flaw in replaced.flaws} == {run.id for run in await acme.engine.runs()}
+        assert {flaw.place for flaw in replaced.flaws} == {run.id for run in await acme.engine.runs.list()}
         assert replaced.checked == [], "nothing is said to be good where something is wrong"
         await ledger_place.by_hand("delete from payload")
         erased = await acme.check(checkpoint)
         assert erased.flaws == []
         assert erased.erased == before.payloads
-        assert any(f"{erased.erased} payloads that were erased" in line for line in erased.unchecked)
-        report = await examine(acme.engine.store)
+        assert any(f"{erased.erased} erased payloads" in line for line in erased.unchecked)
+        report = await examine_database(acme.engine.store)
         assert report.erased == erased.erased
         assert any("erased" in line for line in report.unchecked)
         assert any("--checkpoint" in line for line in report.unchecked)
@@ -179,7 +181,7 @@ async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reach
     ledger_place: LedgerPlace,
 ) -> None:
     async with scene(ledger_place, runs=0) as acme:
-        artifacts = Artifacts(str(ledger_place.folder / "artifacts"))
+        artifacts = ArtifactStore(str(ledger_place.folder / "artifacts"))
         reference = await artifacts.put(b"x" * 100_000, "run_1")
         plan = make_plan([{"name": "compile", "tool": "make"}])
         number = acme.engine.orchestrator.new_id("acme")
@@ -192,7 +194,7 @@ async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reach
                 profile="agent-runs",
                 plan=plan,
                 input=reference,
-                context=acme.engine.context(None),
+                context=acme.engine.scope.context(None),
             )
         )
         run = ids.run_text(number)
@@ -200,12 +202,12 @@ async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reach
         await acme.sealing.seal(acme.engine.orchestrator, ids.run_int(run))
         checkpoint = await acme.kept()
 
-        async def look(there: Artifacts | None) -> Checked:
-            return await check(
-                acme.engine.store, TENANT, checkpoint, Trust.of_public(acme.signer.public), there
+        async def look(there: ArtifactStore | None) -> LedgerAudit:
+            return await audit_ledger(
+                acme.engine.store, TENANT, checkpoint, TrustedKeys.from_public_keys(acme.signer.public), there
             )
 
-        assert (await look(artifacts)).unchecked == [BESIDE]
+        assert (await look(artifacts)).unchecked == [NOT_IN_LEDGER]
         assert any("1 payloads among the artifacts" in line for line in (await look(None)).unchecked)
         (large,) = [
             file
@@ -231,48 +233,48 @@ NO_HASH = {"sqlite": "x'00'", "postgres": "'00'"}
 
 EDITS: dict[str, tuple[list[str], set[str]]] = {
     "a leaf's body is edited": (
-        ["update leaf set body = {body} where tenant = 'acme' and pos < 4 and kind = 'sealed'"],
+        ["update ledger_leaf set body = {body} where tenant = 'acme' and pos < 4 and kind = 'sealed'"],
         {"NODE_CHANGED", "RUN_CHANGED", "REWRITTEN"},
     ),
     "a leaf's columns are edited": (
-        ["update leaf set run_id = run_id + 1000 where tenant = 'acme' and pos = 3"],
+        ["update ledger_leaf set run_id = run_id + 1000 where tenant = 'acme' and pos = 3"],
         {"LEAF_CHANGED"},
     ),
     "a leaf is deleted": (
-        ["delete from leaf where tenant = 'acme' and pos = 3"],
+        ["delete from ledger_leaf where tenant = 'acme' and pos = 3"],
         {"LEAF_MISSING", "TRUNCATED"},
     ),
     "a leaf is put in": (
         [
-            "update leaf set pos = pos + 1000 where tenant = 'acme' and pos >= 3",
-            "insert into leaf select tenant, 3, 'key', null, 0, body, at from leaf where tenant = 'acme' and pos = 2",
-            "update leaf set pos = pos - 999 where tenant = 'acme' and pos >= 1000",
+            "update ledger_leaf set pos = pos + 1000 where tenant = 'acme' and pos >= 3",
+            "insert into ledger_leaf select tenant, 3, 'key', null, 0, body, at from ledger_leaf where tenant = 'acme' and pos = 2",
+            "update ledger_leaf set pos = pos - 999 where tenant = 'acme' and pos >= 1000",
         ],
         {"NODE_CHANGED", "LEAF_CHANGED", "REWRITTEN"},
     ),
     "leaves are reordered": (
         [
-            "update leaf set pos = -1 where tenant = 'acme' and pos = 2",
-            "update leaf set pos = 2 where tenant = 'acme' and pos = 5",
-            "update leaf set pos = 5 where tenant = 'acme' and pos = -1",
+            "update ledger_leaf set pos = -1 where tenant = 'acme' and pos = 2",
+            "update ledger_leaf set pos = 2 where tenant = 'acme' and pos = 5",
+            "update ledger_leaf set pos = 5 where tenant = 'acme' and pos = -1",
         ],
         {"NODE_CHANGED", "REWRITTEN"},
     ),
-    "the end is cut off": (["delete from leaf where tenant = 'acme' and pos > 6"], {"TRUNCATED"}),
+    "the end is cut off": (["delete from ledger_leaf where tenant = 'acme' and pos > 6"], {"TRUNCATED"}),
     "the end is cut off, with all that is over it": (
         [
-            "delete from leaf where tenant = 'acme' and pos > 3",
-            "delete from node where tenant = 'acme' and (level > 2 or pos > 0 and level = 2 or pos > 1)",
-            "delete from signed where tenant = 'acme'",
+            "delete from ledger_leaf where tenant = 'acme' and pos > 3",
+            "delete from ledger_node where tenant = 'acme' and (level > 2 or pos > 0 and level = 2 or pos > 1)",
+            "delete from ledger_checkpoint where tenant = 'acme'",
         ],
         {"RESTORED"},
     ),
     "all leaves are deleted": (
-        ["delete from leaf where tenant = 'acme'", "delete from node where tenant = 'acme'"],
+        ["delete from ledger_leaf where tenant = 'acme'", "delete from ledger_node where tenant = 'acme'"],
         {"TRUNCATED"},
     ),
     "a subtree is edited": (
-        ["update node set hash = {none} where tenant = 'acme' and level = 2 and pos = 0"],
+        ["update ledger_node set hash = {none} where tenant = 'acme' and level = 2 and pos = 0"],
         {"NODE_CHANGED"},
     ),
     "a run's event is edited": (["update event set actor = 'p_mallory' where seq = 2"], {"RUN_CHANGED"}),
@@ -293,17 +295,17 @@ EDITS: dict[str, tuple[list[str], set[str]]] = {
         {"ADMIN_TRUNCATED"},
     ),
     "a checkpoint is edited": (
-        ["update signed set note = replace(note, 'time 1', 'time 2') where tenant = 'acme'"],
+        ["update ledger_checkpoint set note = replace(note, 'time 1', 'time 2') where tenant = 'acme'"],
         {"SIGNATURE_WRONG"},
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerPlace, Checkpoint]:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerPlace, LedgerCheckpoint]:
     """A database file with a ledger, and its checkpoint."""
 
-    async def make() -> Checkpoint:
+    async def make() -> LedgerCheckpoint:
         async with scene(made) as acme:
             checkpoint = await acme.kept()
             assert (await acme.check(checkpoint)).flaws == []
@@ -315,7 +317,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerPlace, Check
 
 @pytest.mark.parametrize("way", EDITS)
 async def test_what_is_written_by_hand_is_found_and_named(
-    honest: tuple[LedgerPlace, Checkpoint], tmp_path: Path, way: str
+    honest: tuple[LedgerPlace, LedgerCheckpoint], tmp_path: Path, way: str
 ) -> None:
     before, checkpoint = honest
     for name in ("tenure.db", "seal.key"):
@@ -332,7 +334,7 @@ async def test_the_same_on_both_databases(ledger_place: LedgerPlace, way: str) -
     await assert_found(ledger_place, checkpoint, way)
 
 
-async def assert_found(place: LedgerPlace, checkpoint: Checkpoint, way: str) -> None:
+async def assert_found(place: LedgerPlace, checkpoint: LedgerCheckpoint, way: str) -> None:
     statements, expected = EDITS[way]
     for statement in statements:
         await place.by_hand(statement.format(body=SEAL_REWRITTEN[place.kind], none=NO_HASH[place.kind]))
@@ -362,9 +364,11 @@ async def test_a_run_that_was_dropped_with_its_leaves_does_not_fit_the_checkpoin
         await acme.run()
         checkpoint = await acme.kept()
         left = [leaf for leaf in await all_leaves(acme.engine.store, TENANT) if leaf.run_id != dropped]
-        for table in ("leaf", "node", "signed"):
+        for table in ("ledger_leaf", "ledger_node", "ledger_checkpoint"):
             await ledger_place.by_hand(f"delete from {table} where tenant = '{TENANT}'")
-        entries = [leaves.Entry(kind=x.kind, run_id=x.run_id, part=x.part, body=x.body) for x in left]
+        entries = [
+            ledger_leaves.LedgerEntry(kind=x.kind, run_id=x.run_id, part=x.part, body=x.body) for x in left
+        ]
         await append(acme.engine.store, TENANT, entries)
         assert (await acme.check()).flaws == [], "by itself it looks whole"
         assert codes(await acme.check(checkpoint)) == {"RESTORED"}
@@ -390,7 +394,7 @@ async def test_an_old_backup_that_was_put_back_is_named(tmp_path: Path) -> None:
         assert (await acme.check()).flaws == [], "by itself it is whole"
         found = await acme.check(checkpoint)
         assert codes(found) == {"RESTORED"}
-        assert "an older backup was put back" in found.flaws[0].text
+        assert "an older backup was restored" in found.flaws[0].text
     async with scene(place, runs=RUNS + 1) as acme:  # it goes on as if nothing had been
         await acme.kept()
         assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
@@ -400,41 +404,43 @@ async def test_a_ledger_signed_anew_with_another_key_is_not_believed(ledger_plac
     mallory = make_key(ledger_place.folder / "mallory.key")
     async with scene(ledger_place) as acme:
         await acme.kept()
-        await ledger_place.by_hand("delete from signed")
+        await ledger_place.by_hand("delete from ledger_checkpoint")
         await ledger_place.by_hand("delete from signing_key")
-        keeper = Keeper(acme.engine.store, signer=lambda: mallory)
+        keeper = LedgerKeeper(acme.engine.store, signer=lambda: mallory)
         assert await keeper.sign_due(now=True) >= 1
-        newest = await Book(acme.engine.store, TENANT).newest()
+        newest = await TenantLedger(acme.engine.store, TENANT).newest()
         assert newest is not None
-        forged = notes.parse(newest.note)
+        forged = signed_notes.parse_checkpoint(newest.note)
         found = await acme.check(forged)
         assert codes(found) == {"SIGNATURE_WRONG"}
-        assert all("no key that is trusted has signed it" in flaw.text for flaw in found.flaws)
-        installation = await check(acme.engine.store, "", None, Trust.of_public(acme.signer.public))
+        assert all("no trusted key has signed it" in flaw.text for flaw in found.flaws)
+        installation = await audit_ledger(
+            acme.engine.store, "", None, TrustedKeys.from_public_keys(acme.signer.public)
+        )
         assert "KEYS_CHANGED" in codes(installation)
 
 
 async def test_what_a_key_signed_after_it_was_revoked_is_not_believed(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
-        keys = Keys(acme.engine.store)
+        keys = SigningKeys(acme.engine.store)
         assert checkpoint.at is not None
         await keys.revoke(acme.signer.id, checkpoint.at, "p_ada")
         found = await acme.check(checkpoint, await keys.trust())
         assert codes(found) == {"SIGNATURE_WRONG"}
         assert "is revoked from" in found.flaws[-1].text
         await acme.run()
-        with pytest.raises(TenureError, match="is revoked: it signs nothing more"):
+        with pytest.raises(TenureError, match="is revoked and can no longer sign"):
             await acme.kept()
-        assert (await check(acme.engine.store, "")).flaws[0].code == "SIGNATURE_WRONG"
+        assert (await audit_ledger(acme.engine.store, "")).flaws[0].code == "SIGNATURE_WRONG"
 
 
 async def test_a_checkpoint_of_another_ledger_is_named(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         await acme.kept()
-        installation = await Book(acme.engine.store, "").newest()
+        installation = await TenantLedger(acme.engine.store, "").newest()
         assert installation is not None
-        found = await acme.check(notes.parse(installation.note))
+        found = await acme.check(signed_notes.parse_checkpoint(installation.note))
         assert codes(found) == {"OTHER_LEDGER"}
 
 
@@ -442,25 +448,25 @@ async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> Non
     """I51: what was sealed is what is there."""
     async with scene(ledger_place) as acme:
         await acme.kept()
-        assert (await examine(acme.engine.store)).clean
-        await ledger_place.by_hand("delete from leaf where tenant = 'acme' and pos > 6")
-        report = await examine(acme.engine.store)
+        assert (await examine_database(acme.engine.store)).clean
+        await ledger_place.by_hand("delete from ledger_leaf where tenant = 'acme' and pos > 6")
+        report = await examine_database(acme.engine.store)
         assert set(report.found) == {"I51"}
         assert {violation.row for violation in report.violations} == {"tenant acme"}
         await ledger_place.by_hand(
-            "delete from leaf where tenant = 'acme'; delete from node where tenant = 'acme'"
+            "delete from ledger_leaf where tenant = 'acme'; delete from ledger_node where tenant = 'acme'"
         )
-        assert set((await examine(acme.engine.store)).found) == {"I51"}
+        assert set((await examine_database(acme.engine.store)).found) == {"I51"}
 
 
 async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         await acme.kept()
         await ledger_place.by_hand(
-            f"update node set hash = {NO_HASH[ledger_place.kind]} where tenant = 'acme' and level = 3"
+            f"update ledger_node set hash = {NO_HASH[ledger_place.kind]} where tenant = 'acme' and level = 3"
         )
         await acme.run()
         assert await acme.keeper.sign_due(now=True) == 0
-        with pytest.raises(TenureError, match="are not those that a checkpoint was signed over") as told:
-            await Book(acme.engine.store, TENANT).sign(acme.signer)
+        with pytest.raises(TenureError, match="differ from those of a signed checkpoint") as told:
+            await TenantLedger(acme.engine.store, TENANT).sign(acme.signer)
         assert told.value.code == "LEDGER_BROKEN"

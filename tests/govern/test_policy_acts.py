@@ -9,16 +9,16 @@ import pytest
 
 import tenure
 from tenure.errors import TenureError
-from tenure.govern.policy import Compiled, load
-from tenure.govern.policy.explaining import decisions_of
-from tenure.govern.policy.shadow import Shadow, Shadowing
+from tenure.govern.policy import CompiledPolicy, load_policy
+from tenure.govern.policy.explanations import explain_decisions
+from tenure.govern.policy.shadow import ShadowEvaluation, ShadowReport
 from tenure.ids import run_int
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.sdk import Workflow
-from tenure.store.policies import Governing
+from tenure.store.policies import PolicyRegistry
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ALLOW, ASK, DENY, keyed, lab_of, order, posted, receipts, verdicts
+from tests.govern.act_service import ALLOW, ASK, DENY, keyed, lab_of, order, posted, receipts, verdicts
 
 BROKEN = ALLOW.replace("operation: post, allow", "operation: post, when: run.budget > 3, allow")
 
@@ -29,8 +29,8 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
-def office(lab: Lab) -> Governing:
-    return Governing(lab.engine.store, "default")
+def office(lab: Lab) -> PolicyRegistry:
+    return PolicyRegistry(lab.engine.store, "default")
 
 
 async def _large() -> None:
@@ -67,7 +67,7 @@ async def test_each_intent_has_an_allowance_of_the_version_that_is_active(url: s
             with pytest.raises(TenureError) as fault:
                 await run.result()
             assert fault.value.code == "POLICY_DENIED"
-            (told,) = await decisions_of(lab.engine.store, run_int(run.id))
+            (told,) = await explain_decisions(lab.engine.store, run_int(run.id))
             assert (told.version, told.rules, told.reasons) == (
                 2,
                 [("never", "deny")],
@@ -107,7 +107,7 @@ async def test_a_freeze_also_holds_for_what_was_approved_before_it() -> None:
             run = await lab.start(order, 7)
             assert await run.reaches("waiting_approval") == "waiting_approval"
             await office(lab).freeze("*", "person:ada")
-            (asked,) = await lab.engine.approvals(run.id)
+            (asked,) = await lab.engine.approvals.list(run.id)
             await lab.approve(run, by="ada", digest=asked.digest, revision=asked.revision)
             with pytest.raises(TenureError):
                 await run.result()
@@ -134,7 +134,7 @@ async def test_who_froze_what_a_run_was_to_do_stands_behind_it_and_its_parent(ur
             run = await lab.start(with_another_way, "one")
             assert await run.reaches("waiting_approval") == "waiting_approval"
             [spec] = await lab.engine.store.read("get_spec", run_int(run.id))
-            assert {"client:alarm", "person:ada"} <= set(spec.behind.split())
+            assert {"client:alarm", "person:ada"} <= set(spec.involved.split())
             with pytest.raises(TenureError, match="APPROVER_IS_REQUESTER"):
                 await lab.approve(run, by="person:ada")
             await office(lab).thaw_alone("*")
@@ -145,7 +145,7 @@ async def test_who_froze_what_a_run_was_to_do_stands_behind_it_and_its_parent(ur
             other = await lab.start(with_another_way, "two")
             assert await other.result() == "done"
             [spec] = await lab.engine.store.read("get_spec", run_int(other.id))
-            assert "person:ada" not in spec.behind, "what denied nothing of a run changed nothing in it"
+            assert "person:ada" not in spec.involved, "what denied nothing of a run changed nothing in it"
 
 
 async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> None:
@@ -160,25 +160,29 @@ async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> N
             denied = await lab.start(order, 8)
             with pytest.raises(TenureError):
                 await denied.result()
-            shadowing = Shadowing(lab.engine.store, lab.engine.artifacts.get)
-            found = await shadowing.judged("default", Compiled(load(looks)), 0, 100)
+            shadowing = ShadowEvaluation(lab.engine.store, lab.engine.artifacts.get)
+            found = await shadowing.judged("default", CompiledPolicy(load_policy(looks)), 0, 100)
             assert (found.looked_at, found.same, found.not_judged) == (4, 2, {})
             differs = {(one.was, one.would, one.why): one.run for one in found.differs}
             assert sorted(differs) == [("allow", "deny", "big: too many"), ("deny", "allow", "posts")]
             assert differs["allow", "deny", "big: too many"] == run.id
-            (told,) = await decisions_of(lab.engine.store, run_int(denied.id))
+            (told,) = await explain_decisions(lab.engine.store, run_int(denied.id))
             assert told.request == {"target": {"url": "/effects"}, "fields": {"json": {"n": 80}}}
-            assert (await shadowing.judged("default", Compiled(load(ALLOW)), 0, 100)).same == 2
-            assert (await shadowing.judged("default", Compiled(load(ALLOW)), 0, 1)).looked_at == 1
-            assert (await shadowing.judged("other", Compiled(load(ALLOW)), 0, 100)).looked_at == 0
+            assert (await shadowing.judged("default", CompiledPolicy(load_policy(ALLOW)), 0, 100)).same == 2
+            assert (
+                await shadowing.judged("default", CompiledPolicy(load_policy(ALLOW)), 0, 1)
+            ).looked_at == 1
+            assert (
+                await shadowing.judged("other", CompiledPolicy(load_policy(ALLOW)), 0, 100)
+            ).looked_at == 0
 
 
-async def _judge(lab: Lab, condition: str) -> Shadow:
+async def _judge(lab: Lab, condition: str) -> ShadowReport:
     """What a policy with a condition on posts says of all that was decided."""
     rule = {"name": "posts", "connector": "http", "operation": "post", "when": condition, "allow": True}
     policy = json.dumps({"version": 1, "rules": [rule]})
-    shadowing = Shadowing(lab.engine.store, lab.engine.artifacts.get)
-    return await shadowing.judged("default", Compiled(load(policy)), 0, 100)
+    shadowing = ShadowEvaluation(lab.engine.store, lab.engine.artifacts.get)
+    return await shadowing.judged("default", CompiledPolicy(load_policy(policy)), 0, 100)
 
 
 async def test_key_and_tier_of_what_was_denied_are_judged_too(url: str | None) -> None:
@@ -221,7 +225,7 @@ async def test_a_large_denied_action_is_kept_among_the_artifacts(url: str | None
             assert fault.value.code == "POLICY_DENIED"
             found = await _judge(lab, "size(action.fields.json.n) > 1000")
             assert [one.would for one in found.differs] == ["allow"]
-            (told,) = await decisions_of(lab.engine.store, run_int(run.id))
+            (told,) = await explain_decisions(lab.engine.store, run_int(run.id))
             assert told.request["size"] > PAYLOAD_BYTES_MAX
 
 
@@ -234,7 +238,7 @@ async def test_what_cannot_be_kept_is_denied_all_the_same() -> None:
                 await run.result()
             assert fault.value.code == "POLICY_DENIED"
             found = await _judge(lab, "size(action.fields.json.n) > 1000")
-            assert found.not_judged == {"its target and fields were not kept": 1}
+            assert found.not_judged == {"its target and fields were not stored": 1}
 
 
 async def test_of_an_operation_that_nobody_knows_nothing_is_kept() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tenure.errors import TenureError
-from tenure.govern.policy import load
-from tenure.govern.policy.checking import check
-from tenure.govern.policy.grammar import schema
-from tests.govern.policies import CONNECTORS, policy
+from tenure.govern.policy import load_policy
+from tenure.govern.policy.connector_check import check_policy
+from tenure.govern.policy.grammar import policy_json_schema
+from tests.govern.policy_samples import CONNECTORS, policy
 from tools import policy_schema
 
 
 def problems(text: str) -> list[str]:
     with pytest.raises(TenureError) as refused:
-        check(text, "p.yaml", CONNECTORS)
+        check_policy(text, "p.yaml", CONNECTORS)
     assert refused.value.code == "POLICY_INVALID"
     return refused.value.message.splitlines()
 
@@ -49,7 +49,7 @@ GOOD = [
 
 @pytest.mark.parametrize("condition", GOOD)
 def test_a_condition_over_what_there_is_passes(condition: str) -> None:
-    assert len(check(policy(f'when: "{condition}"\nallow: true'), "p.yaml", CONNECTORS).rules) == 1
+    assert len(check_policy(policy(f'when: "{condition}"\nallow: true'), "p.yaml", CONNECTORS).rules) == 1
 
 
 BAD = {
@@ -67,9 +67,9 @@ BAD = {
     "action.fields.people.all(p, p.name != 'root')": "there is no p.name",
     "action.fields.people.filter(p, true)[0].name == ''": "there is no",
     "action.fields.people[0].name == 'ada'": "there is no action.fields.people[0].name",
-    "action.fields[run.workflow] == 'x'": "write the name of the field out",
-    "action.fields.note.length == 3": "what is before it is a text",
-    "action.fields.labels.first == 3": "what is before it is a list",
+    "action.fields[run.workflow] == 'x'": "write the name of the field as a literal",
+    "action.fields.note.length == 3": "the value before it is a string",
+    "action.fields.labels.first == 3": "the value before it is a list",
     "'notes' in action.fields": "there is no action.fields.notes",
     "run.labels.team == 'a'": "there is no run.labels",
     "run.trigger == 'api' || run.triger.type == ''": "there is no run.triger",
@@ -77,11 +77,11 @@ BAD = {
     "tenant.name == 'Ada'": "there is no tenant.name",
     "time.minutes == 3": "there is no time.minutes; did you mean 'minute'?",
     "inputs.a == 3": "there is no 'inputs'",
-    "action.fields.size + 1": "it is a number, and a condition is true or false",
-    "action.fields.note": "it is a text, and a condition is true or false",
-    "action.fields.note.all(c, c == 'x')": "looks through a list or a map",
+    "action.fields.size + 1": "it is a number, but a condition must be true or false",
+    "action.fields.note": "it is a string, but a condition must be true or false",
+    "action.fields.note.all(c, c == 'x')": "needs a list or a map",
     "action.fields.labels.all(a, action.fields.labels.all(b, action.fields.labels.all(c, a == c)))": "3 comprehensions",
-    "1 +": "this is no CEL",
+    "1 +": "this is not supported CEL",
     "exec('rm')": "there is no function 'exec'",
 }
 
@@ -100,7 +100,7 @@ def test_a_field_must_exist_in_every_operation_of_its_rule() -> None:
 
 
 def test_a_long_condition_is_refused() -> None:
-    assert "over 2048 bytes" in condition_problem("true" + " && true" * 300)
+    assert "longer than 2048 bytes" in condition_problem("true" + " && true" * 300)
 
 
 def test_everything_that_is_wrong_is_told_at_once_with_its_line() -> None:
@@ -143,14 +143,14 @@ more: 1
 """)
     assert [line.split(":")[1] for line in lines] == sorted((line.split(":")[1] for line in lines), key=int)
     for line, part in {
-        1: "must be a whole number from 1 to 1",
+        1: "must be an integer from 1 to 1",
         5: "forge has no operation 'label.ad'; did you mean 'label.add'?",
-        8: "there is a rule 'one' already, in line 3",
+        8: "rule 'one' is already defined in line 3",
         12: "has no 'color'",
         15: "must be an operation: letters",
         16: "must be true",
         20: "there is no time.noon",
-        21: "must be a whole number from 1 to 20",
+        21: "must be an integer from 1 to 20",
         22: "exactly one of allow, deny, approval",
         29: "there is no operation forge.label.zap",
         34: "must be one of allow, deny, needs_approval",
@@ -164,19 +164,20 @@ more: 1
 )
 def test_what_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(TenureError) as refused:
-        load(text)
+        load_policy(text)
     assert refused.value.code == "POLICY_INVALID"
 
 
 def test_too_many_rules_about_one_operation_are_refused() -> None:
     assert (
-        "101 rules are about forge.label.add; at most 100 are" in problems(policy(*["allow: true"] * 101))[0]
+        "101 rules are for forge.label.add; at most 100 are allowed"
+        in problems(policy(*["allow: true"] * 101))[0]
     )
 
 
 def test_the_schema_for_editors_is_fresh() -> None:
     assert policy_schema.main(["--check"]) == 0, "run `make docs`"
-    kinds = schema()["properties"]["rules"]["items"]["oneOf"]
+    kinds = policy_json_schema()["properties"]["rules"]["items"]["oneOf"]
     assert [{"allow", "deny", "approval"} & set(kind["properties"]) for kind in kinds] == [
         {"allow"},
         {"deny"},

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tenure.clock import SECOND_US
-from tenure.declared.expressions import parse
 from tenure.errors import TenureError
-from tenure.govern.policy import Compiled, Policies, load
+from tenure.expressions.expression import parse_expression
+from tenure.govern.policy import CompiledPolicy, PolicyCache, load_policy
 from tenure.govern.policy.facts import (
     ACTION,
     CHECKED,
@@ -22,14 +22,14 @@ from tenure.govern.policy.facts import (
     checked_facts,
     time_facts,
 )
-from tenure.govern.policy.relied_facts import relied_facts
-from tenure.kernel.actions import FIXED_COLUMNS, Relied, Ruling
+from tenure.govern.policy.relied_facts import collect_relied_facts
+from tenure.kernel.act_commands import FIXED_COLUMNS, ReliedFacts, Ruling
 from tenure.kernel.costs import Cost
-from tenure.kernel.model import ROWS
+from tenure.kernel.run_rows import ROWS
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import careful, lab_of, orders, receipts, verdicts
-from tests.govern.policies import MONDAY_10, facts, policy
-from tests.kernel.acting import ALLOW, DENY, ActStory, person
+from tests.govern.act_service import careful, lab_of, orders, receipts, verdicts
+from tests.govern.policy_samples import MONDAY_10, facts, policy
+from tests.kernel.act_story import ALLOW, DENY, ActStory, person
 
 ONE_WRITE = """
 version: 1
@@ -63,7 +63,7 @@ def test_every_fact_is_fixed_or_checked() -> None:
     for name, fact in FACTS.items():
         parts = set(fact.by.split(", "))
         if fact.how == CHECKED:
-            assert parts <= set(Relied.__struct_fields__), name
+            assert parts <= set(ReliedFacts.__struct_fields__), name
         else:
             assert fact.how == FIXED
             assert parts <= columns | {"digest"}, name
@@ -97,33 +97,37 @@ def test_the_page_says_of_every_fact_why_it_holds() -> None:
     ],
 )
 def test_what_a_condition_reads_is_known_however_it_is_written(condition: str, read: set[str]) -> None:
-    assert checked_facts(parse(condition, ROOTS).refers) == read
+    assert checked_facts(parse_expression(condition, ROOTS).refers) == read
 
 
 # ------------------------------------------------------------------------------------- what is relied on
 
 
-def relied_on(*rules: str, now: int = MONDAY_10, **given: Any) -> Relied | None:
-    asked = Compiled(load(policy(*rules)), 1)
+def relied_on(*rules: str, now: int = MONDAY_10, **given: Any) -> ReliedFacts | None:
+    asked = CompiledPolicy(load_policy(policy(*rules)), 1)
     told = facts(now=now, **given)
-    return relied_facts(asked, asked.ruling(told), told, "person:ada", person("ada"), now)
+    return collect_relied_facts(asked, asked.ruling(told), told, "person:ada", person("ada"), now)
 
 
 def test_a_ruling_relies_only_on_what_its_rules_read() -> None:
     assert relied_on("allow: true") is None
     assert relied_on("when: run.workflow == 'triage'\nallow: true") is None
-    assert relied_on("when: run.spent < 5\nallow: true") == Relied(spent=0)
-    assert relied_on("when: '\"x\" in person.groups'\nallow: true") == Relied(
+    assert relied_on("when: run.spent < 5\nallow: true") == ReliedFacts(spent=0)
+    assert relied_on("when: '\"x\" in person.groups'\nallow: true") == ReliedFacts(
         person=("ada", '["approver"]', "[]")
     )
 
 
 def test_writes_count_as_far_as_the_policy_says_the_same() -> None:
     few = "when: run.writes < 1\nallow: true"
-    assert relied_on(few) == Relied(writes=(0, 0))
-    assert relied_on("when: run.writes < 5\nallow: true", run={"writes": 2}) == Relied(writes=(0, 4))
-    assert relied_on("when: run.writes < 900\nallow: true", run={"writes": 100}) == Relied(writes=(84, 116))
-    assert relied_on("when: run.writes % 2 == 0\nallow: true", run={"writes": 4}) == Relied(writes=(4, 4))
+    assert relied_on(few) == ReliedFacts(writes=(0, 0))
+    assert relied_on("when: run.writes < 5\nallow: true", run={"writes": 2}) == ReliedFacts(writes=(0, 4))
+    assert relied_on("when: run.writes < 900\nallow: true", run={"writes": 100}) == ReliedFacts(
+        writes=(84, 116)
+    )
+    assert relied_on("when: run.writes % 2 == 0\nallow: true", run={"writes": 4}) == ReliedFacts(
+        writes=(4, 4)
+    )
     both = relied_on(
         "when: run.writes < 900 && timestamp(time.now) < timestamp('2026-02-01T00:00:00Z')\nallow: true"
     )
@@ -158,7 +162,9 @@ def story() -> ActStory:
 
 
 def relying(ruling: Ruling = ALLOW, **on: Any) -> Ruling:
-    return Ruling(version=1, outcome=ruling.outcome, rules=ruling.rules, why=ruling.why, relied=Relied(**on))
+    return Ruling(
+        version=1, outcome=ruling.outcome, rules=ruling.rules, why=ruling.why, relied=ReliedFacts(**on)
+    )
 
 
 def _spend(told: ActStory) -> None:
@@ -210,9 +216,9 @@ def test_a_verdict_counts_only_while_its_facts_are_the_same(
         assert ask(fresh) == ("call" if ruling.outcome == "allow" else "refused")
         assert not fresh.violations()
     change(told)
-    before = told.purse.writes
+    before = told.run_spend.writes
     assert ask(told) == "again"
-    assert told.purse.writes == before
+    assert told.run_spend.writes == before
     assert told.verdicts == [verdict for verdict in told.verdicts if verdict.label == "other#1"]
     assert not told.violations()
 
@@ -253,19 +259,19 @@ async def test_facts_that_keep_changing_have_a_code_and_are_tried_again(
 ) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, orders, careful, policy=ONE_WRITE) as lab:
-            asked, real = 0, Policies.judge
+            asked, real = 0, PolicyCache.judge
 
-            async def outdated(policies: Policies, *given: Any, **how: Any) -> Ruling:
+            async def outdated(policies: PolicyCache, *given: Any, **how: Any) -> Ruling:
                 nonlocal asked
                 asked += 1
                 said = await real(policies, *given, **how)
                 return (
-                    Ruling(version=said.version, outcome="allow", relied=Relied(writes=(7, 7)))
+                    Ruling(version=said.version, outcome="allow", relied=ReliedFacts(writes=(7, 7)))
                     if asked <= 5
                     else said
                 )
 
-            monkeypatch.setattr(Policies, "judge", outdated)
+            monkeypatch.setattr(PolicyCache, "judge", outdated)
             run = await lab.start(orders, [1])
             assert await run.result() == [201]
             assert asked == 6, "five rounds, then the act's retry"

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tenure.doctor.admin_chain_check import find_broken_chain
 from tenure.errors import TenureError
-from tenure.govern.policy import Policies
-from tenure.kernel.service import Person
-from tenure.store.connect import open_store
-from tenure.store.identity import Identity, saved
-from tenure.store.policies import Governing, scopes, thaws
+from tenure.govern.policy import PolicyCache
+from tenure.kernel.identity_rows import PersonRow
+from tenure.store.factory import open_store
+from tenure.store.identity import Identity, save_rows
+from tenure.store.policies import PolicyRegistry, frozen_scopes, proposed_thaws
 from tenure.store.port import Store, Transaction
-from tests.govern.policies import facts, policy
+from tests.govern.policy_samples import facts, policy
 
 ALLOWS, DENIES = policy("allow: true"), policy("deny: not today")
 
@@ -48,7 +49,7 @@ async def people(store: Store, **roles: str) -> None:
         for name, given in roles.items():
             listed = json.dumps(given.split())
             closed = None if given else now
-            yield from saved(Person("acme", name, name, listed, "[]", None, None, None, now, closed))
+            yield from save_rows(PersonRow("acme", name, name, listed, "[]", None, None, None, now, closed))
         return None, []
 
     await Identity(store).change("acme", make)  # type: ignore[arg-type]  # lines of the chain: there are none
@@ -56,7 +57,7 @@ async def people(store: Store, **roles: str) -> None:
 
 async def lines(store: Store) -> list[tuple[str, str, object]]:
     found = await store.read("admin_events_after", "acme", 0, 100)
-    assert await Identity(store).broken_chain("acme") == []
+    assert await find_broken_chain(store, "acme") == []
     return [
         (line.kind, line.actor, json.loads(line.body).get("scope") or json.loads(line.body)["version"])
         for line in found
@@ -69,8 +70,8 @@ async def refused(code: str, asked: object) -> None:
     assert fault.value.code == code
 
 
-async def outcome(store: Store, known: Policies | None = None) -> tuple[str, int, str | None]:
-    said = await (known or Policies(store)).ruling("acme", facts())
+async def outcome(store: Store, known: PolicyCache | None = None) -> tuple[str, int, str | None]:
+    said = await (known or PolicyCache(store)).ruling("acme", facts())
     return said.outcome, said.version, said.error
 
 
@@ -78,20 +79,20 @@ async def outcome(store: Store, known: Policies | None = None) -> tuple[str, int
 async def test_a_tenant_without_an_active_policy_is_denied_everything(url: str) -> None:
     async with opened(url) as store:
         assert await outcome(store) == ("deny", 0, "POLICY_MISSING")
-        await Governing(store, "acme").publish(ALLOWS, "person:ada")
+        await PolicyRegistry(store, "acme").publish(ALLOWS, "person:ada")
         assert await outcome(store) == ("deny", 0, "POLICY_MISSING")
 
 
 async def test_a_version_is_written_once_and_the_same_text_is_the_same_version(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         first, is_new = await office.publish(ALLOWS, "person:ada")
         assert (first.version, first.text, is_new) == (1, ALLOWS, True)
         second, _ = await office.publish(DENIES, "person:bob")
         again, is_new = await office.publish(ALLOWS, "person:bob")
         assert (second.version, again, is_new) == (2, first, False)
         assert [line.version for line in await office.versions(100, 10)] == [2, 1]
-        other, _ = await Governing(store, "other").publish(DENIES, "person:eve")
+        other, _ = await PolicyRegistry(store, "other").publish(DENIES, "person:eve")
         assert other.version == 1
         await refused("POLICY_NOT_FOUND", office.policy(3))
         assert await lines(store) == [
@@ -103,13 +104,15 @@ async def test_a_version_is_written_once_and_the_same_text_is_the_same_version(u
 async def test_two_who_publish_at_once_get_two_versions(url: str) -> None:
     async with opened(url) as store:
         texts = [policy(f"deny: day {i}") for i in range(6)]
-        made = await asyncio.gather(*(Governing(store, "acme").publish(text, "person:ada") for text in texts))
+        made = await asyncio.gather(
+            *(PolicyRegistry(store, "acme").publish(text, "person:ada") for text in texts)
+        )
         assert sorted(row.version for row, _ in made) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -> None:
     async with opened(url) as store:
-        office, known = Governing(store, "acme"), Policies(store)
+        office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
         await people(store, ada="admin", bob="admin", cyd="approver", dan="viewer")
         await office.publish(ALLOWS, "person:ada")
         await refused("POLICY_NOT_FOUND", office.activate(9, "ada", may_propose=True))
@@ -131,7 +134,7 @@ async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -
 
 async def test_a_proposal_dies_with_the_role_of_whoever_made_it(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="admin")
         await office.publish(ALLOWS, "person:ada")
         await office.activate(1, "ada", may_propose=True)
@@ -144,7 +147,7 @@ async def test_a_proposal_dies_with_the_role_of_whoever_made_it(url: str) -> Non
 
 async def test_another_proposal_takes_the_place_of_the_first_and_one_may_be_withdrawn(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
         await office.publish(ALLOWS, "person:ada")
         await office.publish(DENIES, "person:ada")
@@ -159,7 +162,7 @@ async def test_of_many_who_say_the_same_at_once_the_first_proposes_and_the_next_
     async with opened(url) as store:
         names = [f"p{i}" for i in range(6)]
         await people(store, **dict.fromkeys(names, "admin"))
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await office.publish(ALLOWS, "person:p0")
         await asyncio.gather(*(office.activate(1, name, may_propose=True) for name in names))
         row = await office.governance()
@@ -168,7 +171,7 @@ async def test_of_many_who_say_the_same_at_once_the_first_proposes_and_the_next_
 
 async def test_a_remembered_version_never_denies_or_asks_when_another_one_is_active(url: str) -> None:
     async with opened(url) as store:
-        office, known = Governing(store, "acme"), Policies(store)
+        office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
         await office.install(DENIES)
         assert await outcome(store, known) == ("deny", 1, None)
         await office.install(ALLOWS)
@@ -182,13 +185,13 @@ async def test_a_remembered_version_never_denies_or_asks_when_another_one_is_act
 @pytest.mark.clause("GOV-17")
 async def test_a_version_that_cannot_be_read_denies(url: str) -> None:
     async with opened(url) as store:
-        await Governing(store, "acme").install("version: 1\nrules: 7\n")
+        await PolicyRegistry(store, "acme").install("version: 1\nrules: 7\n")
         assert await outcome(store) == ("deny", 1, "POLICY_ERROR")
 
 
 async def test_the_installation_makes_a_policy_active_only_where_there_are_no_people(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         assert (await office.install(ALLOWS)).version == 1
         assert (await office.install(ALLOWS)).revision == 1
         await office.publish(DENIES, "person:x")
@@ -205,20 +208,20 @@ async def test_the_installation_makes_a_policy_active_only_where_there_are_no_pe
 
 async def test_one_person_freezes_and_two_thaw(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="approver")
         await office.freeze("cn:forge", "person:bob")
         await office.freeze("*", "client:alarm")
         again = await office.freeze("*", "person:bob")
-        assert (scopes(again), again.revision) == ({"*": "client:alarm", "cn:forge": "person:bob"}, 2)
+        assert (frozen_scopes(again), again.revision) == ({"*": "client:alarm", "cn:forge": "person:bob"}, 2)
         await refused("FORBIDDEN", office.thaw("*", "cyd", may_propose=False))
         assert (await office.thaw("*", "ada", may_propose=True)).step == "proposed"
         await refused("SECOND_PERSON_NEEDED", office.thaw("*", "ada", may_propose=True))
-        assert thaws(await office.governance()) == {"*": "ada"}
+        assert proposed_thaws(await office.governance()) == {"*": "ada"}
         assert (await office.thaw("*", "cyd", may_propose=False)).step == "done"
         assert (await office.thaw("wf:none", "cyd", may_propose=False)).step == "done"
         row = await office.governance()
-        assert (scopes(row), thaws(row)) == ({"cn:forge": "person:bob"}, {})
+        assert (frozen_scopes(row), proposed_thaws(row)) == ({"cn:forge": "person:bob"}, {})
         await refused("SECOND_PERSON_NEEDED", office.thaw_alone("cn:forge"))
         assert await lines(store) == [
             ("freeze.begun", "person:bob", "cn:forge"),
@@ -230,7 +233,7 @@ async def test_one_person_freezes_and_two_thaw(url: str) -> None:
 
 async def test_freezing_anew_forgets_who_wanted_it_to_thaw(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
         await office.freeze("wf:triage", "person:bob")
         await office.thaw("wf:triage", "ada", may_propose=True)
@@ -240,7 +243,7 @@ async def test_freezing_anew_forgets_who_wanted_it_to_thaw(url: str) -> None:
 
 async def test_where_there_are_no_people_the_installation_thaws(url: str) -> None:
     async with opened(url) as store:
-        office = Governing(store, "acme")
+        office = PolicyRegistry(store, "acme")
         await office.freeze("*", "installation")
-        assert scopes(await office.thaw_alone("*")) == {}
+        assert frozen_scopes(await office.thaw_alone("*")) == {}
         assert (await lines(store))[-1] == ("freeze.ended", "installation", "*")

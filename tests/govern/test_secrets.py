@@ -22,30 +22,30 @@ import structlog
 
 import tenure
 from tenure.clock import boot_seconds
-from tenure.embedded import Engine
+from tenure.doctor.examination import examine_database
+from tenure.engine import Engine
 from tenure.errors import TenureError
-from tenure.govern.addresses import Reach
-from tenure.govern.connector import Call, Operation
+from tenure.govern.connector import ConnectorCall, Operation
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.command import CommandConnector, Program
 from tenure.govern.connectors.faults import CallFailed
 from tenure.govern.connectors.http import HttpConnector
-from tenure.govern.connectors.link import Link
+from tenure.govern.connectors.http_service import HttpService
 from tenure.govern.connectors.registry import Connectors
-from tenure.govern.outgoing import Way
-from tenure.govern.redacting import SHOWN_INSTEAD, Redactor
+from tenure.govern.redaction import REDACTED, Redactor
 from tenure.govern.signing import make_key
 from tenure.ids import run_int
+from tenure.outbound.address_rules import AllowedNetworks
+from tenure.outbound.urls import OutboundRoute
 from tenure.sdk import Workflow
-from tenure.secrets import Secrets, heard, resolve_own
-from tenure.server.observe.logs import configure
-from tenure.server.serving import serving
+from tenure.secrets import Secrets, record_resolved, resolve_own
+from tenure.server.http_server import serving
+from tenure.server.observe.structured_logs import configure_logging
 from tenure.server.settings import Settings
-from tenure.store.bundles import examine
-from tenure.store.policies import Governing
-from tenure.testing.doubles import Double, Reply, Request
-from tests.server.senders import REFERENCE, GitHub, contents, make_hook, pull_request
+from tenure.store.policies import PolicyRegistry
+from tenure.testing.doubles import Double, DoubleReply, DoubleRequest
 from tests.server.stage import Site, site
+from tests.server.webhook_senders import REFERENCE, GitHub, contents, make_hook, pull_request
 
 ODD = "/+ =&?%"
 """Characters that each way of writing writes otherwise."""
@@ -105,7 +105,7 @@ def test_a_secret_is_taken_out_however_it_is_written(secret: str) -> None:
         ]
     for text in said:
         left = clean.text(f"before {text} after")
-        assert SHOWN_INSTEAD in left, text
+        assert REDACTED in left, text
         assert not [form for form in written(secret) if form in "".join(left.split())], text
     assert secret not in str(clean.clean({"a": [every_way(secret)], secret: [secret.encode()]}))
 
@@ -117,15 +117,15 @@ def test_what_is_no_secret_stays() -> None:
 
 
 def test_of_two_secrets_the_longer_one_goes_first() -> None:
-    assert Redactor([b"abcd-1234", b"abcd-1234-5678"]).text("abcd-1234-5678!") == f"{SHOWN_INSTEAD}!"
+    assert Redactor([b"abcd-1234", b"abcd-1234-5678"]).text("abcd-1234-5678!") == f"{REDACTED}!"
 
 
 def test_who_resolves_is_heard_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_SECRET_acme_A", "one")
     monkeypatch.setenv("OWN", "two")
-    with heard() as outer:
+    with record_resolved() as outer:
         Secrets().resolve("env:TENURE_SECRET_acme_A", "acme")
-        with heard() as inner:
+        with record_resolved() as inner:
             resolve_own("env:OWN")
             assert inner == [b"two"]
         assert outer == [b"one", b"two"]
@@ -147,7 +147,7 @@ class Raising(ConnectorBase):
             "do": Operation(name="do", summary="Do it.", target=none, fields=fields, repeats="sets_state")
         }
 
-    async def call(self, call: Call) -> Any:
+    async def call(self, call: ConnectorCall) -> Any:
         secret = Secrets().resolve(call.fields["secret"], call.tenant).decode()
         structlog.get_logger().warning(
             "calling", token=secret, headers=[{"authorization": every_way(secret)}]
@@ -167,12 +167,12 @@ async def test_a_connector_of_your_own_that_repeats_a_secret_is_cleaned(
     monkeypatch.setenv("TENURE_SECRET_acme_R", RAISED)
     covered = Connectors([Raising()])["raising"]
     fields = {"how": how, "secret": "env:TENURE_SECRET_acme_R"}
-    order = Call(
+    order = ConnectorCall(
         tenant="acme", operation="do", target={}, fields=fields, key="k", deadline=boot_seconds() + 5
     )
     if how == "result":
         said = repr(await covered.call(order))
-        assert SHOWN_INSTEAD in said
+        assert REDACTED in said
     else:
         with pytest.raises(CallFailed) as raised:
             await covered.call(order)
@@ -188,12 +188,12 @@ async def test_a_connector_of_your_own_that_repeats_a_secret_is_cleaned(
 class Echo(Double):
     """Repeats what it was told, in every way; with 422 where it is asked to."""
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: DoubleRequest) -> DoubleReply:
         said = {name: every_way(request.headers.get(name, "")) for name in ("authorization", "x-key")}
         bare = every_way(request.headers.get("authorization", "").removeprefix("Bearer "))
         if request.path == "/refuse":
-            return Reply(422, {"message": f"not with {bare} and {said}"})
-        return Reply(
+            return DoubleReply(422, {"message": f"not with {bare} and {said}"})
+        return DoubleReply(
             200, {"you": said, "bare": bare, bare[:40]: "a key"}, {"ETag": bare.encode("ascii").decode()}
         )
 
@@ -240,7 +240,7 @@ sys.exit(int(sys.argv[1]))
 def log() -> Iterator[io.StringIO]:
     """What is logged during a test, as a server does it."""
     before, stream = structlog.get_config(), io.StringIO()
-    configure(stream)
+    configure_logging(stream)
     yield stream
     structlog.configure(**before)
 
@@ -288,9 +288,11 @@ async def test_no_secret_is_anywhere(
     make_key(signing)
     heap, keys = Heap(), list[str]()
     with Echo() as echo:
-        way = Way(hosts=(echo.url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
+        way = OutboundRoute(
+            hosts=(echo.url.removeprefix("http://"),), reach=AllowedNetworks(networks=("127.0.0.1",))
+        )
         connectors = (
-            HttpConnector("http", Link(base_url=echo.url, way=way, tokens={"*": "env:SERVICE_TOKEN"})),
+            HttpConnector("http", HttpService(base_url=echo.url, way=way, tokens={"*": "env:SERVICE_TOKEN"})),
             CommandConnector(
                 programs={"tool": Program(path=sys.executable, args=("-I", "-c", TOOL), env=("TOOL",))}
             ),
@@ -305,7 +307,7 @@ async def test_no_secret_is_anywhere(
             )
             s = Site(engine, service, address, stack)
             await s.tenant("acme")
-            await Governing(engine.store, "acme").install(POLICY)
+            await PolicyRegistry(engine.store, "acme").install(POLICY)
             callers = await _callers(s, heap, keys)
             await _hooked(s, callers["admin"])
             leased = await _leased(s, callers["runner"])
@@ -313,9 +315,9 @@ async def test_no_secret_is_anywhere(
             async with engine.worker(leaking):
                 run = await acme.start(leaking, echo.url)
                 told = await acme.result(run.id, wait=50)
-            assert str(told).count(SHOWN_INSTEAD) > 10, "everybody has repeated what they were given"
+            assert str(told).count(REDACTED) > 10, "everybody has repeated what they were given"
             heap.add("the workflow's result", json.dumps(told))
-            await engine.sealing.seal(engine.orchestrator, run_int(run.id))
+            await engine.runtime.sealing.seal(engine.orchestrator, run_int(run.id))
             await _looked(callers, run.id)
             heap.add(
                 "what is printed",
@@ -435,14 +437,14 @@ async def test_the_doctor_sees_a_hook_that_holds_its_secret(
     file = tmp_path / "site.db"
     async with site(f"sqlite:{file}") as s:
         hook = await make_hook(s, "github")
-        assert (await examine(s.engine.store)).clean
+        assert (await examine_database(s.engine.store)).clean
         for secrets, clean in (('["hunter2"]', False), ("hunter2", False), (f'["{REFERENCE}"]', True)):
             with closing(
                 apsw.Connection(str(file))
             ) as db:  # two libraries in one process would break its locks
                 db.set_busy_timeout(10_000)
                 db.execute("update hook set secrets = ?", (secrets,))
-            report = await examine(s.engine.store)
+            report = await examine_database(s.engine.store)
             assert report.clean == clean
             assert [violation.number for violation in report.violations] == ([] if clean else ["I53"])
             assert clean or hook["id"] in str(report.violations[0])

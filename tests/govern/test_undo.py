@@ -10,17 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 import tenure
-from tenure.embedded.undoing import Undone
 from tenure.errors import TenureError
-from tenure.govern.addresses import Reach
 from tenure.govern.connector import Reversal
 from tenure.govern.connectors.github import GitHubConnector
-from tenure.govern.connectors.link import Link
-from tenure.govern.outgoing import Way
-from tenure.govern.undo import check_reversal, done_by, reversal_of
+from tenure.govern.connectors.http_service import HttpService
+from tenure.govern.undo import check_reversal, load_undoable_acts, plan_reversal
 from tenure.ids import run_int
+from tenure.outbound.address_rules import AllowedNetworks
+from tenure.outbound.urls import OutboundRoute
 from tenure.sdk import Workflow
-from tenure.sdk.acting import Ask
+from tenure.sdk.act_request import ActRequest
+from tenure.shapes.undo import UndoResult
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble
 
@@ -63,12 +63,14 @@ careful = Workflow(_triage, name="careful", compensate=True)
 
 
 def lab_of(github: GitHubDouble, url: str | None, *flows: Workflow[..., Any]) -> Lab:
-    way = Way(hosts=(github.url.removeprefix("http://"),), reach=Reach(networks=("127.0.0.1",)))
-    link = Link(base_url=github.url, way=way, tokens={"default": "env:GITHUB_TOKEN"})
+    way = OutboundRoute(
+        hosts=(github.url.removeprefix("http://"),), reach=AllowedNetworks(networks=("127.0.0.1",))
+    )
+    link = HttpService(base_url=github.url, way=way, tokens={"default": "env:GITHUB_TOKEN"})
     return Lab(*flows, url=url, connectors=[GitHubConnector("github", link)], policy=POLICY)
 
 
-def outcomes(undone: Undone) -> list[tuple[str, str]]:
+def outcomes(undone: UndoResult) -> list[tuple[str, str]]:
     return [(line.action, line.outcome) for line in undone.lines]
 
 
@@ -79,10 +81,10 @@ async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDoub
         assert await run.result() == "done"
         issue = github.issues["acme/app", 7]
         assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug", "urgent"], ["ada", "eve"])
-        foreseen = await lab.engine.foresee_undo(run.id)
+        foreseen = await lab.engine.undos.preview(run.id)
         assert outcomes(foreseen) == [("github.assignee.add", "to_undo"), ("github.label.add", "to_undo")]
-        undo = lab.run(await lab.engine.undo(run.id, actor="person:eve"))
-        undone = msgspec.convert(await undo.result(), Undone)
+        undo = lab.run(await lab.engine.undos.start(run.id, actor="person:eve"))
+        undone = msgspec.convert(await undo.result(), UndoResult)
         assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "undone")]
         # What was there before the run did anything stays: `bug` was.
         assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
@@ -91,8 +93,8 @@ async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDoub
         assert [row.state for row in receipts] == ["reversed", "reversed"]
         assert {row.reversed_run for row in receipts} == {run_int(undo.id)}
         # Once more there is nothing left to undo; and the action itself may be done again.
-        assert (await lab.engine.foresee_undo(run.id)).lines == ()
-        (view,) = await lab.engine.undos(run.id)
+        assert (await lab.engine.undos.preview(run.id)).lines == ()
+        (view,) = await lab.engine.undos.list(run.id)
         assert (view.run, view.status, view.requester) == (undo.id, "succeeded", "person:eve")
 
 
@@ -104,7 +106,7 @@ async def test_what_somebody_has_changed_since_is_a_conflict_and_not_touched(
         await run.result()
         issue = github.issues["acme/app", 7]
         issue["labels"].remove("urgent")  # a person did
-        undone = msgspec.convert(await lab.run(await lab.engine.undo(run.id)).result(), Undone)
+        undone = msgspec.convert(await lab.run(await lab.engine.undos.start(run.id)).result(), UndoResult)
         assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "conflict")]
         assert sorted(issue["labels"]) == ["bug"]
 
@@ -117,7 +119,7 @@ async def test_a_run_that_goes_on_is_not_undone_and_nobody_undoes_by_hand(
         run = await lab.start(triage, hold=True)
         await run.reaches("waiting_external")
         with pytest.raises(TenureError) as refused:
-            await lab.engine.undo(run.id)
+            await lab.engine.undos.start(run.id)
         assert refused.value.code == "RUN_INVALID_TRANSITION"
         other = await lab.start(forged, run.id)
         with pytest.raises(TenureError):
@@ -134,12 +136,14 @@ async def test_what_says_that_it_takes_an_action_back_is_what_takes_it_back(
         engine, number = lab.engine, run_int(run.id)
         label, _ = await engine.store.read("receipts_of", number)
 
-        async def check(ask: Ask, no: int = label.no) -> str | None:
+        async def check(ask: ActRequest, no: int = label.no) -> str | None:
             return await check_reversal(engine.store, engine.artifacts, engine.connectors, number, no, ask)
 
-        way = reversal_of((await done_by(engine.store, engine.artifacts, number))[-1], engine.connectors)
+        way = plan_reversal(
+            (await load_undoable_acts(engine.store, engine.artifacts, number))[-1], engine.connectors
+        )
         assert isinstance(way, Reversal)
-        right = Ask(
+        right = ActRequest(
             label="x",
             action="github.label.remove",
             target=way.target,
@@ -159,16 +163,16 @@ async def test_what_says_that_it_takes_an_action_back_is_what_takes_it_back(
             assert refused.value.code == "INVALID_INPUT"
         with pytest.raises(TenureError):
             await check(right, no=label.no + 1_000)
-        await lab.run(await engine.undo(run.id)).result()
+        await lab.run(await engine.undos.start(run.id)).result()
         await engine.settle()
-        assert await check(right) == "it was taken back already"
+        assert await check(right) == "it was already undone"
 
 
 async def test_two_undos_of_one_run_take_each_action_back_once(github: GitHubDouble, url: str | None) -> None:
     async with lab_of(github, url, triage) as lab:
         run = await lab.start(triage)
         await run.result()
-        first, second = await lab.engine.undo(run.id), await lab.engine.undo(run.id)
+        first, second = await lab.engine.undos.start(run.id), await lab.engine.undos.start(run.id)
         await lab.run(first).result()
         await lab.run(second).result()
         made = [
@@ -199,9 +203,9 @@ async def test_a_canceled_run_that_asks_for_it_is_compensated_and_its_log_shows_
         assert sorted(issue["labels"]) == ["bug", "urgent"]
         await lab.engine.cancel(run.id)
         await lab.engine.settle()
-        (view,) = await lab.engine.undos(run.id)
+        (view,) = await lab.engine.undos.list(run.id)
         await lab.run(view.run).result()
-        (view,) = await lab.engine.undos(run.id)
+        (view,) = await lab.engine.undos.list(run.id)
         assert [line.outcome for line in view.lines] == ["undone", "undone"]
         assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
 
@@ -212,5 +216,5 @@ async def test_a_canceled_run_that_does_not_ask_is_left_as_it_is(github: GitHubD
         await run.reaches("waiting_external")
         await lab.engine.cancel(run.id)
         await lab.engine.settle()
-        assert await lab.engine.undos(run.id) == []
+        assert await lab.engine.undos.list(run.id) == []
         assert sorted(github.issues["acme/app", 7]["labels"]) == ["bug", "urgent"]

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.kernel.commands import BODY, ApprovalSpec, StartChild, WaitSpec
-from tenure.kernel.governed import Receipt
-from tenure.kernel.model import Cap
+from tenure.kernel.act_rows import ReceiptRow
+from tenure.kernel.commands import BODY_STEP, ApprovalSpec, StartChild, WaitSpec
+from tenure.kernel.run_rows import Cap
 from tenure.limits import PAYLOAD_BYTES_MAX
-from tests.kernel.acting import ALLOW, ASK, DENY, ActStory, governance, person
+from tests.kernel.act_story import ALLOW, ASK, DENY, ActStory, governance, person
 
 OTHER_RUN = 12345
 _LEASE = 31.0
@@ -38,7 +38,7 @@ def test_what_a_policy_allows_is_intended_and_then_settled() -> None:
     (verdict,) = story.verdicts
     assert (verdict.no, verdict.outcome, verdict.version) == (receipt.verdict_no, "allow", 1)
     assert verdict.digest == receipt.digest == story.act().digest
-    assert (story.purse.writes, story.run.receipts) == (1, 1)
+    assert (story.run_spend.writes, story.run.receipts) == (1, 1)
     story.after(1)
     told = story.settle(reply.no, "succeeded", result=b'{"ok":true}')
     assert (told.state, told.receipt_state) == ("settled", "succeeded")
@@ -147,7 +147,7 @@ def test_a_policy_that_was_changed_since_the_ruling_is_asked_again() -> None:
 def behind(story: ActStory) -> str:
     """Who stands behind its run, besides the requester."""
     assert story.snap.spec is not None
-    return story.snap.spec.behind
+    return story.snap.spec.involved
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
@@ -188,7 +188,7 @@ def test_a_run_makes_no_more_writes_than_its_cap(scope: str) -> None:
     no = story.intend(first).no
     assert no is not None
     story.settle(no, "failed", error="CONNECTOR_REJECTED")
-    assert story.purse.writes == 0
+    assert story.run_spend.writes == 0
     assert story.intend(second).state == "call"
     assert story.intend(story.act("c#1")).state == "call"
     reply = story.intend(story.act("d#1"))
@@ -218,7 +218,7 @@ def test_a_failed_call_is_tried_again_once_it_may_be_and_never_before() -> None:
     again = story.intend()
     assert again.state == "call"
     assert again.no is not None
-    assert (story.receipt(again.no).try_no, story.purse.writes) == (2, 1)
+    assert (story.receipt(again.no).try_no, story.run_spend.writes) == (2, 1)
     story.settle(again.no, "failed", error="CONNECTOR_REJECTED")
     assert story.intend().state == "failed"
     assert story.intend().eligible_at is None
@@ -243,7 +243,7 @@ def test_the_message_of_an_ended_lease_is_stale_and_recorded_once() -> None:
     for _ in range(2):
         with story.refuses("LEASE_STALE"):
             story.settle(no, "succeeded", n=1)
-    assert list(story.stale) == [(0, 1, "SettleAct")]
+    assert list(story.stale) == [(0, 1, "settle_act")]
     with story.refuses("LEASE_STALE"):
         story.intend(n=1)
     with story.refuses("LEASE_NOT_FOUND"):
@@ -323,7 +323,7 @@ def test_no_code_opens_a_wait_in_an_acts_name(label: str, kind: str) -> None:
         "approval": ApprovalSpec("lunch", "high", 1, digest=digest),
         "proposal": ApprovalSpec("lunch", "high", 1, digest=digest),
         "event": WaitSpec("lunch"),
-        "child": StartChild(run_id=OTHER_RUN, workflow="lunch", plan=(BODY,)),
+        "child": StartChild(run_id=OTHER_RUN, workflow="lunch", plan=(BODY_STEP,)),
     }
     with story.refuses("INVALID_INPUT"):
         story.open_wait("main", label, **{kind: what[kind]})
@@ -412,7 +412,7 @@ def test_an_approval_that_no_longer_suffices_is_asked_for_again(why: str) -> Non
     elif why == "behind":
         assert story.snap.spec is not None
         story.checked = False
-        story.snap.spec.behind = "person:bob"
+        story.snap.spec.involved = "person:bob"
     else:
         story.checked = False
         story.snap.approvals[no].status = "canceled"
@@ -452,8 +452,8 @@ def test_two_accounts_of_a_command_line_beside_the_database_open_no_gate_of_two_
 # ------------------------------------------------------------------------------------------------ keys
 
 
-def held(story: ActStory, name: str, state: str = "succeeded", operation: str = "label.add") -> Receipt:
-    row = Receipt(
+def held(story: ActStory, name: str, state: str = "succeeded", operation: str = "label.add") -> ReceiptRow:
+    row = ReceiptRow(
         OTHER_RUN, 3, "acme", 0, "x#1", 1, "github", operation, "low", name, b"d" * 32, "none", True, 1, None, 1, 0, 0,
         None, None, state=state, settled_at=1 if state == "succeeded" else None, result_ref=4,
     )  # fmt: skip
@@ -473,7 +473,7 @@ def test_a_key_under_which_another_run_succeeded_is_reused_without_a_call() -> N
     assert story.body(reply.result_ref) == b'"theirs"'
     assert reply.no is not None
     receipt = story.receipt(reply.no)
-    assert (receipt.state, receipt.source_run, story.purse.writes) == ("reused", OTHER_RUN, 0)
+    assert (receipt.state, receipt.source_run, story.run_spend.writes) == ("reused", OTHER_RUN, 0)
     assert story.intend(act).state == "done"
 
 
@@ -564,7 +564,7 @@ def test_a_call_that_is_safe_to_repeat_is_intended_again_under_the_new_lease(rep
     reply = story.intend(story.act(repeats=repeats))
     assert (reply.state, reply.receipt_state) == ("open", "intent")
     reply = story.repeat(no)
-    assert (reply.state, story.receipt(no).n, story.purse.writes) == ("call", 2, 1)
+    assert (reply.state, story.receipt(no).n, story.run_spend.writes) == ("call", 2, 1)
     story.settle(no, "succeeded")
     assert story.receipt(no).state == "succeeded"
 
@@ -631,7 +631,7 @@ def test_a_person_who_says_not_done_fails_the_act_and_gives_the_write_back() -> 
     no, wait = unknown(story)
     story.suspend("main", wait)
     story.settle_by("person:bob", no, "not_done", reason=b"it is not there")
-    assert (story.receipt(no).state, story.receipt(no).settled_by, story.purse.writes) == (
+    assert (story.receipt(no).state, story.receipt(no).settled_by, story.run_spend.writes) == (
         "failed",
         "person:bob",
         0,
@@ -659,7 +659,7 @@ def test_a_person_who_says_call_again_means_one_call() -> None:
 @pytest.mark.parametrize("who", ["u_alice", "person:dave"])
 def test_whoever_stands_behind_the_run_does_not_settle_its_receipts(who: str) -> None:
     """I43."""
-    story = begun(behind="person:dave")
+    story = begun(involved="person:dave")
     no, _ = unknown(story)
     with story.refuses("APPROVER_IS_REQUESTER"):
         story.settle_by(who, no, "done")

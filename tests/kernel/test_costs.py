@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tenure.kernel import commands as c
-from tenure.kernel.costs import Cost, added_up
-from tenure.kernel.governed import CostLine
+from tenure.kernel.act_rows import CostLineRow
+from tenure.kernel.costs import Cost, sum_costs
 from tenure.limits import COST_LINES_PER_RUN_MAX, CURRENCIES_PER_RUN_MAX
-from tests.kernel.acting import ALLOW, ActStory
+from tests.kernel.act_story import ALLOW, ActStory
 
 DAY_SECONDS = 86_400
 
@@ -25,7 +25,7 @@ def begun(**how: object) -> ActStory:
     return story
 
 
-def lines(story: ActStory) -> list[CostLine]:
+def lines(story: ActStory) -> list[CostLineRow]:
     """What it has spent."""
     return list(story.snap.cost_lines.values())
 
@@ -34,9 +34,9 @@ def test_costs_are_counted_and_the_run_that_spends_more_than_its_budget_ends() -
     story = begun(budget=100, currency="EUR")
     story.checkpoint("main", "one", spent=spent(60, "EUR"))
     story.checkpoint("main", "one", spent=spent(60, "EUR"), again=True)
-    assert story.purse.spent == 60
+    assert story.run_spend.spent == 60
     story.say(c.ReportCost, "main", spent=spent(40, "EUR") + spent(70))
-    assert (story.purse.spent, story.status) == (100, "running")
+    assert (story.run_spend.spent, story.status) == (100, "running")
     reply = story.checkpoint("main", "two", spent=spent(1, "EUR"))
     assert (reply.state, reply.outcome) == ("refused", "BUDGET_EXCEEDED")
     assert (story.status, story.run.reason, story.attempt("main").lease) == (
@@ -63,7 +63,7 @@ def test_a_run_without_a_budget_counts_and_goes_on() -> None:
     story = begun()
     story.checkpoint("main", "one", spent=spent(10**9))
     story.complete(spent=spent(5))
-    assert (story.purse.spent, story.status) == (10**9 + 5, "succeeded")
+    assert (story.run_spend.spent, story.status) == (10**9 + 5, "succeeded")
     with begun().refuses("INVALID_INPUT"):
         begun().checkpoint("main", "one", spent=spent(-1))
 
@@ -77,7 +77,7 @@ def test_lines_are_kept_by_provider_model_currency_and_day() -> None:
         ("small", "USD", 1, 10, 7),
         ("large", "EUR", 1, 10, 9),
     ]
-    assert story.purse.spent == 18, "euros do not count against a budget in dollars"
+    assert story.run_spend.spent == 18, "euros do not count against a budget in dollars"
     story.release()
     story.after(DAY_SECONDS).claim()
     story.complete(spent=spent(1))
@@ -91,20 +91,20 @@ def test_a_repeat_of_any_message_counts_once() -> None:
     story.say(c.ReportCost, "main", spent=spent(3), again=True)
     story.complete(spent=spent(4))
     story.complete(spent=spent(4), again=True)
-    assert (story.purse.spent, lines(story)[0].calls) == (7, 2)
+    assert (story.run_spend.spent, lines(story)[0].calls) == (7, 2)
 
 
 def test_a_checkpoint_that_was_refused_is_refused_again() -> None:
     story = begun(budget=1)
     story.checkpoint("main", "one", spent=spent(2))
     again = story.checkpoint("main", "one", spent=spent(2), again=True)
-    assert (again.state, again.outcome, story.purse.spent) == ("refused", "BUDGET_EXCEEDED", 2)
+    assert (again.state, again.outcome, story.run_spend.spent) == ("refused", "BUDGET_EXCEEDED", 2)
 
 
 def test_a_failed_try_counts() -> None:
     story = begun()
     story.fail(code="STEP_FAILED", retryable=True, spent=spent(8))
-    assert (story.purse.spent, story.status) == (8, "retry_wait")
+    assert (story.run_spend.spent, story.status) == (8, "retry_wait")
 
 
 def test_an_act_after_the_budget_is_over_is_refused_with_the_lease() -> None:
@@ -112,7 +112,7 @@ def test_an_act_after_the_budget_is_over_is_refused_with_the_lease() -> None:
     story.checkpoint("main", "one", spent=spent(2))
     with story.refuses("LEASE_STALE"):
         story.intend(ruling=ALLOW)
-    assert story.purse.writes == 0
+    assert story.run_spend.writes == 0
 
 
 def test_beyond_so_many_lines_costs_are_counted_as_others() -> None:
@@ -123,7 +123,7 @@ def test_beyond_so_many_lines_costs_are_counted_as_others() -> None:
     kept = lines(story)
     assert len(kept) == COST_LINES_PER_RUN_MAX + 1
     assert (kept[-1].provider, kept[-1].model, kept[-1].micros) == ("others", "others", 50)
-    assert story.purse.spent == COST_LINES_PER_RUN_MAX + 50
+    assert story.run_spend.spent == COST_LINES_PER_RUN_MAX + 50
 
 
 def test_costs_that_are_none_are_refused() -> None:
@@ -143,7 +143,7 @@ def test_costs_that_are_none_are_refused() -> None:
 
 
 def test_what_is_told_is_added_up_and_bounded() -> None:
-    told = added_up([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
+    told = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
     assert told == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
-    many = added_up((Cost("p", f"m{no}", micros=no) for no in range(1, 101)), most=10)
+    many = sum_costs((Cost("p", f"m{no}", micros=no) for no in range(1, 101)), most=10)
     assert (len(many), many[0]) == (6, Cost("others", "others", micros=sum(range(1, 96)), calls=95))

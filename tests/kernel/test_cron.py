@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tenure.clock import SECOND_US
 from tenure.errors import TenureError
-from tenure.kernel.cron import Cron, parse, slot_text
+from tenure.kernel.cron import Cron, format_slot, parse_cron
 from tenure.limits import MOMENT_US_MAX
 from tests.cases import cases
 
@@ -28,14 +28,14 @@ def at(text: str) -> int:
 def day(cron: Cron, date: str, hours: int = 30) -> list[str]:
     """The slots of a day and a little more, from the midnight of UTC before it."""
     begin = at(date) - MINUTE_US
-    return [slot_text(slot)[5:16] for slot in cron.between(begin, begin + hours * 60 * MINUTE_US)]
+    return [format_slot(slot)[5:16] for slot in cron.between(begin, begin + hours * 60 * MINUTE_US)]
 
 
 # ------------------------------------------------------------------------------------------- by example
 
 
 def test_slots_are_after_a_moment_and_to_the_minute() -> None:
-    cron = parse("*/15 9 * * 1-5")
+    cron = parse_cron("*/15 9 * * 1-5")
     assert cron.after(at("2026-01-05 09:00")) == at("2026-01-05 09:15")
     assert cron.after(at("2026-01-05 09:00") - 1) == at("2026-01-05 09:00")
     assert cron.after(at("2026-01-05 09:00") + 59 * SECOND_US) == at("2026-01-05 09:15")
@@ -65,7 +65,7 @@ def test_slots_are_after_a_moment_and_to_the_minute() -> None:
 def test_a_time_of_the_day_comes_once_when_the_clocks_change(
     zone: str, date: str, cron: str, expected: list[str]
 ) -> None:
-    assert day(parse(cron, zone), date)[: len(expected)] == expected
+    assert day(parse_cron(cron, zone), date)[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
@@ -80,30 +80,30 @@ def test_a_time_of_the_day_comes_once_when_the_clocks_change(
     ],
 )
 def test_every_quarter_of_an_hour_keeps_firing(zone: str, date: str) -> None:
-    slots = list(parse("*/15 * * * *", zone).between(at(date), at(date) + 30 * 60 * MINUTE_US))
+    slots = list(parse_cron("*/15 * * * *", zone).between(at(date), at(date) + 30 * 60 * MINUTE_US))
     assert {b - a for a, b in pairwise(slots)} == {15 * MINUTE_US}
 
 
 def test_an_hourly_one_follows_the_clock_as_it_goes() -> None:
-    cron = parse("30 * * * *", "Europe/Berlin")
+    cron = parse_cron("30 * * * *", "Europe/Berlin")
     assert day(cron, "2026-10-25", 3) == ["10-25T00:30", "10-25T01:30", "10-25T02:30"]
     assert day(cron, "2026-03-29", 3) == ["03-29T00:30", "03-29T01:30", "03-29T02:30"]
-    half = parse("0 * * * *", "Australia/Lord_Howe")
+    half = parse_cron("0 * * * *", "Australia/Lord_Howe")
     assert day(half, "2026-10-03", 18)[-3:] == ["10-03T14:30", "10-03T16:00", "10-03T17:00"]
 
 
 def test_the_newest_slots_cost_what_they_are_and_not_what_was_missed() -> None:
-    cron = parse("* * * * *", "Europe/Berlin")
+    cron = parse_cron("* * * * *", "Europe/Berlin")
     until = at("2026-06-01 12:00")
     assert cron.newest(0, until, 3) == [until - 2 * MINUTE_US, until - MINUTE_US, until]
-    yearly = parse("0 0 1 1 *")
+    yearly = parse_cron("0 0 1 1 *")
     assert yearly.newest(at("2020-06-01"), until, 2) == [at("2025-01-01"), at("2026-01-01")]
     assert yearly.newest(at("2026-01-01"), until, 2) == []
     assert cron.next(until, 2) == [until + MINUTE_US, until + 2 * MINUTE_US]
 
 
 def test_time_ends_with_the_year_9999() -> None:
-    cron = parse("0 0 1 1 *", "Asia/Tokyo")
+    cron = parse_cron("0 0 1 1 *", "Asia/Tokyo")
     assert cron.after(MOMENT_US_MAX) is None
     assert cron.next(MOMENT_US_MAX - 400 * 86_400 * SECOND_US, 5)[1:] == []
     assert cron.after(-5) == at("1970-12-31 15:00")
@@ -134,7 +134,7 @@ def test_time_ends_with_the_year_9999() -> None:
 )
 def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, said: str) -> None:
     with pytest.raises(TenureError) as refused:
-        parse(cron)
+        parse_cron(cron)
     assert refused.value.code == "SCHEDULE_INVALID"
     assert said in refused.value.message
     assert [detail.path for detail in refused.value.details] == [place]
@@ -143,13 +143,13 @@ def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, said:
 @pytest.mark.parametrize("zone", ["", "Mars/Olympus", "Europe", "../etc/passwd", "localtime", "a\0b"])
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(TenureError, match=r"SCHEDULE_INVALID: zone: .* is no time zone"):
-        parse("* * * * *", zone)
+        parse_cron("* * * * *", zone)
 
 
 @given(st.text(alphabet="0123456789*/-,#LW MONJAN\n²", max_size=30))
 def test_whatever_is_written_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(TenureError):  # anything else is a defect
-        assert parse(text).after(0) is not None
+        assert parse_cron(text).after(0) is not None
 
 
 # ------------------------------------------------------------------------------------------- by the clock
@@ -208,7 +208,7 @@ def test_slots_are_what_the_clock_on_the_wall_says(
     text = f"{','.join(map(str, sorted(minutes)))} {','.join(map(str, sorted(hours)))} * * *"
     begin = at(date) + shift * MINUTE_US
     end = begin + 36 * 60 * MINUTE_US
-    cron = parse(text, zone)
+    cron = parse_cron(text, zone)
     expected = by_the_clock(zone, minutes, hours, begin, end)
     assert list(cron.between(begin, end)) == expected
     for count in (1, 3):

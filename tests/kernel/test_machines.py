@@ -4,8 +4,8 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel import refinement
-from tenure.kernel.machine import ORCHESTRATOR, RUNNER, BrokenMachine, Edge, Machine, rows
-from tenure.kernel.machines import LIVE_LEASE, MACHINES, MOVES, RUN, RUN_PATHS, STEP, Joint, Move
+from tenure.kernel.machines import LIVE_LEASE, MACHINES, MOVES, RUN, RUN_PATHS, STEP, JointState, Move
+from tenure.kernel.state_machine import ORCHESTRATOR, RUNNER, BrokenMachine, Edge, Machine, parse_edges
 
 PAIRS = [(m, state, given) for m in MACHINES.values() for state in m.states for given in m.inputs]
 
@@ -40,7 +40,7 @@ def test_an_input_nobody_knows_is_refused_in_every_state(machine: Machine) -> No
 
 
 def test_a_line_of_a_table_reads_as_states_input_next_and_owner() -> None:
-    assert rows("""
+    assert parse_edges("""
         # a comment
         created, queued: cancel -> canceled
 
@@ -65,7 +65,7 @@ def test_a_line_of_a_table_reads_as_states_input_next_and_owner() -> None:
 )
 def test_a_broken_table_is_refused(problem: str, terminal: list[str], table: str) -> None:
     with pytest.raises(BrokenMachine, match=problem):
-        Machine("broken", "new", terminal, rows(table))
+        Machine("broken", "new", terminal, parse_edges(table))
 
 
 # ------------------------------------------------------------------------------------------- run paths
@@ -121,7 +121,7 @@ def test_only_a_leased_or_canceling_step_has_a_live_lease() -> None:
     assert holders == {"leased", "starting", "running", "uploading", "canceling"}
 
 
-Moves = dict[tuple[str, Joint], Move]
+Moves = dict[tuple[str, JointState], Move]
 
 
 def problems_of(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -147,8 +147,8 @@ def test_an_edge_that_no_move_takes_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_lease_that_outlives_its_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Joint("running", "running", "active")
-    forgotten = Joint("succeeded", "running", "active")
+    running = JointState("running", "running", "active")
+    forgotten = JointState("succeeded", "running", "active")
     more = {**MOVES, ("complete", running): Move("complete", running, forgotten, (forgotten,), ())}
     found = problems_of(more, monkeypatch)
     assert "succeeded/running/active has ended with a live lease" in found
@@ -156,7 +156,7 @@ def test_a_lease_that_outlives_its_step_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_attempt_replaced_while_it_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, replaced = Joint("running", "running", "active"), Joint("ready", "created")
+    running, replaced = JointState("running", "running", "active"), JointState("ready", "created")
     more = {**MOVES, ("expire", running): Move("expire", running, replaced, (replaced,), ())}
     found = problems_of(more, monkeypatch)
     assert "the move expire replaces an attempt that is running" in found
@@ -164,7 +164,7 @@ def test_an_attempt_replaced_while_it_runs_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_circle_without_an_exit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Joint("waiting_external")
+    gate = JointState("waiting_external")
     circle = {key: move for key, move in MOVES.items() if key[1] != gate}
     circle["settle", gate] = Move("settle", gate, gate, (gate,), ())
     assert "waiting_external/-/- can never end" in problems_of(circle, monkeypatch)

@@ -13,9 +13,9 @@ import pytest
 from tenure.kernel import commands as c
 from tenure.kernel import draft
 from tenure.kernel.history import decode_body
-from tenure.kernel.machines import MOVES, RUN_PATHS, Joint
-from tests.kernel.driver import RUN_ID, Story
-from tests.walked import NEVER
+from tenure.kernel.machines import MOVES, RUN_PATHS, JointState
+from tests.edge_coverage import NEVER
+from tests.kernel.story import RUN_ID, Story
 
 Deed = Callable[[Story], Any]
 
@@ -23,15 +23,15 @@ GATE = c.ApprovalSpec(within_seconds=50)
 EVENT = c.WaitSpec(event="ping", within_seconds=50)
 
 
-def begin(*, kind: str = "work", behind: bool = False, **how: Any) -> Story:
+def begin(*, kind: str = "work", needs_first: bool = False, **how: Any) -> Story:
     """A run with the step `a` this is about, and `side` that goes its own way; `first` stands before `a`."""
     if kind == "approval":
         how["approval"] = GATE
     elif kind == "wait":
         how["wait"] = EVENT
-    step = c.StepSpec(name="a", kind=kind, needs=("first",) if behind else (), **how)  # type: ignore[arg-type]  # a kind of step
+    step = c.StepSpec(name="a", kind=kind, needs=("first",) if needs_first else (), **how)  # type: ignore[arg-type]  # a kind of step
     plan: list[str | c.StepSpec] = [step, c.StepSpec(name="side", needs=())]
-    if behind:
+    if needs_first:
         plan = [c.StepSpec(name="first", needs=()), *plan]
     return Story(profile="agent-runs", plan=plan)
 
@@ -110,22 +110,22 @@ def ready(story: Story) -> None:
         story.release("a")
 
 
-PLACES: dict[Joint, tuple[dict[str, Any], Deed]] = {
-    Joint("pending"): ({"behind": True}, nothing),
-    Joint("ready", "queued"): ({}, ready),
-    Joint("leased", "leased", "granted"): ({}, leased),
-    Joint("starting", "starting", "active"): ({}, starting),
-    Joint("running", "running", "active"): ({}, running),
-    Joint("uploading", "uploading", "active"): ({}, uploading),
-    Joint("waiting_approval"): ({"kind": "approval"}, nothing),
-    Joint("waiting_external"): ({"kind": "wait"}, nothing),
-    Joint("waiting_approval", "suspended", "released"): ({}, suspended_on_approval),
-    Joint("waiting_external", "suspended", "released"): ({}, suspended_on_event),
-    Joint("waiting_external", "succeeded", "completed"): ({}, at_its_end),
-    Joint("retry_wait", "failed", "completed"): ({}, failed_once),
-    Joint("retry_wait", "timed_out", "revoked"): ({"timeout_seconds": 10}, timed_out_once),
-    Joint("canceling", "canceling", "granted"): ({}, canceling_granted),
-    Joint("canceling", "canceling", "active"): ({}, canceling_active),
+PLACES: dict[JointState, tuple[dict[str, Any], Deed]] = {
+    JointState("pending"): ({"needs_first": True}, nothing),
+    JointState("ready", "queued"): ({}, ready),
+    JointState("leased", "leased", "granted"): ({}, leased),
+    JointState("starting", "starting", "active"): ({}, starting),
+    JointState("running", "running", "active"): ({}, running),
+    JointState("uploading", "uploading", "active"): ({}, uploading),
+    JointState("waiting_approval"): ({"kind": "approval"}, nothing),
+    JointState("waiting_external"): ({"kind": "wait"}, nothing),
+    JointState("waiting_approval", "suspended", "released"): ({}, suspended_on_approval),
+    JointState("waiting_external", "suspended", "released"): ({}, suspended_on_event),
+    JointState("waiting_external", "succeeded", "completed"): ({}, at_its_end),
+    JointState("retry_wait", "failed", "completed"): ({}, failed_once),
+    JointState("retry_wait", "timed_out", "revoked"): ({"timeout_seconds": 10}, timed_out_once),
+    JointState("canceling", "canceling", "granted"): ({}, canceling_granted),
+    JointState("canceling", "canceling", "active"): ({}, canceling_active),
 }
 
 # --------------------------------------------------------------------------------------- how to move on
@@ -240,7 +240,7 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
 @pytest.mark.parametrize(
     ("name", "place"), MOVES, ids=lambda part: str(part) if isinstance(part, str) else _short(part)
 )
-def test_a_move_leads_from_its_place_to_its_end(name: str, place: Joint) -> None:
+def test_a_move_leads_from_its_place_to_its_end(name: str, place: JointState) -> None:
     plan, stand = PLACES[place]
     needed, make = MAKE[name]
     story = begin(**{**plan, **needed})
@@ -259,19 +259,19 @@ def test_a_move_leads_from_its_place_to_its_end(name: str, place: Joint) -> None
     story.check()
 
 
-def _short(place: Joint) -> str:
+def _short(place: JointState) -> str:
     return f"{place.step}/{place.attempt}/{place.lease}"
 
 
-def joint(story: Story) -> Joint:
+def joint(story: Story) -> JointState:
     """Where `a` stands."""
     step = story.step("a")
     if step.state == "ready":
-        return Joint("ready", "queued")
+        return JointState("ready", "queued")
     if step.kind != "work" or step.attempt == 0:
-        return Joint(step.state)
+        return JointState(step.state)
     attempt = story.attempt("a")
-    return Joint(step.state, attempt.state, attempt.lease)
+    return JointState(step.state, attempt.state, attempt.lease)
 
 
 # --------------------------------------------------------------------------------------------- run paths

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenure.kernel import commands as c
-from tests.kernel.driver import Story
+from tests.kernel.story import Story
 
 WHY = "inputs.go"
 

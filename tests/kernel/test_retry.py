@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.kernel import profiles
-from tenure.kernel.retry import NOMINAL_SECONDS_MAX, Backoff, Rule, classify, delay_us
+from tenure.kernel.retry import NOMINAL_SECONDS_MAX, Backoff, FailureRule, delay_us, is_retryable
 
 SECOND = 1_000_000
 
@@ -122,14 +122,14 @@ def test_a_backoff_that_cannot_be_is_refused(problem: str, data: dict[str, objec
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    rules = [Rule("HTTP_429", True), Rule("HTTP_4*", False), Rule("HTTP_?01", True)]
-    assert [classify(rules, True, code) for code in ("HTTP_429", "HTTP_404", "HTTP_401", "HTTP_501", "X")] == [
+    rules = [FailureRule("HTTP_429", True), FailureRule("HTTP_4*", False), FailureRule("HTTP_?01", True)]
+    assert [is_retryable(rules, True, code) for code in ("HTTP_429", "HTTP_404", "HTTP_401", "HTTP_501", "X")] == [
         True, False, False, True, True,
     ]  # fmt: skip
 
 
 def test_codes_are_compared_with_their_case() -> None:
-    assert classify([Rule("NETWORK*", True)], False, "network") is False
+    assert is_retryable([FailureRule("NETWORK*", True)], False, "network") is False
 
 
 @pytest.mark.clause("DCI-13")

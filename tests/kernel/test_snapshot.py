@@ -2,13 +2,13 @@
 
 import pytest
 
-from tenure.kernel.governed import Receipt
-from tenure.kernel.model import Inbox
-from tenure.kernel.snapshot import RECEIPTS_KEPT_MAX, STEPS_KEPT_MAX, Need, Snapshot
-from tests.kernel.acting import ActStory
+from tenure.kernel.act_rows import ReceiptRow
+from tenure.kernel.run_rows import InboxRow
+from tenure.kernel.snapshot import RECEIPTS_KEPT_MAX, STEPS_KEPT_MAX, NotLoaded, Snapshot
+from tests.kernel.act_story import ActStory
 
 
-def receipts_of(story: ActStory) -> list[Receipt]:
+def receipts_of(story: ActStory) -> list[ReceiptRow]:
     return list(story.snap.receipts.values())
 
 
@@ -30,7 +30,7 @@ def test_of_many_receipts_only_the_open_ones_are_kept_and_the_others_are_looked_
         (first, ("act", first.idx, first.label), lambda: snap.receipts_of(first.idx, first.label)),
         (second, ("receipt", second.no), lambda: [snap.find_receipt(second.no)]),
     ):
-        with pytest.raises(Need) as asked:
+        with pytest.raises(NotLoaded) as asked:
             ask()
         assert asked.value.keys == (need,)
         snap.add(row)
@@ -43,11 +43,11 @@ def test_of_many_events_only_those_that_nobody_has_taken_are_kept_and_the_others
     snap.know(("buffered", "go"))
     for no in range(STEPS_KEPT_MAX + 2):
         taken = None if no == 7 else no
-        snap.put(("inbox", no), Inbox(1, no, "go", f"event-{no}", "test", None, 5, taken))
+        snap.put(("inbox", no), InboxRow(1, no, "go", f"event-{no}", "test", None, 5, taken))
     snap.trim()
     assert list(snap.inbox) == [7]
-    assert snap.find_event_id("event-7") is snap.inbox[7] is snap.first_buffered("go", set())
-    with pytest.raises(Need) as asked:
+    assert snap.find_event_id("event-7") is snap.inbox[7] is snap.first_buffered_event("go", set())
+    with pytest.raises(NotLoaded) as asked:
         snap.find_event_id("event-8")
     assert asked.value.keys == (("inbox_id", "event-8"),)
 
@@ -59,5 +59,5 @@ def test_attempts_are_looked_up_again_and_nothing_else_is() -> None:
     assert (snap.find_attempt(0, 1), snap.find_step(3)) == (None, None)
     snap.forget_attempts()
     assert snap.find_step(3) is None
-    with pytest.raises(Need):
+    with pytest.raises(NotLoaded):
         snap.find_attempt(0, 1)

@@ -22,10 +22,10 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.machines import RUN, RUN_PATHS
-from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, Step
+from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP, StepRow
 from tests.cases import cases
-from tests.kernel.driver import RUN_ID, Story
-from tests.words import run_states
+from tests.kernel.story import RUN_ID, Story
+from tests.profile_words import run_states
 
 ACTIVE = {"leased", "starting", "running", "uploading", "canceling"}
 WAITS = ("waiting_approval", "waiting_external", "retry_wait")
@@ -62,7 +62,7 @@ def status_of(story: Story, facts: Facts) -> str:
     return next(state for state in WAITS if states[state])
 
 
-def counters_of(steps: list[Step]) -> dict[str, int]:
+def counters_of(steps: list[StepRow]) -> dict[str, int]:
     """The counters on the run's row, counted again."""
     states = Counter(step.state for step in steps)
     closed = [step for step in steps if step.state in CLOSED_STEP]
@@ -94,7 +94,7 @@ def _held(story: Story, n: int) -> str:
     return _pick(story, n, *sorted(ACTIVE))
 
 
-def _message(kind: type[c.LeaseMessage], **fields: Any) -> Deed:
+def _message(kind: type[c.LeaseCommand], **fields: Any) -> Deed:
     def say(story: Story, n: int, m: int) -> None:
         name = _held(story, n)
         newest = story.step(name).attempt
@@ -142,13 +142,13 @@ DEEDS: dict[str, Deed] = {
     "claim": lambda s, n, m: s.claim(_pick(s, n, "ready"), f"w_{m % 3}", ack=m % 3 != 0),
     "ack": _message(c.AckLease),
     "beat": _message(c.Heartbeat),
-    "upload": _message(c.Uploading),
+    "upload": _message(c.BeginUpload),
     "complete": _message(c.Complete, output=b"out"),
     "fail": _message(c.Fail, retryable=True),
     "fail for good": _message(c.Fail, retryable=False),
     "release": _message(c.Release),
     "park": _message(c.Park, why="differs"),
-    "cancel ack": _message(c.CancelAck),
+    "cancel ack": _message(c.AckCancel),
     "checkpoint": lambda s, n, m: s.checkpoint(
         _held(s, n),
         f"c{m % 4}",
@@ -204,7 +204,7 @@ def plan_by(chance: random.Random, profile: str) -> list[str | c.StepSpec] | Non
     if kind == "planner":
         return None
     if kind == "body":
-        return [c.BODY]
+        return [c.BODY_STEP]
     plan: list[str | c.StepSpec] = []
     for i in range(chance.randint(1, 5)):
         needs = None
@@ -240,7 +240,7 @@ def test_the_status_is_what_the_steps_say_whatever_is_done(profile: str, seed: i
         timeout_seconds=chance.choice([None, 90.0]),
         wall_clock=chance.random() < 0.3,
         not_before=chance.choice([None, None, Story.moment(20)]),
-        eager=chance.choice([None, c.ClaimBy("w_0")]),
+        eager=chance.choice([None, c.Claimant("w_0")]),
     )
     facts = Facts()
     check(story, facts, "created", 0)
@@ -286,7 +286,7 @@ def check(story: Story, facts: Facts, old: str, events: int) -> None:
 # ------------------------------------------------------------------------------------- pairs one by one
 
 EVERYWHERE: list[type[c.RunCommand]] = [
-    c.PlanFailed, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.StateReported, c.Seal, c.RequestCancel, c.DeleteRun,
+    c.FailPlan, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.AttestReported, c.SealRun, c.RequestCancel, c.DeleteRun,
 ]  # fmt: skip
 
 
@@ -324,13 +324,13 @@ def test_a_command_is_accepted_by_its_states_and_refused_by_all_others(
     status: str, command: type[c.RunCommand]
 ) -> None:
     accepted = {
-        c.PlanFailed: {"planning"},
+        c.FailPlan: {"planning"},
         c.Pause: set(RUN.states) - CLOSED_RUN,
         c.Unpause: set(RUN.states) - CLOSED_RUN,
         c.EndWait: {"waiting_external"},
         c.MarkReported: set(CLOSED_RUN),
-        c.StateReported: set(CLOSED_RUN),
-        c.Seal: set(CLOSED_RUN),
+        c.AttestReported: set(CLOSED_RUN),
+        c.SealRun: set(CLOSED_RUN),
         c.RequestCancel: set(RUN.states) - CLOSED_RUN,
         c.DeleteRun: set[str](),  # not sealed yet
     }[command]

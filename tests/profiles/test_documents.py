@@ -13,7 +13,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.kernel import profiles, refinement
 from tenure.kernel.machines import RUN
-from tenure.kernel.profile import Beside, Entity, Profile, Row
+from tenure.kernel.profile import DocumentEdge, Entity, IndirectEdge, Profile
 
 SEEDS = Path(__file__).resolve().parents[2] / "docs" / "spec" / "seeds"
 Edges = set[tuple[str, str]]
@@ -30,13 +30,16 @@ def listed(profile: Profile, entity: Entity) -> Edges:
 
 
 def owners(profile: Profile, entity: Entity) -> dict[tuple[str, str], str]:
-    rows: list[Row | Beside] = [*profile.vocabulary(entity).edges, *profile.vocabulary(entity).beside]
+    rows: list[DocumentEdge | IndirectEdge] = [
+        *profile.vocabulary(entity).edges,
+        *profile.vocabulary(entity).beside,
+    ]
     return {pair: row.owner for row in rows for pair in row.pairs()}
 
 
 def shown(profile: Profile, entity: Entity) -> Edges:
     """Every change of word the kernel can show."""
-    return set(refinement.walk(profile, entity).changes)
+    return set(refinement.find_word_changes(profile, entity).changes)
 
 
 def beyond(profile: Profile, entity: Entity) -> Edges:
@@ -90,7 +93,7 @@ def test_git_with_intent_has_seven_states_three_of_them_terminal_and_two_that_re
     run = profiles.get("git-with-intent").run
     assert list(run.states) == GWI_STATES
     assert set(run.terminal) == {"completed", "failed", "cancelled"}
-    seen = refinement.walk(profiles.get("git-with-intent"), "run")
+    seen = refinement.find_word_changes(profiles.get("git-with-intent"), "run")
     assert {word for _, word in seen.shown} == set(GWI_STATES)
     assert {word for state, word in seen.shown if state in RUN.terminal} == {
         "completed",
@@ -149,7 +152,7 @@ def test_approval_runs_has_its_six_statuses_for_runs_and_for_steps() -> None:
     profile = profiles.get("approval-runs")
     for entity in ("run", "step"):
         assert list(profile.vocabulary(entity).states) == APR_STATES
-        seen = refinement.walk(profile, "run" if entity == "run" else "step")
+        seen = refinement.find_word_changes(profile, "run" if entity == "run" else "step")
         assert {word for _, word in seen.shown} == set(APR_STATES)
 
 

@@ -5,7 +5,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.machines import RUN
-from tenure.kernel.refinement import prove
+from tenure.kernel.refinement import prove_profile
 from tests.profiles.samples import PLAIN
 
 OWN_RUN = """[run]
@@ -67,13 +67,13 @@ def test_a_profile_is_read_once() -> None:
 def test_the_smallest_profile_shows_the_kernels_words() -> None:
     plain = profiles.load_text(PLAIN)
     assert plain.run.states == RUN.states
-    assert prove(plain).problems == ()
+    assert prove_profile(plain).problems == ()
     assert plain.timing.jitter == 0.2
     assert plain.timing.attempts_max == 4
 
 
 def test_two_words_are_a_lifecycle_too() -> None:
-    assert prove(profiles.load_text(OWN)).problems == ()
+    assert prove_profile(profiles.load_text(OWN)).problems == ()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,18 @@ from msgspec.structs import replace
 
 from tenure.kernel import profiles, refinement
 from tenure.kernel.machines import RUN_PATHS
-from tenure.kernel.profile import ENTITIES, MACHINE_OF, Beside, Beyond, Entity, Profile, Row, Vocabulary, Word
-from tenure.kernel.refinement import EntityProof, prove
+from tenure.kernel.profile import (
+    ENTITIES,
+    MACHINE_OF,
+    DocumentEdge,
+    Entity,
+    ExtraEdge,
+    IndirectEdge,
+    Profile,
+    VariableWord,
+    Vocabulary,
+)
+from tenure.kernel.refinement import EntityProof, prove_profile
 from tests.profiles.samples import PLAIN
 
 NAMES = profiles.names()
@@ -21,19 +31,19 @@ def changed(profile: Profile, entity: Entity, **parts: object) -> Profile:
     return replace(profile, **{entity: vocabulary})
 
 
-def with_word(profile: Profile, entity: Entity, state: str, word: str | Word) -> Profile:
+def with_word(profile: Profile, entity: Entity, state: str, word: str | VariableWord) -> Profile:
     return changed(profile, entity, words={**profile.vocabulary(entity).words, state: word})
 
 
 def proof_of(profile: Profile, entity: Entity) -> EntityProof:
-    return next(e for e in prove(profile).entities if e.entity == entity)
+    return next(e for e in prove_profile(profile).entities if e.entity == entity)
 
 
 def problems(profile: Profile, entity: Entity) -> str:
     return "\n".join(proof_of(profile, entity).problems)
 
 
-def single(rows: tuple[Row, ...]) -> list[Row]:
+def single(rows: tuple[DocumentEdge, ...]) -> list[DocumentEdge]:
     """The table with one row per edge."""
     return [replace(row, source=a, target=b) for row in rows for a, b in row.pairs()]
 
@@ -43,7 +53,7 @@ def single(rows: tuple[Row, ...]) -> list[Row]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_proof_passes(name: str) -> None:
-    assert prove(profiles.get(name)).problems == ()
+    assert prove_profile(profiles.get(name)).problems == ()
 
 
 @pytest.mark.parametrize(("name", "entity"), TABLES)
@@ -57,7 +67,7 @@ def test_how_many_edges_each_profile_shows_beyond_its_document() -> None:
     counts = {
         (name, e.entity): len(e.beyond)
         for name in NAMES
-        for e in prove(profiles.get(name)).entities
+        for e in prove_profile(profiles.get(name)).entities
         if e.beyond
     }
     assert counts == {
@@ -76,7 +86,7 @@ def test_every_edge_of_every_machine_is_walked() -> None:
     """Under the kernel's own words each change of word is an edge, so the walk shows what it covers."""
     plain = profiles.load_text(PLAIN)
     for entity in ENTITIES:
-        assert set(refinement.walk(plain, entity).changes) == set(MACHINE_OF[entity].pairs())
+        assert set(refinement.find_word_changes(plain, entity).changes) == set(MACHINE_OF[entity].pairs())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,7 +94,9 @@ def test_a_new_lease_or_attempt_is_a_new_object(name: str) -> None:
     profile = profiles.get(name)
     for entity in ("attempt", "lease"):
         first = profile.word(entity, MACHINE_OF[entity].first)
-        assert [pair for pair in refinement.walk(profile, entity).changes if pair[1] == first] == []
+        assert [
+            pair for pair in refinement.find_word_changes(profile, entity).changes if pair[1] == first
+        ] == []
 
 
 # ------------------------------------------------------------------------- it notices every kind of change
@@ -122,9 +134,9 @@ def test_an_edge_that_never_happens_is_a_stale_entry_in_either_list(name: str, e
     ]
     assert bogus
     for a, b in bogus:
-        extra = changed(profile, entity, beyond=(*vocabulary.beyond, Beyond(a, b, reason="none")))
+        extra = changed(profile, entity, beyond=(*vocabulary.beyond, ExtraEdge(a, b, reason="none")))
         assert f"{a} -> {b} is listed beyond but never taken" in problems(extra, entity)
-        extra = changed(profile, entity, edges=(*vocabulary.edges, Row(a, b)))
+        extra = changed(profile, entity, edges=(*vocabulary.edges, DocumentEdge(a, b)))
         assert f"{a} -> {b} of the document is never taken" in problems(extra, entity)
 
 
@@ -150,7 +162,7 @@ def test_another_word_is_noticed(name: str, entity: Entity, state: str, word: st
 
 
 def test_a_word_that_keeps_the_last_one_is_followed_through_every_way_to_it() -> None:
-    profile = with_word(profiles.get("delta-ci"), "run", "canceling", Word(keep=True))
+    profile = with_word(profiles.get("delta-ci"), "run", "canceling", VariableWord(keep=True))
     found = problems(profile, "run")
     for word in ("CREATED", "PLANNING", "QUEUED", "RUNNING"):
         assert f"{word} -> CANCELED is shown" in found
@@ -205,7 +217,7 @@ def test_a_fact_has_to_lead_from_a_word_that_is_shown_to_one_that_is() -> None:
 
 def test_what_a_change_of_state_makes_may_not_be_called_beside_it() -> None:
     profile = profiles.get("agent-runs")
-    extra = Beside("running", "failed", how="", moves=("fail",))
+    extra = IndirectEdge("running", "failed", how="", moves=("fail",))
     rows = tuple(row for row in profile.run.edges if row.target != "failed")
     found = problems(changed(profile, "run", edges=rows, beside=(*profile.run.beside, extra)), "run")
     assert "running -> failed is listed beside the state but a change of state makes it" in found

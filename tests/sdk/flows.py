@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from tenure.sdk import Workflow
-from tenure.sdk.definitions import Step
+from tenure.sdk.definitions import StepFunction
 
 Steps = list[str]
 """What steps have really done, in order."""
@@ -24,7 +24,7 @@ def flow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return lambda f: Workflow(f, **options)
 
 
-def noted(done: Steps, name: str, **options: Any) -> Step[..., Any]:
+def noted(done: Steps, name: str, **options: Any) -> StepFunction[..., Any]:
     """An async step that notes its name and arguments, and answers them."""
 
     async def function(*args: Any) -> str:
@@ -32,4 +32,4 @@ def noted(done: Steps, name: str, **options: Any) -> Step[..., Any]:
         done.append(said)
         return said
 
-    return Step(function, name=name, **options)
+    return StepFunction(function, name=name, **options)

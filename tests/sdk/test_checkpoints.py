@@ -8,10 +8,10 @@ import pytest
 
 import tenure
 from tenure import ids
-from tenure.orchestrator.documents import document
+from tenure.reads.run_documents import read_document
 from tenure.sdk import Workflow
 from tenure.testing import Lab
-from tests.worker.stage import until
+from tests.worker.helpers import until
 
 
 @pytest.mark.clause("GWI-17")
@@ -38,7 +38,9 @@ async def test_a_checkpoint_holds_what_its_document_asks_for(url: str | None) ->
         run = await lab.start(flow, 7)
         assert await run.result() == "NOT_GOOD_ENOUGH"
         engine, number = lab.engine, ids.run_int(run.id)
-        first, second = await document(engine.views, engine.store, number, "git-with-intent", "checkpoints")
+        first, second = await read_document(
+            engine.scope.reader, engine.store, number, "git-with-intent", "checkpoints"
+        )
     assert (first.step_id, first.agent, first.status) == ("generate", "coder", "completed")
     assert first.input == {"args": [7], "style": "terse"}
     assert first.output == {"patch": "fix 7 (terse)"}
@@ -56,7 +58,7 @@ async def test_a_checkpoint_holds_what_its_document_asks_for(url: str | None) ->
     assert first.timestamp <= second.timestamp
 
 
-async def test_a_run_at_its_limit_of_steps_is_parked_and_goes_on_when_the_limit_is_raised(
+async def test_a_run_at_its_limit_of_steps_is_parked_until_the_limit_is_raised(
     url: str | None,
 ) -> None:
     begun: list[int] = []
@@ -77,24 +79,24 @@ async def test_a_run_at_its_limit_of_steps_is_parked_and_goes_on_when_the_limit_
         view = await lab.engine.get(run.id)
         assert view.status not in ("failed", "succeeded")
         assert "steps_max" in (view.parked or "")
-        assert "steps_max" in (await lab.engine.why(run.id)).text
+        assert "steps_max" in (await lab.engine.runs.explain(run.id)).text
 
         async def is_logged() -> bool:
-            return bool(await lab.engine.logs(run.id))
+            return bool(await lab.engine.runs.logs(run.id))
 
         await until(is_logged, "the warning, which is written beside the run")
-        logged = await lab.engine.logs(run.id)
+        logged = await lab.engine.runs.logs(run.id)
         assert [(line.level, line.text) for line in logged] == [
             ("warning", "8 of at most 10 steps are recorded: use `tenure.restart(...)` or raise `steps_max`")
         ]
 
-        await lab.engine.unpause(run.id)
+        await lab.engine.runs.unpause(run.id)
         await lab.settle()
         assert "steps_max" in ((await lab.engine.get(run.id)).parked or ""), "the limit is as it was"
 
         larger = Workflow(code, name="long", steps_max=12)
         await lab.deploy(larger)
-        await lab.engine.unpause(run.id)
+        await lab.engine.runs.unpause(run.id)
         assert await run.result() == sum(range(12))
         assert begun == list(range(12)), "nothing was done again"
 

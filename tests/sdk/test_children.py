@@ -10,10 +10,10 @@ import pytest
 import tenure
 from tenure.errors import TenureError
 from tenure.kernel.decide import waits
-from tenure.sdk import waiting
+from tenure.sdk import execution_waits
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
-from tests.worker.stage import until
+from tests.worker.helpers import until
 
 
 @flow(name="child")
@@ -145,14 +145,14 @@ async def test_a_canceled_parent_takes_its_children_with_it() -> None:
         assert await children_of(lab, "waiter") == ["canceled"]
 
 
-async def test_a_child_that_is_not_defined_here_is_told() -> None:
+async def test_starting_an_unknown_workflow_is_refused() -> None:
     @flow
     async def parent() -> None:
         await tenure.start("nowhere")
 
     async with Lab(parent) as lab:
         run = await lab.start(parent)
-        with pytest.raises(TenureError, match="there is no workflow 'nowhere' here; import the module"):
+        with pytest.raises(TenureError, match="workflow 'nowhere' is not registered: import the module"):
             await run.result()
 
 
@@ -174,7 +174,7 @@ async def test_a_childs_input_that_does_not_fit_is_refused_where_it_is_started()
 # ------------------------------------------------------------------------------------------- restarts
 
 
-async def test_a_run_goes_on_as_another_and_its_result_follows(url: str | None) -> None:
+async def test_the_result_of_a_restarted_run_is_that_of_the_new_run(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")
 
@@ -284,7 +284,7 @@ async def test_a_childs_result_may_be_waited_for_often() -> None:
         assert await run.result() == [{"twice": 2}] * 3
 
 
-async def test_a_run_that_must_wait_for_its_children_cannot_restart_and_says_so() -> None:
+async def test_a_run_that_must_wait_for_its_children_cannot_restart() -> None:
     @flow
     async def parent(left: int) -> None:
         await tenure.start(waiter, on_close="wait")
@@ -321,7 +321,7 @@ async def test_collecting_children_that_have_ended_asks_for_many_at_a_time(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One question each would make collecting n children cost n commits, each of which reads all n."""
-    monkeypatch.setattr(waiting, "AHEAD_MAX", 10)
+    monkeypatch.setattr(execution_waits, "AHEAD_MAX", 10)
     ended = asyncio.Event()
 
     @flow(name="quick-child")
@@ -392,9 +392,9 @@ async def test_what_children_have_come_to_is_taken_at_once_however_long_a_run_wo
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has recorded much stays before it suspends: not where the answers are there already."""
-    monkeypatch.setattr(waiting, "STAY_SECONDS_PER_ROW", 3600)
-    monkeypatch.setattr(waiting, "STAY_SECONDS_MAX", 3600)
-    monkeypatch.setattr(waiting, "AHEAD_MAX", 2)
+    monkeypatch.setattr(execution_waits, "STAY_SECONDS_PER_ROW", 3600)
+    monkeypatch.setattr(execution_waits, "STAY_SECONDS_MAX", 3600)
+    monkeypatch.setattr(execution_waits, "AHEAD_MAX", 2)
     ended = asyncio.Event()
 
     @tenure.step

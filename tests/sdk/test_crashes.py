@@ -130,7 +130,7 @@ async def test_a_steps_effect_is_repeated_only_where_its_checkpoint_was_lost(
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_crash_at_any_point_of_things_side_by_side_comes_out_right() -> None:
+async def test_concurrent_branches_survive_a_crash_at_any_point() -> None:
     work_done: Counter[str] = Counter()
 
     @tenure.step

@@ -12,7 +12,7 @@ import pytest
 import tenure
 from tenure.errors import TenureError
 from tenure.sdk import Workflow
-from tenure.sdk.traces import TRACE_CHARS_MAX, traceback_of
+from tenure.sdk.outcomes import TRACE_CHARS_MAX, user_traceback
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
 
@@ -160,7 +160,7 @@ async def test_a_result_of_another_type_names_the_step_and_both_types() -> None:
             await run.result()
 
 
-def test_a_failed_step_tells_its_code_where_that_says_something() -> None:
+def test_a_failed_step_shows_its_code_unless_it_is_the_default() -> None:
     assert (
         str(tenure.StepFailed("a", "STEP_FAILED", "OSError: x", 3))
         == "step 'a' failed after 3 tries: OSError: x"
@@ -205,7 +205,7 @@ def _deeper(n: int) -> None:
 
 
 async def _errors(lab: Lab, run: Any) -> list[tuple[str, str]]:
-    await lab.engine.station.flush()
+    await lab.engine.work_source.flush()
     lines = await lab.engine.store.read("log_lines_of", lab.number(run), 0, 100)
     return [(line.step, line.text) for line in lines if line.level == "error"]
 
@@ -228,7 +228,7 @@ async def test_the_traceback_of_a_step_that_failed_for_good_is_in_the_log_once()
 
 
 @pytest.mark.parametrize("plain", [True, False])
-async def test_a_bug_in_the_workflows_own_code_has_a_code_and_a_traceback_of_its_own(plain: bool) -> None:
+async def test_an_error_in_workflow_code_has_its_own_code_and_traceback(plain: bool) -> None:
     def body() -> None:
         _deeper(8)
 
@@ -254,10 +254,10 @@ def test_a_long_traceback_is_cut_to_its_end_and_one_without_their_code_is_none()
 
     with pytest.raises(ValueError, match="the end") as fault:
         deep(5)
-    text = traceback_of(fault.value)
+    text = user_traceback(fault.value)
     assert len(text) == TRACE_CHARS_MAX
     assert text.endswith("the end")
-    assert traceback_of(ValueError("never raised")) == ""
+    assert user_traceback(ValueError("never raised")) == ""
 
 
 # ----------------------------------------------------------------------------------------- options
@@ -266,23 +266,23 @@ def test_a_long_traceback_is_cut_to_its_end_and_one_without_their_code_is_none()
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (TypeError, {"retries": "3"}, "step 'work': retries is a whole number such as retries=3, not '3'"),
+        (TypeError, {"retries": "3"}, "step 'work': retries must be a whole number such as retries=3, not '3'"),
         (TypeError, {"retries": True}, "such as retries=3, not True"),
-        (ValueError, {"retries": -1}, "step 'work': retries are 0 to"),
+        (ValueError, {"retries": -1}, "step 'work': retries must be 0 to"),
         (ValueError, {"timeout": "5 minutes"}, "step 'work': timeout: '5 minutes' is no length of time; write 90s, 5m"),
         (TypeError, {"timeout": ["5m"]}, "step 'work': timeout: a list is no length of time"),
         (ValueError, {"progress_within": "soon"}, "step 'work': progress_within: 'soon' is no"),
-        (TypeError, {"backoff": "1s"}, """step 'work': backoff is a list of pauses such as backoff=["1s", "10s"], not '1s'"""),
-        (TypeError, {"backoff": 5}, "step 'work': backoff is a list"),
+        (TypeError, {"backoff": "1s"}, """step 'work': backoff must be a list of pauses such as backoff=["1s", "10s"], not '1s'"""),
+        (TypeError, {"backoff": 5}, "step 'work': backoff must be a list"),
         (ValueError, {"backoff": ["1s", "soon"]}, "step 'work': backoff: 'soon' is no length of time"),
         (TypeError, {"jitter": "0.1"}, "such as jitter=0.2, not '0.1'"),
         (ValueError, {"jitter": -1}, "such as jitter=0.2, not -1"),
-        (TypeError, {"idempotent": "no"}, "step 'work': idempotent is True or False"),
-        (ValueError, {"isolate": "thread"}, """step 'work': isolate may be isolate="process", not 'thread'"""),
-        (TypeError, {"retry": 3}, "step 'work' has an option 'retry' that there is not; did you mean 'retries'?; there are name,"),
+        (TypeError, {"idempotent": "no"}, "step 'work': idempotent must be True or False"),
+        (ValueError, {"isolate": "thread"}, """step 'work': isolate must be "process", not 'thread'"""),
+        (TypeError, {"retry": 3}, "step 'work' has the unknown option 'retry'; did you mean 'retries'?; the options are name,"),
     ],
 )  # fmt: skip
-def test_an_option_of_a_step_that_cannot_be_is_refused_where_it_is_written(
+def test_an_invalid_option_of_a_step_is_refused_at_the_decorator(
     kind: type[Exception], options: dict[str, Any], said: str
 ) -> None:
     decorator: Any = tenure.step
@@ -300,7 +300,7 @@ def test_options_of_workflows_are_refused_likewise() -> None:
 
     with pytest.raises(ValueError, match="workflow 'work': timeout: '1 day' is no length of time"):
         decorator(timeout="1 day")(work)
-    with pytest.raises(TypeError, match=r"option 'versoin' that there is not; did you mean 'version'\?"):
+    with pytest.raises(TypeError, match=r"the unknown option 'versoin'; did you mean 'version'\?"):
         decorator(versoin="2")(work)
     with pytest.raises(TypeError, match=r"such as @tenure\.workflow\(name='work'\)"):
         decorator("work")
@@ -309,7 +309,7 @@ def test_options_of_workflows_are_refused_likewise() -> None:
 
 
 @pytest.mark.parametrize("word", ["approve", "propose", "wait", "sleep"])
-async def test_a_word_with_a_length_of_time_that_is_none_says_which(word: str) -> None:
+async def test_a_primitive_with_an_invalid_duration_names_its_option(word: str) -> None:
     @flow
     async def whole() -> None:
         if word == "sleep":

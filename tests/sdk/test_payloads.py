@@ -140,7 +140,7 @@ async def test_a_large_failure_is_cut_and_does_not_stop_the_run_from_ending() ->
         assert len(str(failed.value)) < 10_000
 
 
-async def test_artifacts_lie_beside_the_database_and_are_checked_when_they_are_read(tmp_path: Path) -> None:
+async def test_artifacts_are_stored_beside_the_database_and_verified_on_read(tmp_path: Path) -> None:
     @flow
     async def whole() -> int:
         made = await large(LARGE)
@@ -183,3 +183,19 @@ async def test_a_short_outage_of_the_artifacts_does_not_fail_a_run() -> None:
         lab.engine.artifacts.get = flaky  # type: ignore[method-assign]  # the outage
         assert await run.result() == LARGE
     assert away == 3
+
+
+async def test_data_that_looks_like_a_reference_is_data() -> None:
+    @flow
+    async def whole() -> Any:
+        return await tenure.wait("e")
+
+    async with Lab(whole) as lab:
+        for data in (
+            {"$tenure.artifact": "sha256:" + "0" * 64, "size": 1, "run": "run_2026-01-05_100000_aaaaaa"},
+            {"$tenurely": 1},
+        ):
+            run = await lab.start(whole)
+            await lab.settle()
+            await lab.deliver(run, "e", data)
+            assert await run.result() == data

@@ -10,7 +10,7 @@ import pytest
 
 import tenure
 from tenure.errors import TenureError
-from tenure.sdk.definitions import Step
+from tenure.sdk.definitions import StepFunction
 from tenure.testing import Lab
 from tests.sdk.flows import Steps, flow, noted
 
@@ -92,7 +92,7 @@ async def test_a_plain_workflow_calls_everything_without_await(url: str | None) 
     assert done == ["build main", "build a", "build b", "ship build main"]
 
 
-async def test_a_step_in_a_process_of_its_own_gets_and_answers_typed_values() -> None:
+async def test_an_isolated_step_takes_and_returns_typed_values() -> None:
     @flow
     async def whole(number: int) -> int:
         return int(await squared(number))
@@ -102,7 +102,7 @@ async def test_a_step_in_a_process_of_its_own_gets_and_answers_typed_values() ->
         assert await run.result() == 144
 
 
-async def test_a_failure_in_a_process_of_its_own_keeps_its_code() -> None:
+async def test_a_failure_in_an_isolated_process_keeps_its_code() -> None:
     @flow
     async def whole() -> None:
         await broken(3)
@@ -194,7 +194,7 @@ async def test_a_workflow_is_not_started_with_an_input_that_does_not_fit() -> No
         assert await lab.runs() == []
 
 
-async def test_a_result_that_cannot_be_stored_fails_its_step_and_says_which() -> None:
+async def test_a_result_that_cannot_be_stored_fails_its_step() -> None:
     @tenure.step
     async def connect() -> Any:
         return threading.Lock()
@@ -241,17 +241,17 @@ def test_names_that_cannot_be_keys_are_refused_when_they_are_given() -> None:
     async def fine() -> None: ...
 
     with pytest.raises(ValueError, match=r"needs a name: give it `name=`"):
-        Step(lambda: None)
+        StepFunction(lambda: None)
     with pytest.raises(ValueError, match="cannot be used"):
-        Step(fine, name="a b")
+        StepFunction(fine, name="a b")
     with pytest.raises(ValueError, match="cannot be used"):
-        Step(fine, name="a/b")
+        StepFunction(fine, name="a/b")
     with pytest.raises(ValueError, match="cannot be used"):
-        Step(fine, name="x" * 201)
-    with pytest.raises(ValueError, match="retries are 0 to"):
-        Step(fine, retries=-1)
-    with pytest.raises(TypeError, match="a plain one"):
-        Step(fine, isolate="process")
+        StepFunction(fine, name="x" * 201)
+    with pytest.raises(ValueError, match="retries must be 0 to"):
+        StepFunction(fine, retries=-1)
+    with pytest.raises(TypeError, match="only a plain function"):
+        StepFunction(fine, isolate="process")
 
 
 def test_an_input_without_a_name_cannot_be_one() -> None:
@@ -270,19 +270,19 @@ def test_two_workflows_of_one_name_are_a_mistake_and_the_same_one_again_is_not()
 
     made()
     made()
-    with pytest.raises(TenureError, match=r"two of the name 'sdk.twice'.*give one `name=`"):
+    with pytest.raises(TenureError, match=r"two definitions are named 'sdk.twice'.*give one `name=`"):
 
         @tenure.workflow(name="sdk.twice")
         async def another() -> None: ...
 
 
-async def test_words_are_said_in_workflows_and_a_few_in_steps() -> None:
+async def test_primitives_are_for_workflows_and_a_few_for_steps() -> None:
     said: list[str] = []
 
     @tenure.step
     async def step() -> None:
         for word in (lambda: tenure.sleep(1), lambda: tenure.approve("?"), tenure.now):
-            with pytest.raises(TenureError, match="not inside a step") as refused:
+            with pytest.raises(TenureError, match="cannot be used inside a step") as refused:
                 word()
             said.append(refused.value.code)
 
@@ -292,7 +292,7 @@ async def test_words_are_said_in_workflows_and_a_few_in_steps() -> None:
         with pytest.raises(TenureError, match="inside a step"):
             tenure.current()
 
-    with pytest.raises(TenureError, match=r"tenure.sleep is used inside a workflow"):
+    with pytest.raises(TenureError, match=r"tenure.sleep can only be used inside a workflow"):
         _ = tenure.sleep(1)
     async with Lab(whole) as lab:
         run = await lab.start(whole)

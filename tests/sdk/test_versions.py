@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from tenure.sdk import Workflow
-from tenure.testing import Lab, Stuck
+from tenure.testing import Lab, LabStuck
 from tests.sdk.flows import Steps, flow, noted
 
 done: Steps = []
@@ -97,7 +97,7 @@ CHANGED: list[tuple[Workflow[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "why"), CHANGED, ids=lambda each: getattr(each, "__name__", ""))
-async def test_code_that_does_not_fit_parks_the_run_and_the_right_code_goes_on(
+async def test_code_that_does_not_match_parks_the_run_until_the_right_code_is_deployed(
     changed: Workflow[..., Any], why: str
 ) -> None:
     async with Lab(right) as lab:
@@ -111,10 +111,10 @@ async def test_code_that_does_not_fit_parks_the_run_and_the_right_code_goes_on(
         assert why in view.parked
         assert why in await run.why()
         assert done == ["build main", "check"]  # nothing was done that does not fit
-        with pytest.raises(Stuck, match="parked"):
+        with pytest.raises(LabStuck, match="parked"):
             await run.result()
         await lab.deploy(right)
-        await lab.engine.unpause(run.id)
+        await lab.engine.runs.unpause(run.id)
         assert await run.result() == "ship"
     assert done == ["build main", "check", "ship"]
 
@@ -132,12 +132,12 @@ async def test_a_new_version_leaves_old_runs_to_old_workers(url: str | None) -> 
         assert await new.result() == "extra"
         await lab.jump("2h")
         assert await old.status() == "queued" or await old.status() == "running"
-        assert "worker" in (await lab.engine.why(old.id)).reason
+        assert "worker" in (await lab.engine.runs.explain(old.id)).reason
         await lab.add_worker(right)
         assert await old.result() == "ship"
 
 
-async def test_a_version_that_accepts_older_ones_goes_on_with_their_runs() -> None:
+async def test_a_version_that_accepts_older_ones_continues_their_runs() -> None:
     @flow(version="2", accepts=["1"])
     async def newer() -> str:
         await build("main")
@@ -260,7 +260,7 @@ async def test_more_code_behind_what_was_recorded_is_no_change() -> None:
     assert done == ["build main", "extra", "check"]
 
 
-async def test_a_branch_that_is_gone_is_noticed_before_anything_new_is_done() -> None:
+async def test_a_removed_branch_is_noticed_before_anything_new_is_done() -> None:
     def mapped(count: int) -> Workflow[..., Any]:
         @flow
         async def whole() -> str:
@@ -278,11 +278,11 @@ async def test_a_branch_that_is_gone_is_noticed_before_anything_new_is_done() ->
         assert "calls 'ship' where 'map[3]/build' was recorded" in await run.why()
         assert "ship" not in done
         await lab.deploy(mapped(3))
-        await lab.engine.unpause(run.id)
+        await lab.engine.runs.unpause(run.id)
         assert await run.result() == "ship"
 
 
-async def test_a_run_whose_worker_is_replaced_in_a_short_pause_goes_on_uncharged() -> None:
+async def test_replacing_the_worker_in_a_short_pause_costs_no_attempt() -> None:
     @flow
     async def napping() -> str:
         await build("main")
@@ -298,3 +298,41 @@ async def test_a_run_whose_worker_is_replaced_in_a_short_pause_goes_on_uncharged
             await lab.settle()
         assert await run.result() == "ship"
     assert done == ["build main", "ship"]
+
+
+async def test_a_patch_has_one_answer_per_run_even_in_a_loop() -> None:
+    done: list[str] = []
+    new_code = [False]
+
+    @tenure.step
+    async def old(n: int) -> None:
+        done.append(f"old {n}")
+
+    @tenure.step
+    async def new(n: int) -> None:
+        done.append(f"new {n}")
+
+    @flow
+    async def whole() -> str:
+        for n in range(3):
+            if new_code[0] and await tenure.patched("x"):
+                await new(n)
+            await old(n)
+            await tenure.wait("tick")
+        return "done"
+
+    async with Lab(whole) as lab:
+        run = await lab.start(whole)
+        await lab.settle()
+        new_code[0] = True
+        for _ in range(3):
+            await lab.deliver(run, "tick")
+            await lab.settle()
+        assert await run.result() == "done"
+        assert done == ["old 0", "old 1", "old 2"]
+        fresh = await lab.start(whole)
+        for _ in range(3):
+            await lab.settle()
+            await lab.deliver(fresh, "tick")
+        assert await fresh.result() == "done"
+        assert done[3:] == ["new 0", "old 0", "new 1", "old 1", "new 2", "old 2"]

@@ -18,16 +18,16 @@ from typing import Any
 import httpx
 import msgspec
 
-from tenure.embedded import Engine
+from tenure.doctor.examination import examine_database
+from tenure.engine import Engine
 from tenure.govern.connector import Connector
-from tenure.kernel.service import ApiKey, Client, Person, Tenant
-from tenure.server.identity.principals import new_id, new_key
-from tenure.server.service import Service
-from tenure.server.serving import serving
+from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, PersonRow, TenantRow
+from tenure.server.context import ServerContext
+from tenure.server.http_server import serving
 from tenure.server.settings import Settings
-from tenure.store.bundles import examine
-from tenure.store.identity import Change, Identity
-from tenure.store.policies import Governing
+from tenure.services.identity.principals import new_id, new_key
+from tenure.store.identity import AdminChange, Identity
+from tenure.store.policies import PolicyRegistry
 
 ACME = "acme"
 
@@ -35,7 +35,7 @@ ACME = "acme"
 class Site:
     """See the laws above."""
 
-    def __init__(self, engine: Engine, service: Service, address: str, stack: AsyncExitStack) -> None:
+    def __init__(self, engine: Engine, service: ServerContext, address: str, stack: AsyncExitStack) -> None:
         self.engine = engine
         self.service = service
         self.address = address
@@ -46,7 +46,7 @@ class Site:
     async def tenant(self, tenant: str) -> None:
         """Make a tenant, if it is not there."""
         if not await self.engine.store.read("tenant_named", tenant):
-            await self.identity.put(Tenant(tenant, tenant.title(), "{}", 1), _change(tenant))
+            await self.identity.put(TenantRow(tenant, tenant.title(), "{}", 1), _change(tenant))
 
     async def key(
         self, *roles: str, tenant: str = ACME, person: str | None = None, groups: Iterable[str] = ()
@@ -54,20 +54,20 @@ class Site:
         """A credential of a new client, or of a person, with these roles."""
         await self.tenant(tenant)
         made, listed = new_key(), msgspec.json.encode(sorted(roles)).decode()
-        owner: Client | Person
+        owner: ClientRow | PersonRow
         if person is None:
-            owner = Client(tenant, new_id("cli_"), "a client", listed, None, 1)
+            owner = ClientRow(tenant, new_id("cli_"), "a client", listed, None, 1)
         else:
             grouped = msgspec.json.encode(sorted(groups)).decode()
-            owner = Person(tenant, person, person.title(), listed, grouped, None, None, None, 1)
-        key = ApiKey(made.id, tenant, owner.table, owner.id, "test", made.hash, None, "test", 1, None)
+            owner = PersonRow(tenant, person, person.title(), listed, grouped, None, None, None, 1)
+        key = ApiKeyRow(made.id, tenant, owner.table, owner.id, "test", made.hash, None, "test", 1, None)
         await self.identity.put_all([owner, key], _change(tenant))
         return made.text
 
     async def operator_key(self) -> str:
         """A credential of the installation's operator."""
         made = new_key()
-        key = ApiKey(made.id, "", "operator", "operator", "test", made.hash, None, "test", 1, None)
+        key = ApiKeyRow(made.id, "", "operator", "operator", "test", made.hash, None, "test", 1, None)
         await self.identity.put(key, _change(""))
         return made.text
 
@@ -92,8 +92,8 @@ class Site:
         return await self.caller(key)
 
 
-def _change(tenant: str) -> Change:
-    return Change(tenant=tenant, kind="test", actor="test")
+def _change(tenant: str) -> AdminChange:
+    return AdminChange(tenant=tenant, kind="test", actor="test")
 
 
 @asynccontextmanager
@@ -110,9 +110,9 @@ async def site(
             made = Site(engine, service, address, callers)
             await made.tenant(ACME)
             if policy is not None:
-                await Governing(engine.store, ACME).install(policy)
+                await PolicyRegistry(engine.store, ACME).install(policy)
             yield made
-        report = await examine(engine.store)
+        report = await examine_database(engine.store)
         assert report.clean, report.violations
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenure.doctor.admin_chain_check import find_broken_chains
+from tenure.doctor.examination import examine_database
 from tenure.errors import TenureError
-from tenure.kernel.service import AdminEvent
-from tenure.store.bundles import examine
-from tenure.store.identity import broken_chains, chained
+from tenure.kernel.identity_rows import AdminEventRow
+from tenure.store.identity import next_admin_event
 from tenure.store.port import Store
 from tests.server.stage import ACME, problem, site
 
@@ -159,22 +160,22 @@ async def test_the_chain_is_paged_and_a_line_changed_by_hand_is_found(url: str) 
         other = await s.as_("admin", tenant="globex")
         assert {line["about"].get("client") for line in (await other.get("/audit")).json()["items"]} == {None}
 
-        lines: list[AdminEvent] = await s.engine.store.read("admin_events_after", ACME, 0, 100)
-        assert await broken_chains(s.engine.store) == []
+        lines: list[AdminEventRow] = await s.engine.store.read("admin_events_after", ACME, 0, 100)
+        assert await find_broken_chains(s.engine.store) == []
         old = lines[3]
         careless = msgspec.structs.replace(old, actor="client:nobody")
-        careful = chained(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
+        careful = next_admin_event(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
         for forged, at in ((careless, old.seq), (careful, old.seq + 1)):
             shelf = _Shelf(s.engine.store, old, forged)
-            assert await broken_chains(shelf) == [(ACME, at)]
-            [found] = (await examine(shelf)).violations
+            assert await find_broken_chains(shelf) == [(ACME, at)]
+            [found] = (await examine_database(shelf)).violations
             assert (found.number, found.row) == ("I51", "tenant acme")
 
 
 class _Shelf:
     """A store in which somebody has changed a line by hand."""
 
-    def __init__(self, store: Store, old: AdminEvent, forged: AdminEvent) -> None:
+    def __init__(self, store: Store, old: AdminEventRow, forged: AdminEventRow) -> None:
         self._store, self._old, self._forged = store, old, forged
 
     async def read(self, name: str, *values: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:

@@ -9,8 +9,8 @@ import pytest
 from tenure import ids
 from tenure.clock import us
 from tenure.kernel.commands import ReviseApproval
-from tenure.kernel.service import Client
-from tests.server.playing import claim, complete, done, failed
+from tenure.kernel.identity_rows import ClientRow
+from tests.server.manual_worker import claim, complete, done, failed
 from tests.server.stage import Site, problem, site
 
 DIGEST = "ab" * 32
@@ -136,7 +136,7 @@ async def test_only_a_person_decides_and_never_what_they_asked_for(url: str) -> 
 async def test_who_answers_for_a_client_does_not_approve_what_it_asked_for(url: str) -> None:
     async with site(url) as s:
         await s.key("operator", person="rita")
-        await s.identity.put(Client("acme", "cli_bot", "bot", '["operator"]', "rita", 1), None)
+        await s.identity.put(ClientRow("acme", "cli_bot", "bot", '["operator"]', "rita", 1), None)
         run = await start(s, gate(), actor="client:cli_bot")
         rita, ada = await s.caller(await s.key("approver", person="rita")), await s.person("ada")
         answer = await rita.post(f"/runs/{run}/approve", json=YES)
@@ -230,7 +230,7 @@ async def test_an_expired_approval_is_not_decided(url: str) -> None:
         first, second = {**gate("a", within_seconds=60), "needs": []}, {**gate("b"), "needs": []}
         run = await start(s, first, second, profile="tenure")
         asked = {one["step"]: one["id"] for one in (await ada.get("/approvals")).json()["items"]}
-        s.engine.store.shift(us(61))
+        s.engine.store.shift_clock(us(61))
         answer = await ada.post(f"/approvals/{asked['a']}/decision", json=YES)
         assert answer.status_code == 409
         assert problem(answer) in ("APPROVAL_EXPIRED", "RUN_TERMINAL_STATE"), (

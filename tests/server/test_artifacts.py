@@ -9,12 +9,12 @@ import pytest
 
 from tenure.client import Client
 from tenure.errors import TenureError
-from tenure.kernel.artifact_rules import state_of
-from tenure.kernel.service import Artifact
-from tenure.store.remote import put_artifact
+from tenure.kernel.artifact_rules import artifact_state
+from tenure.kernel.server_rows import ArtifactRow
+from tenure.store.artifacts import put_artifact
 from tests.server.stage import Site, problem, site
-from tests.server.test_runner import claim as claimed
-from tests.server.test_runner import say
+from tests.server.test_runner_leases import claim as claimed
+from tests.server.test_runner_leases import say
 from tests.server.test_runner_protocol import acme, later, status
 
 
@@ -73,7 +73,7 @@ async def test_a_lease_that_has_ended_changes_nothing_of_a_run_that_succeeded(ur
         assert got.content == b"of attempt 2"
         assert got.headers["tenure-artifact"] == "step=build; attempt=2; state=accepted"
         engine = acme(s)
-        listed = await engine.list_artifacts(run)
+        listed = await engine.runs.list_artifacts(run)
         assert seen(listed) == [
             ("app.tar", "build", 1, "failed"),
             ("app.tar", "build", 1, "late"),
@@ -83,7 +83,7 @@ async def test_a_lease_that_has_ended_changes_nothing_of_a_run_that_succeeded(ur
         bodies = [b"of attempt 1", b"late 2", b"of attempt 2", b"late 3"]
         for one, body in zip(listed, bodies, strict=True):
             how: dict[str, Any] = {"step": one.step, "attempt": one.attempt, "late": one.late}
-            assert await engine.artifact(run, "app.tar", **how) == body
+            assert await engine.runs.read_artifact(run, "app.tar", **how) == body
             text = {**how, "late": str(one.late).lower()}
             assert (await viewer.get(f"/runs/{run}/artifacts/app.tar", params=text)).content == body
         got = await viewer.get(f"/runs/{run}/artifacts/app.tar?step=build&attempt=1")
@@ -106,14 +106,16 @@ async def test_two_steps_with_one_name_keep_both_and_nobody_guesses(url: str) ->
             assert "?step=NAME&attempt=N" in told.json()["error"]["message"]
             assert "'linux' attempt 1" in told.json()["error"]["message"]
             with pytest.raises(TenureError, match=r"^ARTIFACT_AMBIGUOUS: .* name its step and attempt$"):
-                await engine.artifact(run, "report.txt")
-            assert seen(await engine.list_artifacts(run)) == [
+                await engine.runs.read_artifact(run, "report.txt")
+            assert seen(await engine.runs.list_artifacts(run)) == [
                 ("report.txt", "linux", 1, expected),
                 ("report.txt", "mac", 1, expected),
             ]
             for step in ("linux", "mac"):
                 assert (await viewer.get(f"{path}?step={step}")).content == step.encode()
-                assert await engine.artifact(run, "report.txt", step=step, attempt=1) == step.encode()
+                assert (
+                    await engine.runs.read_artifact(run, "report.txt", step=step, attempt=1) == step.encode()
+                )
             if expected == "pending":
                 for lease in leases:
                     await say(s, lease, "complete", 1)
@@ -128,7 +130,7 @@ async def test_one_accepted_file_counts_before_those_that_are_not(url: str) -> N
         for lease in (one, two):
             await upload(s, lease, "report.txt", lease["step"].encode())
         await say(s, one, "complete", 1)
-        assert await acme(s).artifact(run, "report.txt") == one["step"].encode()
+        assert await acme(s).runs.read_artifact(run, "report.txt") == one["step"].encode()
         caller = await s.caller(two["token"])
         path = f"/runner/leases/{two['id']}/artifacts/report.txt"
         assert (await caller.get(path)).content == one["step"].encode()
@@ -142,15 +144,18 @@ async def test_the_report_of_a_step_that_failed_is_found_and_of_one_that_then_su
         await upload(s, first, "failures.txt", b"two tests failed")
         await say(s, first, "fail", 1, code="TESTS_FAILED", retryable=True)
         engine = acme(s)
-        assert await engine.artifact(run, "failures.txt") == b"two tests failed"
+        assert await engine.runs.read_artifact(run, "failures.txt") == b"two tests failed"
         await later(s, 3600)
         second = await claim(s, "c2")
         await say(s, second, "complete", 1)
         assert await status(s, run) == "succeeded"
         with pytest.raises(TenureError, match="has no accepted artifact") as refused:
-            await engine.artifact(run, "failures.txt")
+            await engine.runs.read_artifact(run, "failures.txt")
         assert refused.value.code == "ARTIFACT_NOT_FOUND"
-        assert await engine.artifact(run, "failures.txt", step="build", attempt=1) == b"two tests failed"
+        assert (
+            await engine.runs.read_artifact(run, "failures.txt", step="build", attempt=1)
+            == b"two tests failed"
+        )
 
 
 async def test_the_fence_is_looked_at_in_the_commit_that_records_the_file(url: str) -> None:
@@ -169,7 +174,7 @@ async def test_the_fence_is_looked_at_in_the_commit_that_records_the_file(url: s
         s.engine.artifacts.put = slowly  # type: ignore[method-assign]  # the race
         answer = await upload(s, lease, "app.tar", b"too late")
         assert (answer.status_code, answer.json()["late"]) == (200, True)
-        assert await acme(s).artifact(run, "app.tar") == b"in time"
+        assert await acme(s).runs.read_artifact(run, "app.tar") == b"in time"
 
 
 async def test_a_file_that_only_came_late_is_not_found_by_its_name_alone(url: str) -> None:
@@ -188,7 +193,7 @@ async def test_a_file_that_only_came_late_is_not_found_by_its_name_alone(url: st
 
 
 async def test_a_run_has_a_bounded_number_of_files(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.store.remote.ARTIFACTS_PER_RUN_MAX", 2)
+    monkeypatch.setattr("tenure.store.artifacts.ARTIFACTS_PER_RUN_MAX", 2)
     async with site(url) as s:
         await start(s)
         lease = await claim(s, "c1")
@@ -199,7 +204,7 @@ async def test_a_run_has_a_bounded_number_of_files(url: str, monkeypatch: pytest
 
 async def test_a_file_of_a_run_that_is_deleted_is_refused(url: str) -> None:
     async with site(url) as s:
-        row = Artifact(1, "a", 0, 1, False, "acme", "s", "w", 1, "sha256:" + "0" * 64, "text/plain", 0, 0)
+        row = ArtifactRow(1, "a", 0, 1, False, "acme", "s", "w", 1, "sha256:" + "0" * 64, "text/plain", 0, 0)
         with pytest.raises(TenureError, match="LEASE_STALE"):
             await put_artifact(s.engine.store, row, late_seconds=600)
 
@@ -221,8 +226,8 @@ async def test_a_file_of_a_run_that_is_deleted_is_refused(url: str) -> None:
     ],
 )
 def test_what_a_file_counts_follows_from_its_attempt(kind: str, step: str, attempt: str, state: str) -> None:
-    assert state_of(late=False, kind=kind, step=step, attempt=attempt) == state
-    assert state_of(late=True, kind=kind, step=step, attempt=attempt) == "late"
+    assert artifact_state(late=False, kind=kind, step=step, attempt=attempt) == state
+    assert artifact_state(late=True, kind=kind, step=step, attempt=attempt) == "late"
 
 
 # ----------------------------------------------------------------------------------------------- names
@@ -246,13 +251,13 @@ async def test_every_name_is_read_back_as_it_was_written(url: str) -> None:
         assert sorted(one["name"] for one in listed) == sorted(NAMES)
         key = viewer.headers["Authorization"].removeprefix("Bearer ")
         async with Client(s.address, key) as client:
-            assert {one.name for one in await client.list_artifacts(run)} == set(NAMES)
+            assert {one.name for one in await client.runs.list_artifacts(run)} == set(NAMES)
             for name in NAMES:
                 for safe in ("", "/"):
                     got = await viewer.get(f"/runs/{run}/artifacts/{quote(name, safe=safe)}")
                     assert (got.status_code, got.content) == (200, name.encode())
-                assert await client.artifact(run, name) == name.encode()
-                assert await acme(s).artifact(run, name) == name.encode()
+                assert await client.runs.read_artifact(run, name) == name.encode()
+                assert await acme(s).runs.read_artifact(run, name) == name.encode()
 
 
 async def test_pages_of_files_go_on_where_the_last_one_ended(url: str) -> None:
@@ -286,9 +291,9 @@ async def test_names_that_could_lead_elsewhere_are_refused(url: str, name: str) 
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         answer = await viewer.get(f"/runs/{run}/artifacts/{encoded}")
         assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
-        assert await acme(s).list_artifacts(run) == []
+        assert await acme(s).runs.list_artifacts(run) == []
         with pytest.raises(TenureError, match="ARTIFACT_NOT_FOUND"):
-            await acme(s).artifact(run, name)
+            await acme(s).runs.read_artifact(run, name)
 
 
 @pytest.mark.clause("DCI-12")

@@ -62,7 +62,7 @@ async def test_a_body_that_is_not_right_makes_no_run(url: str) -> None:
         for body, status, code in BODIES:
             answer = await caller.post("/runs", content=body, headers={**JSON, "Idempotency-Key": "k"})
             assert (answer.status_code, problem(answer)) == (status, code), (body[:100], answer.text)
-        assert await s.engine.scoped(tenant="acme").runs() == []
+        assert await s.engine.scoped(tenant="acme").runs.list() == []
         good = {"workflow": "echo", "input": {"word": "a"}}
         again = await caller.post("/runs", json=good, headers={"Idempotency-Key": "k"})
         assert again.status_code == 201, "the key was not used up"

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import typing
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure.cli.desk import Desk
-from tenure.cli.registering import put_all
+from tenure.cli.workflows.registration import register_workflows
 from tenure.client import Client
-from tenure.embedded import Engine
+from tenure.engine import Engine
+from tenure.engine import engine as engine_module
 from tenure.errors import TenureError
 from tenure.sdk.definitions import Workflow, registry
 from tests.server.stage import Site, site
@@ -46,7 +47,7 @@ def release() -> Workflow[..., Any]:
 @asynccontextmanager
 async def at_work(s: Site, flow: Workflow[..., Any]) -> AsyncIterator[Client]:
     """A client of a server with a worker beside it."""
-    assert await put_all(s.engine, [flow]) == []
+    assert await register_workflows(s.engine, [flow]) == []
     async with s.engine.worker(flow), Client(s.address, await s.key("operator", "viewer")) as client:
         yield client
 
@@ -58,25 +59,25 @@ async def test_a_run_from_its_start_to_its_end_over_a_server(url: str) -> None:
         assert await client.result(run, wait=20) == "app:main"
         view = await client.get(run)
         assert (view.status, view.labels, view.output) == ("succeeded", {"team": "a"}, "app:main")
-        assert [step.name for step in await client.steps(run)] == ["build"]
-        while not (lines := await client.logs(run)):
+        assert [step.name for step in await client.runs.steps(run)] == ["build"]
+        while not (lines := await client.runs.logs(run)):
             pass  # they are written beside the run, a moment later
         assert [line.text for line in lines] == ["building"]
-        history = await client.events(run)
-        assert [event.seq for event in history] == list(range(1, await client.version(run) + 1))
-        assert [event.seq for event in await client.events(run, after=1)] == [e.seq for e in history[1:]]
-        assert (await client.why(run)).reason == "finished"
-        assert [line.id for line in await client.list_runs(labels={"team": "a"})] == [run]
-        assert await client.list_runs(labels={"team": "b"}) == []
-        again = await client.rerun(run)
+        history = await client.runs.events(run)
+        assert [event.seq for event in history] == list(range(1, await client.runs.version(run) + 1))
+        assert [event.seq for event in await client.runs.events(run, after=1)] == [e.seq for e in history[1:]]
+        assert (await client.runs.explain(run)).reason == "finished"
+        assert [line.id for line in await client.runs.list(labels={"team": "a"})] == [run]
+        assert await client.runs.list(labels={"team": "b"}) == []
+        again = await client.runs.rerun(run)
         assert await client.result(again, wait=20) == "app:main"
-        await client.update(run, labels={"team": "b"})
-        await client.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
+        await client.runs.update(run, labels={"team": "b"})
+        await client.runs.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
         about = await client.get(run)
         assert (about.labels, about.metadata["pr"]) == ({"stage": "live"}, 7)
-        said = await client.mark_reported(run)
+        said = await client.runs.mark_reported(run)
         assert (await client.get(run)).reported_statement == said
-        assert (await client.events(run))[-1].kind == "report_stated"
+        assert (await client.runs.events(run))[-1].kind == "report_stated"
 
 
 async def test_a_failure_is_raised_as_an_engine_raises_it(url: str) -> None:
@@ -85,7 +86,9 @@ async def test_a_failure_is_raised_as_an_engine_raises_it(url: str) -> None:
         with pytest.raises(TenureError) as failed:
             await client.result(run, wait=20)
         assert failed.value.code == "STEP_FAILED"
-        assert [told.code for told in await client.tries(run)] == []  # its last try is its own line
+        assert [
+            told.code for told in await client.runs.failed_attempts(run)
+        ] == []  # its last try is its own line
         with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
             await client.get("run_2026-02-14_080000_abc123")
         with pytest.raises(TenureError, match="WORKFLOW_NOT_FOUND"):
@@ -98,10 +101,10 @@ async def test_people_decide_and_events_arrive_over_a_server(url: str) -> None:
     async with site(url) as s, at_work(s, release()) as client:
         run = await client.submit("release", {"ref": "main", "ask": True})
         async with Client(s.address, await s.key("approver", "viewer", person="grace")) as grace:
-            while not (asked := await grace.approvals(run)):
+            while not (asked := await grace.approvals.list(run)):
                 pass  # each look is a request of its own
             assert asked[0].title == "Deploy app:main?"
-            assert [one.id for one in await grace.approvals()] == [asked[0].id]
+            assert [one.id for one in await grace.approvals.list()] == [asked[0].id]
             assert await grace.approve(run) == "approved"
         told = await client.signal(run, "healthy", {"fine": True}, event_id="e1")
         assert await client.result(run, wait=20) == "app:main"
@@ -132,23 +135,72 @@ async def test_what_happens_is_streamed(url: str) -> None:
 async def test_a_wrong_key_and_a_server_out_of_reach_are_told(url: str) -> None:
     async with site(url) as s, Client(s.address, "tn_aaaaaaaaaaaa_" + "x" * 43) as stranger:
         with pytest.raises(TenureError, match="UNAUTHENTICATED"):
-            await stranger.list_runs()
+            await stranger.runs.list()
     async with Client("http://127.0.0.1:9", "tn_x", patience_seconds=0.3) as nobody:
         with pytest.raises(
             TenureError, match=r"UPSTREAM_UNAVAILABLE: http://127\.0\.0\.1:9 cannot be reached"
         ):
-            await nobody.list_runs()
+            await nobody.runs.list()
     with pytest.raises(TenureError, match="begins with http"):
         Client("tenure.example.org")
 
 
-@pytest.mark.parametrize("kind", [Engine, Client])
-def test_an_engine_and_a_client_have_everything_a_command_needs(kind: type) -> None:
-    for name, wanted in vars(Desk).items():
-        if name.startswith("_"):
-            continue
-        has = getattr(kind, name)
-        if inspect.isfunction(wanted):
-            assert inspect.iscoroutinefunction(has), name
-            missing = set(inspect.signature(wanted).parameters) - set(inspect.signature(has).parameters)
-            assert not missing, (name, missing)
+BESIDE_THE_DATABASE = {
+    "runs": {
+        "add_steps",
+        "build_rerun",
+        "build_resumed",
+        "delete_finished",
+        "output",
+        "plan_failed",
+        "plan_ready",
+    },
+    "approvals": {
+        "check_not_involved",
+        "decide",
+        "decide_only",
+        "find",
+        "inbox",
+        "open_page",
+        "show",
+        "withdraw",
+    },
+    "receipts": {"find", "unknown_page"},
+    "workflows": {"page", "register_declared"},
+    "schedules": {"edit"},
+    "evidence": {"seal"},
+    "undos": {"build"},
+    "confirmations": {"confirm_row"},
+    "people": {"link_slack", "page", "unlink_slack"},
+    "clients": {"page"},
+    "keys": {"page", "page_of_owner"},
+    "tenants": {"audit_page", "page"},
+}
+"""What only code beside the database calls: group -> methods."""
+OVER_A_SERVER = {"confirmations": {"confirm_as_operator"}, "workflows": {"register"}}
+
+
+async def test_a_client_has_the_groups_and_methods_of_an_engine() -> None:
+    async with Client("http://127.0.0.1:9", "tn_x") as client:
+        for group in engine_module._GROUPS:
+            local = typing.get_type_hints(getattr(Engine, group).func)["return"]
+            here, there = methods(local), methods(type(getattr(client, group)))
+            assert here.keys() - there.keys() == BESIDE_THE_DATABASE.get(group, set()), group
+            assert there.keys() - here.keys() == OVER_A_SERVER.get(group, set()), group
+            for name in here.keys() & there.keys():
+                assert required(here[name]) >= required(there[name]), f"{group}.{name}"
+    everyday = {"approve", "cancel", "get", "reject", "result", "signal", "submit"}
+    assert everyday <= methods(Engine).keys() & methods(Client).keys()
+
+
+def methods(kind: type) -> dict[str, Any]:
+    return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
+
+
+def required(method: Any) -> set[str]:
+    parameters = inspect.signature(method).parameters.values()
+    return {
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    }

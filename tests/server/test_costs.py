@@ -8,10 +8,10 @@ import pytest
 
 import tenure
 from tenure.client import Client
-from tenure.sdk import Step, Workflow
+from tenure.sdk import StepFunction, Workflow
 from tests.server.stage import Site, problem, site
 from tests.server.test_remote_worker import remote_worker
-from tests.server.test_runner import claim, say
+from tests.server.test_runner_leases import claim, say
 
 SPENT = {"provider": "openai", "model": "large", "micros": 600_000, "tokens_in": 10}
 
@@ -20,7 +20,7 @@ async def _ask(money: str) -> None:
     tenure.report_cost("openai", "large", tokens_in=10, money=money)
 
 
-ask: Any = Step(_ask, name="ask")
+ask: Any = StepFunction(_ask, name="ask")
 
 
 async def _dear(amounts: list[str]) -> int:
@@ -89,8 +89,8 @@ async def test_a_remote_worker_stops_at_the_budget(url: str) -> None:
         with pytest.raises(tenure.TenureError) as refused:
             await run.result(wait=30)
         assert refused.value.code == "BUDGET_EXCEEDED"
-        assert (await engine.costs(run.id)).text == "1.10 of 1.00 USD"
-        assert len(await engine.steps(run.id)) == 2
+        assert (await engine.costs.get(run.id)).text == "1.10 of 1.00 USD"
+        assert len(await engine.runs.steps(run.id)) == 2
 
 
 async def test_costs_are_added_up_for_a_tenant_and_nobody_else(url: str) -> None:
@@ -118,6 +118,6 @@ async def test_costs_are_added_up_for_a_tenant_and_nobody_else(url: str) -> None
         for wrong in ({"by": "moon"}, {"since": "soon"}):
             assert problem(await viewer.get("/costs", params=wrong)) == "INVALID_INPUT"
         async with Client(s.address, await s.key("viewer")) as client:
-            assert (await client.costs(run.id)).spent == 600_000
-            (item,) = (await client.spending(by="model")).items
+            assert (await client.costs.get(run.id)).spent == 600_000
+            (item,) = (await client.costs.report(by="model")).items
             assert (item.provider, item.model, item.text) == ("openai", "large", "0.60 USD")

@@ -1,6 +1,6 @@
 """I60 through every door: two values have the same digest exactly if they are equal, and what people are shown is what is sent.
 
-`tests/server/test_canonical.py` has the rule itself and its property test; these stories show that every door keeps it.
+`tests/test_canonical.py` has the rule itself and its property test; these stories show that every door keeps it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 
 import tenure
-from tenure.declared import load
-from tenure.embedded.plan import request_hash
+from tenure.declared import load_workflow
 from tenure.errors import TenureError
 from tenure.kernel.commands import CreateRun
+from tenure.kernel.new_run import hash_command
 from tenure.sdk import Workflow, codec
 from tests.cases import cases
-from tests.govern.acting import ASK
-from tests.server.senders import SECRET, SECRET_NAME, GitHub, make_hook, register
+from tests.govern.act_service import ASK
 from tests.server.stage import problem, site
-from tests.server.test_canonical import VALUES, equal
 from tests.server.test_runner_acts import POST, acme, governed, holding
+from tests.server.webhook_senders import SECRET, SECRET_NAME, GitHub, make_hook, register
+from tests.test_canonical import VALUES, equal
 
 PAIRS = [
     ("9007199254740993", "9007199254740992"),
@@ -169,11 +169,13 @@ async def test_what_is_approved_is_shown_digested_and_sent_to_the_last_digit(
 @settings(max_examples=cases(100), deadline=None)
 @given(VALUES, VALUES)
 def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
-    assert (codec.digest((one,), {"x": one}) == codec.digest((other,), {"x": other})) == equal(one, other)
+    assert (
+        codec.digest_arguments((one,), {"x": one}) == codec.digest_arguments((other,), {"x": other})
+    ) == equal(one, other)
 
     def hashed(value: Any) -> bytes:
         body = codec.encode({"value": value}, "it")
-        return request_hash(CreateRun(run_id=1, tenant="acme", workflow="w", input=body))
+        return hash_command(CreateRun(run_id=1, tenant="acme", workflow="w", input=body))
 
     assert (hashed(one) == hashed(other)) == equal(one, other)
 
@@ -181,10 +183,10 @@ def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) -> None:
     def digest(text: str) -> str:
-        return load(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {{value: {text}}}\n").digest
+        return load_workflow(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {{value: {text}}}\n").digest
 
     if len(pair[1]) > 20:
-        with pytest.raises(TenureError, match="over 63 bits"):
+        with pytest.raises(TenureError, match="more than 63 bits"):
             digest(pair[1])
         return
     assert (digest(pair[0]) == digest(pair[1])) == same(pair)
@@ -192,9 +194,11 @@ def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) 
 
 def test_a_file_with_a_key_twice_is_refused() -> None:
     with pytest.raises(TenureError, match="the key 'a' is there already"):
-        load(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {TWICE}\n")
+        load_workflow(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {TWICE}\n")
 
 
 def test_arguments_beyond_64_bits_count_by_their_value() -> None:
-    assert codec.digest((2**70,), {}) != codec.digest((2**71,), {})
-    assert codec.digest((float("nan"),), {}) != codec.digest((None,), {}), "a step may be called with it"
+    assert codec.digest_arguments((2**70,), {}) != codec.digest_arguments((2**71,), {})
+    assert codec.digest_arguments((float("nan"),), {}) != codec.digest_arguments((None,), {}), (
+        "a step may be called with it"
+    )

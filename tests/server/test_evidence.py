@@ -8,31 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from tenure.artifacts import Artifacts
+from tenure.artifacts import ArtifactStore
 from tenure.client import Client
-from tenure.govern.evidence.sealer import Sealing
-from tenure.govern.evidence.verify import NO_PAYLOADS, Given, verify
-from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.ledger.keys import Keys
-from tenure.govern.signing import Signer, Trust, make_key
-from tests.govern.bundles import short
+from tenure.govern.evidence.sealer import RunSealer
+from tenure.govern.evidence.verification import NO_PAYLOADS, EvidenceFiles, verify_parts
+from tenure.govern.ledger.keeper import LedgerKeeper
+from tenure.govern.ledger.signing_keys import SigningKeys
+from tenure.govern.signing import Signer, make_key
+from tenure.proof.signatures import TrustedKeys
+from tests.govern.evidence_samples import short
 from tests.server.stage import Site, problem, site
 
 
 async def sealed_run(s: Site, folder: Path, *, signed: bool = True) -> tuple[str, Signer]:
     """A run of acme's that was sealed, in a ledger that was signed for."""
-    s.engine.artifacts = Artifacts(str(folder / "artifacts"))
-    s.engine.sealing = Sealing(s.engine.store, s.engine.artifacts, make_key(folder / "seal.key"))
-    signer = s.engine.sealing.signer
+    s.engine.runtime.artifacts = ArtifactStore(str(folder / "artifacts"))
+    s.engine.runtime.sealing = RunSealer(s.engine.store, s.engine.artifacts, make_key(folder / "seal.key"))
+    signer = s.engine.runtime.sealing.signer
     assert signer is not None
-    await Keys(s.engine.store).ready(signer)
+    await SigningKeys(s.engine.store).ready(signer)
     engine = s.engine.scoped(tenant="acme")
     async with engine.worker(short):
         run = await engine.start(short, "words")
         await run.result(wait=20)
-    await engine.seal(run.id)
+    await engine.evidence.seal(run.id)
     if signed:
-        await Keeper(s.engine.store, signer=lambda: signer, sign_seconds=0.0).once()
+        await LedgerKeeper(s.engine.store, signer=lambda: signer, sign_seconds=0.0).once()
     return run.id, signer
 
 
@@ -52,8 +53,10 @@ async def test_evidence_is_listed_taken_out_and_verified(url: str, tmp_path: Pat
         assert part["name"] in bundle.headers["content-disposition"]
         assert sha256(bundle.content).hexdigest() == part["sha256"]
         checkpoint = proof.text.partition("\n\n")[2].encode()
-        given = Given(name=part["name"], zip=bundle.content, envelope=statement.content, proof=proof.content)
-        (report,) = verify([given], Trust.of_public(signer.public), checkpoint)
+        given = EvidenceFiles(
+            name=part["name"], zip=bundle.content, envelope=statement.content, proof=proof.content
+        )
+        (report,) = verify_parts([given], TrustedKeys.from_public_keys(signer.public), checkpoint)
         assert (report.wrong, report.not_checked) == (None, [NO_PAYLOADS])
         asked = base64.urlsafe_b64encode(checkpoint).decode()
         assert (await viewer.get(f"{at}/proof", params={"checkpoint": asked})).content == proof.content
@@ -89,8 +92,8 @@ async def test_a_client_takes_evidence_out(url: str, tmp_path: Path) -> None:
     async with site(url) as s:
         run, _ = await sealed_run(s, tmp_path)
         async with Client(s.address, await s.key("viewer")) as client:
-            (part,) = await client.evidence(run)
-            assert [one.run_id for one in await client.newest_evidence()] == [run]
-            (exported,) = await client.export_evidence(run)
+            (part,) = await client.evidence.list(run)
+            assert [one.run_id for one in await client.evidence.newest()] == [run]
+            (exported,) = await client.evidence.export(run)
         assert exported.proof is not None
         assert sha256(exported.zip).hexdigest() == part.sha256

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tenure.server.auth import authentication
 from tenure.server.http.forwarded import FORWARDED, address_group, client_address, forwarded_scheme
-from tenure.server.identity import gate
 from tests.certificates import make_certificate
 from tests.server.stage import Site, problem, site
-from tests.server.test_load import half, sockets, until
+from tests.server.test_load_limits import half, sockets, until
 
 MINE, VICTIM, PROXY = "198.51.100.7", "203.0.113.9", "192.0.2.1"
 
@@ -89,8 +89,8 @@ async def _guess(s: Site, number: int, forwarded: str) -> httpx.Response:
 async def test_a_lock_out_is_neither_dodged_nor_turned_on_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "REFUSALS_BURST", 3.0)
-    monkeypatch.setattr(gate, "REFUSALS_PER_SECOND", 0.001)
+    monkeypatch.setattr(authentication, "REFUSALS_BURST", 3.0)
+    monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     async with site(url, behind_proxy=True, trusted_proxies=2) as s:
         for number in range(3):  # it claims to be the victim, and another one each time
             answer = await _guess(s, number, f"{VICTIM}, 203.0.113.{number}, {MINE}, {PROXY}")

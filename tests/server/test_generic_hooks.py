@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.senders import SECRET, SECRET_NAME, Sender, contents, make_hook, register
 from tests.server.stage import Site, problem, site
+from tests.server.webhook_senders import SECRET, SECRET_NAME, Sender, contents, make_hook, register
 
 RULE: dict[str, Any] = {"workflow": "review", "input": {"event": "${{ event }}"}}
 CE_RULE: dict[str, Any] = {
@@ -29,7 +29,7 @@ async def ours(s: Site, rule: dict[str, Any] = RULE, key: bytes = SECRET.encode(
 
 
 async def runs(s: Site) -> list[str]:
-    return [run.id for run in await s.engine.scoped(tenant="acme").runs(limit=200)]
+    return [run.id for run in await s.engine.scoped(tenant="acme").runs.list(limit=200)]
 
 
 async def test_a_standard_webhook_is_keyed_by_its_id(url: str) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.senders import (
+from tests.server.stage import Site, problem, site
+from tests.server.webhook_senders import (
     PR_RULE,
     REFERENCE,
     SECRET,
@@ -14,7 +15,6 @@ from tests.server.senders import (
     make_hook,
     pull_request,
 )
-from tests.server.stage import Site, problem, site
 
 TEXT: dict[str, Any] = {"name": "ours", "secrets": [REFERENCE], "rules": [PR_RULE]}
 

@@ -9,11 +9,11 @@ import pytest
 
 from tenure import ids
 from tenure.clock import us
-from tenure.kernel.model import Idempotency
-from tenure.kernel.service import ApiKey
-from tenure.server.identity.gate import new_key
-from tenure.store.keys import Held, Request
-from tests.server.cutting import cutting
+from tenure.kernel.identity_rows import ApiKeyRow
+from tenure.kernel.run_rows import IdempotencyRow
+from tenure.server.auth.authentication import new_key
+from tenure.store.idempotency import HeldRecord, KeyedRequest
+from tests.server.cutting_proxy import cutting
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.workflows import begin, patient, register
 
@@ -26,13 +26,13 @@ async def post(caller: httpx.AsyncClient, key: str, body: Any = ECHO, path: str 
     return await caller.post(path, json=body, headers={"Idempotency-Key": key})
 
 
-async def record_of(s: Site, key: str) -> Idempotency | None:
+async def record_of(s: Site, key: str) -> IdempotencyRow | None:
     """The record of a key of the one client there is."""
     [client] = await s.engine.store.read("clients_before", ACME, 1 << 60, "", 9)
     return await s.service.keys.find(ACME, "api", f"api:{client.id}:{key}")
 
 
-async def the_record(s: Site, key: str) -> Idempotency:
+async def the_record(s: Site, key: str) -> IdempotencyRow:
     found = await record_of(s, key)
     assert found is not None
     return found
@@ -55,7 +55,7 @@ async def test_a_replay_repeats_status_body_and_location_byte_for_byte(url: str)
         assert first.headers["location"] == again.headers["location"] == spaced.headers["location"]
         assert "idempotency-replayed" not in first.headers
         assert again.headers["idempotency-replayed"] == spaced.headers["idempotency-replayed"] == "true"
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
 @pytest.mark.clause("APR-10", "GWI-12")
@@ -67,7 +67,7 @@ async def test_fifty_identical_posts_at_once_are_one_run(url: str) -> None:
         assert {answer.status_code for answer in answers} == {201}
         assert len({answer.content for answer in answers}) == 1
         assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
 @pytest.mark.clause("APR-10")
@@ -79,7 +79,7 @@ async def test_fifty_identical_posts_to_two_processes_are_one_run(url: str) -> N
         answers = await asyncio.gather(*(post(here if i % 2 else there, "k") for i in range(50)))
         assert {answer.status_code for answer in answers} == {201}
         assert len({answer.content for answer in answers}) == 1
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
 @pytest.mark.clause("GWI-11")
@@ -97,7 +97,7 @@ async def test_the_record_has_its_fields_and_the_run_has_the_key(url: str) -> No
         assert (record.error, record.lock_expires_at, len(record.request_hash)) == (None, None, 32)
         assert record.created_at == record.updated_at
         assert record.expires_at == record.created_at + 24 * HOUR
-        spec = await s.engine.scoped(tenant=ACME).views.spec(run)
+        spec = await s.engine.scoped(tenant=ACME).scope.reader.spec(run)
         assert (spec.source, spec.idempotency_key) == ("api", record.name)
         assert spec.request_hash == record.request_hash
 
@@ -114,7 +114,7 @@ async def test_another_request_under_a_used_key_is_refused(url: str) -> None:
         answer = await post(operator, "k", {}, f"/runs/{run}/signals/news")
         assert (answer.status_code, problem(answer)) == (422, "IDEMPOTENCY_KEY_REUSED"), "another route"
         assert (await post(operator, "k")).headers["idempotency-replayed"] == "true"
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
 async def test_a_key_that_was_used_for_something_else_makes_no_run(url: str) -> None:
@@ -125,8 +125,8 @@ async def test_a_key_that_was_used_for_something_else_makes_no_run(url: str) -> 
         assert (await post(operator, "k", {}, f"/runs/{run}/signals/news")).status_code == 200
         answer = await post(operator, "k")
         assert (answer.status_code, problem(answer)) == (422, "IDEMPOTENCY_KEY_REUSED")
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
-        s.engine.store.shift(24 * HOUR)
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
+        s.engine.store.shift_clock(24 * HOUR)
         assert (await post(operator, "k")).status_code == 201, "its time has passed, and it had made no run"
 
 
@@ -163,7 +163,7 @@ async def test_the_request_id_is_no_key_where_that_is_switched_off(url: str) -> 
             assert answer.status_code == 201
         both = {"X-Request-ID": "a", "Idempotency-Key": "b"}
         assert (await operator.post("/runs", json=ECHO, headers=both)).status_code == 201
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 3
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 3
 
 
 @pytest.mark.clause("GWI-14")
@@ -183,7 +183,7 @@ async def test_keys_belong_to_the_client_whatever_credential_it_uses(url: str) -
         first = await post(await s.as_("operator"), "k")
         [client] = await s.engine.store.read("clients_before", ACME, 1 << 60, "", 9)
         made = new_key()
-        key = ApiKey(made.id, ACME, "client", client.id, "next", made.hash, None, "test", 1, None)
+        key = ApiKeyRow(made.id, ACME, "client", client.id, "next", made.hash, None, "test", 1, None)
         await s.identity.put(key, None)
         rotated = await post(await s.caller(made.text), "k")
         assert rotated.content == first.content
@@ -200,14 +200,14 @@ async def test_after_its_time_a_key_names_its_run_and_makes_no_other(url: str) -
         await register(s.engine)
         operator = await s.as_("operator")
         run = (await post(operator, "k")).json()["id"]
-        s.engine.store.shift(24 * HOUR - us(60))
+        s.engine.store.shift_clock(24 * HOUR - us(60))
         assert (await post(operator, "k")).status_code == 201
-        s.engine.store.shift(24 * HOUR + us(1))
+        s.engine.store.shift_clock(24 * HOUR + us(1))
         for body in (ECHO, OTHER, ECHO):
             answer = await post(operator, "k", body)
             assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_EXPIRED")
             assert answer.json()["error"]["details"] == [{"path": "run_id", "problem": run}]
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 1
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
 @pytest.mark.clause("GWI-15")
@@ -218,9 +218,9 @@ async def test_a_key_names_its_run_also_when_that_has_been_deleted(url: str) -> 
         run = (await post(operator, "k")).json()["id"]
         engine = s.engine.scoped(tenant=ACME)
         await engine.cancel(run)
-        await engine.delete(run)
+        await engine.runs.delete(run)
         assert (await post(operator, "k")).json()["id"] == run, "its answer is still kept"
-        s.engine.store.shift(25 * HOUR)
+        s.engine.store.shift_clock(25 * HOUR)
         answer = await post(operator, "k")
         assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_EXPIRED")
         assert answer.json()["error"]["details"] == [{"path": "run_id", "problem": run}]
@@ -247,7 +247,7 @@ async def test_a_replay_is_answered_also_when_it_could_not_be_asked_for_any_more
         assert results[0]["run"] == first.json()
         reused = await post(operator, "k", {**ECHO, "priority": 1})
         assert (reused.status_code, problem(reused)) == (422, "IDEMPOTENCY_KEY_REUSED")
-        s.engine.store.shift(25 * HOUR)
+        s.engine.store.shift_clock(25 * HOUR)
         late = await post(operator, "k")
         assert (late.status_code, problem(late)) == (409, "IDEMPOTENCY_EXPIRED")
 
@@ -260,7 +260,7 @@ async def test_expired_records_are_cleaned_up(url: str) -> None:
         for i in range(3):
             await post(operator, f"k{i}")
         assert await s.service.keys.sweep() == 0
-        s.engine.store.shift(25 * HOUR)
+        s.engine.store.shift_clock(25 * HOUR)
         assert await s.service.keys.sweep(2) == 2, "a bounded number at a time"
         assert await s.service.keys.sweep(2) == 1
         assert await record_of(s, "k1") is None
@@ -270,10 +270,10 @@ async def test_expired_records_are_cleaned_up(url: str) -> None:
 @pytest.mark.clause("GWI-15")
 async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(url: str) -> None:
     async with site(url) as s:
-        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        keys, wanted = s.service.keys, KeyedRequest(tenant=ACME, source="api", name="k", hash=b"h")
         held = await keys.begin(wanted)
-        assert isinstance(held, Held)
-        s.engine.store.shift(25 * HOUR)
+        assert isinstance(held, HeldRecord)
+        s.engine.store.shift_clock(25 * HOUR)
         assert await keys.sweep() == 1
         await keys.complete(held, wanted, b"too late", None)
         assert await keys.find(*wanted.key) is None
@@ -281,12 +281,12 @@ async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(ur
 
 async def test_only_whoever_holds_a_record_writes_what_became_of_it(url: str) -> None:
     async with site(url) as s:
-        keys, wanted = s.service.keys, Request(tenant=ACME, source="api", name="k", hash=b"h")
+        keys, wanted = s.service.keys, KeyedRequest(tenant=ACME, source="api", name="k", hash=b"h")
         slow = await keys.begin(wanted)
-        s.engine.store.shift(HOUR)  # longer than a lock lasts
+        s.engine.store.shift_clock(HOUR)  # longer than a lock lasts
         quick = await keys.begin(wanted)
-        assert isinstance(slow, Held)
-        assert isinstance(quick, Held)
+        assert isinstance(slow, HeldRecord)
+        assert isinstance(quick, HeldRecord)
         await keys.fail(slow, b"mine", "ERROR")
         await keys.drop(slow)
         assert await keys.find(*wanted.key) == quick.record
@@ -309,7 +309,7 @@ async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
     return run
 
 
-async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> Held:
+async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> HeldRecord:
     """What a process that died in the middle of a request has left: its record, in process."""
     refused = await operator.post(  # where the request's hash comes from
         f"/runs/{run}/signals/news", json=body, headers={"Idempotency-Key": "spy"}
@@ -318,11 +318,11 @@ async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: 
     spied = await the_record(s, "spy")
     [client] = await s.engine.store.read("clients_before", ACME, 1 << 60, "", 9)
     number = ids.run_int(run)
-    request = Request(
+    request = KeyedRequest(
         tenant=ACME, source="api", name=f"api:{client.id}:{key}", hash=spied.request_hash, run_id=number
     )
     held = await s.service.keys.begin(request)
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldRecord)
     return held
 
 
@@ -351,7 +351,7 @@ async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) 
         operator = await s.as_("operator")
         run = await waiting(s, operator)
         held = await taken(s, operator, run, "k", {"data": 1})
-        s.engine.store.shift(us(301))
+        s.engine.store.shift_clock(us(301))
         path = f"/runs/{run}/signals/news"
         answer = await post(operator, "k", {"data": 2}, path)
         assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_CONFLICT"), (
@@ -363,7 +363,7 @@ async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) 
         assert sum("idempotency-replayed" not in answer.headers for answer in done) == 1
         record = await the_record(s, "k")
         assert (record.status, record.attempts) == ("completed", 2)
-        request = Request(tenant=ACME, source="api", name=record.name, hash=record.request_hash)
+        request = KeyedRequest(tenant=ACME, source="api", name=record.name, hash=record.request_hash)
         await s.service.keys.complete(held, request, b"200\n{}", None)  # the first wakes up, too late
         assert await the_record(s, "k") == record
         assert (await post(operator, "k", {"data": 1}, path)).content == done[0].content
@@ -380,7 +380,7 @@ async def test_a_signal_under_a_key_counts_once(url: str) -> None:
         assert len({answer.content for answer in answers}) == 1
         assert [a.headers.get("idempotency-replayed") for a in answers] == [None, "true", "true"]
         assert len(await s.engine.store.read("inbox_of", ids.run_int(run))) == 1
-        s.engine.store.shift(25 * HOUR)
+        s.engine.store.shift_clock(25 * HOUR)
         answer = await post(operator, "k", {"data": 1}, path)
         assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_EXPIRED")
         assert answer.json()["error"]["details"] == [{"path": "run_id", "problem": run}]
@@ -418,7 +418,7 @@ async def test_what_fails_is_recorded_and_may_be_tried_three_times(
         assert (await the_record(s, "k")).attempts == 3
         other = await post(operator, "k", {"data": 1}, path)
         assert (other.status_code, problem(other)) == (422, "IDEMPOTENCY_KEY_REUSED")
-        s.engine.store.shift(HOUR + us(1))
+        s.engine.store.shift_clock(HOUR + us(1))
         assert (await attempt()).status_code == 200, "an hour later the failure is forgotten"
         assert (await the_record(s, "k")).status == "completed"
 
@@ -473,23 +473,23 @@ async def test_a_rerun_under_a_key_is_one_run_also_after_a_crash(url: str) -> No
         assert first.headers["location"] == f"/runs/{made}"
         again = await post(operator, "k", {}, f"/runs/{run}/rerun")
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
-        spec = await s.engine.scoped(tenant=ACME).views.spec(ids.run_int(made))
+        spec = await s.engine.scoped(tenant=ACME).scope.reader.spec(ids.run_int(made))
         assert spec.idempotency_key == (await the_record(s, "k")).name
         # As if the process had died before it wrote the answer down.
         record = await the_record(s, "k")
-        s.engine.store.shift(25 * HOUR)
+        s.engine.store.shift_clock(25 * HOUR)
         assert await s.service.keys.sweep() == 1
-        request = Request(tenant=ACME, source="api", name=record.name, hash=record.request_hash)
-        assert isinstance(await s.service.keys.begin(request), Held)
-        s.engine.store.shift(25 * HOUR + us(301))
+        request = KeyedRequest(tenant=ACME, source="api", name=record.name, hash=record.request_hash)
+        assert isinstance(await s.service.keys.begin(request), HeldRecord)
+        s.engine.store.shift_clock(25 * HOUR + us(301))
         taken_over = await post(operator, "k", {}, f"/runs/{run}/rerun")
         assert (taken_over.status_code, taken_over.content) == (201, first.content)
         assert (await the_record(s, "k")).attempts == 2
-        s.engine.store.shift(51 * HOUR)
+        s.engine.store.shift_clock(51 * HOUR)
         late = await post(operator, "k", {}, f"/runs/{run}/rerun")
         assert (late.status_code, problem(late)) == (409, "IDEMPOTENCY_EXPIRED")
         assert late.json()["error"]["details"] == [{"path": "run_id", "problem": made}]
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == 2
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 2
 
 
 @pytest.mark.clause("APR-10")
@@ -507,7 +507,7 @@ async def test_a_client_that_was_cut_off_finds_out_by_its_key(url: str, when: st
             f"/runs/{run}/signals/other": {"data": 1},
             f"/runs/{ended}/rerun": {},
         }
-        before = len(await s.engine.scoped(tenant=ACME).runs())
+        before = len(await s.engine.scoped(tenant=ACME).runs.list())
         async with httpx.AsyncClient(base_url=proxy.address, headers=operator.headers) as unlucky:
             for path, body in asked.items():
                 proxy.cut(when, path)
@@ -518,5 +518,5 @@ async def test_a_client_that_was_cut_off_finds_out_by_its_key(url: str, when: st
                 replayed = answer.headers.get("idempotency-replayed")
                 assert replayed == ("true" if when == "after" else None), path
         assert proxy.cuts == len(asked)
-        assert len(await s.engine.scoped(tenant=ACME).runs()) == before + 4
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == before + 4
         assert len(await s.engine.store.read("inbox_of", ids.run_int(run))) == 1

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tenure.clock import us
-from tenure.kernel.service import ApiKey
+from tenure.kernel.identity_rows import ApiKeyRow
 from tests.server.stage import ACME, Site, problem, site
 
 FAR = "2099-01-01T00:00:00Z"
@@ -16,8 +16,8 @@ async def a_client(s: Site, *roles: str, client: str = "ci") -> None:
     assert made.status_code == 201, made.text
 
 
-async def rows(s: Site) -> list[ApiKey]:
-    found: list[ApiKey] = await s.engine.store.read("keys_owned", ACME, "client", "ci")
+async def rows(s: Site) -> list[ApiKeyRow]:
+    found: list[ApiKeyRow] = await s.engine.store.read("keys_owned", ACME, "client", "ci")
     return found
 
 
@@ -60,7 +60,7 @@ async def test_a_rotated_key_works_until_its_overlap_is_over(url: str) -> None:
         before, after = await s.caller(old["key"]), await s.caller(new["key"])
         assert (await before.get("/session")).status_code == 200
         assert (await after.get("/session")).json()["id"] == "ci"
-        s.engine.store.shift(us(3601))
+        s.engine.store.shift_clock(us(3601))
         assert problem(await before.get("/session")) == "UNAUTHENTICATED"
         assert (await after.get("/session")).status_code == 200
 
@@ -116,7 +116,7 @@ async def test_a_key_expires(url: str) -> None:
         made = (await admin.post("/keys", json={"client": "ci", "expires_at": "2090-01-01T00:00:00Z"})).json()
         ci = await s.caller(made["key"])
         assert (await ci.get("/session")).status_code == 200
-        s.engine.store.shift(us(70 * 365.25 * 86_400))
+        s.engine.store.shift_clock(us(70 * 365.25 * 86_400))
         assert problem(await ci.get("/session")) == "UNAUTHENTICATED"
 
 
@@ -177,7 +177,7 @@ async def test_the_use_of_a_key_is_written_down_once_an_hour(url: str) -> None:
         [row] = await rows(s)
         assert row.used_at is not None
         assert row.used_at % us(3600) == 0
-        s.engine.store.shift(us(3600))
+        s.engine.store.shift_clock(us(3600))
         await ci.get("/session")
         await s.service.gate.close()
         [later] = await rows(s)
@@ -195,7 +195,10 @@ async def test_somebody_looks_after_their_own_keys(url: str) -> None:
         fresh = await s.caller(rotated["key"])
         assert (await fresh.get("/session")).json()["id"] == "ada"
         theirs = other.split("_")[1]
-        for answer in (await ada.delete(f"/me/keys/{theirs}"), await ada.post(f"/me/keys/{theirs}/rotate")):
+        for answer in (
+            await ada.delete(f"/me/keys/{theirs}"),
+            await ada.post(f"/me/keys/{theirs}/rotate"),
+        ):
             assert (answer.status_code, problem(answer)) == (404, "KEY_NOT_FOUND")
         assert (await fresh.delete(f"/me/keys/{mine['id']}")).status_code == 204
         assert problem(await ada.get("/me/keys")) == "UNAUTHENTICATED"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tenure import ids
-from tenure.artifacts import Artifacts
-from tenure.govern.evidence.sealer import Sealing
-from tenure.govern.ledger import notes
-from tenure.govern.ledger.keeper import Keeper
-from tenure.govern.signing import Signer, Trust, make_key
-from tenure.kernel import merkle
+from tenure.artifacts import ArtifactStore
+from tenure.govern.evidence.sealer import RunSealer
+from tenure.govern.ledger.keeper import LedgerKeeper
+from tenure.govern.signing import Signer, make_key
+from tenure.proof import merkle, signed_notes
+from tenure.proof.signatures import TrustedKeys
 from tests.server.stage import ACME, Site, problem, site
 
 
@@ -24,7 +24,7 @@ async def a_sealed_run(s: Site, folder: Path, tenant: str = ACME) -> str:
     engine = s.engine.scoped(tenant=tenant)
     run = await engine.create("build", [{"name": "compile", "tool": "make"}])
     await engine.cancel(run)
-    await Sealing(engine.store, Artifacts(str(folder / "artifacts")), None).seal(
+    await RunSealer(engine.store, ArtifactStore(str(folder / "artifacts")), None).seal(
         engine.orchestrator, ids.run_int(run)
     )
     return run
@@ -34,7 +34,7 @@ async def test_checkpoints_and_proofs_are_enough_to_see_that_a_ledger_only_grew(
     url: str, tmp_path: Path, signer: Signer
 ) -> None:
     async with site(url) as s:
-        keeper, viewer = Keeper(s.engine.store, signer=lambda: signer), await s.as_("viewer")
+        keeper, viewer = LedgerKeeper(s.engine.store, signer=lambda: signer), await s.as_("viewer")
         assert (await viewer.get("/ledger/checkpoints")).json() == {"items": [], "next_cursor": None}
         for _ in range(3):
             await a_sealed_run(s, tmp_path)
@@ -43,10 +43,10 @@ async def test_checkpoints_and_proofs_are_enough_to_see_that_a_ledger_only_grew(
         rest = (await viewer.get("/ledger/checkpoints", params={"cursor": listed["next_cursor"]})).json()
         items = [*listed["items"], *rest["items"]]
         assert rest["next_cursor"] is None
-        trust = Trust.parse((await viewer.get("/ledger/trust")).content, [signer.public])
-        newest, *older = [notes.parse(item["note"]) for item in items]
+        trust = TrustedKeys.parse((await viewer.get("/ledger/trust")).content, [signer.public])
+        newest, *older = [signed_notes.parse_checkpoint(item["note"]) for item in items]
         for checkpoint in (newest, *older):
-            assert notes.signer_of(checkpoint, trust) == signer.id
+            assert signed_notes.find_signer(checkpoint, trust) == signer.id
         for checkpoint in older:
             asked = {"from": checkpoint.size, "to": newest.size}
             answer = (await viewer.get("/ledger/consistency", params=asked)).json()
@@ -58,15 +58,15 @@ async def test_checkpoints_and_proofs_are_enough_to_see_that_a_ledger_only_grew(
                 (newest, {"index": index}),
                 (older[0], {"index": index, "size": older[0].size}),
             ):
-                proven = notes.parse_proof((await viewer.get("/ledger/proof", params=asked)).content)
+                proven = signed_notes.parse_proof((await viewer.get("/ledger/proof", params=asked)).content)
                 assert proven.body is not None
-                assert notes.inclusion_problem(proven.body, proven, kept) is None
+                assert signed_notes.find_inclusion_problem(proven.body, proven, kept) is None
 
 
 async def test_another_tenants_ledger_is_none(url: str, tmp_path: Path, signer: Signer) -> None:
     async with site(url) as s:
         await a_sealed_run(s, tmp_path)
-        await Keeper(s.engine.store, signer=lambda: signer).sign_due(now=True)
+        await LedgerKeeper(s.engine.store, signer=lambda: signer).sign_due(now=True)
         other, stranger = await s.as_("admin", tenant="globex"), await s.caller()
         assert (await other.get("/ledger/checkpoints")).json()["items"] == []
         assert problem(await other.get("/ledger/proof", params={"index": 0})) == "NOT_FOUND"
@@ -80,7 +80,7 @@ async def test_what_the_ledger_does_not_have_is_refused(url: str, tmp_path: Path
         viewer = await s.as_("viewer")
         await a_sealed_run(s, tmp_path)
         assert problem(await viewer.get("/ledger/proof", params={"index": 0})) == "NOT_READY"
-        await Keeper(s.engine.store, signer=lambda: signer).sign_due(now=True)
+        await LedgerKeeper(s.engine.store, signer=lambda: signer).sign_due(now=True)
         for asked in ({"index": 99}, {"index": 0, "size": 99}):
             assert problem(await viewer.get("/ledger/proof", params=asked)) == "NOT_FOUND"
         for wrong in ({"index": -1}, {"index": "x"}, {}, {"index": 2**70}):

@@ -9,9 +9,9 @@ import pytest
 import structlog
 
 from tenure.kernel.commands import Heartbeat
-from tenure.server.observe.logs import configure
-from tests.embedded.stage import head
-from tests.server.playing import claim, complete, failed, recorded
+from tenure.server.observe.structured_logs import configure_logging
+from tests.engine.stage import head
+from tests.server.manual_worker import claim, complete, failed, recorded
 from tests.server.stage import site
 from tests.server.workflows import register
 
@@ -23,7 +23,7 @@ EVERY_LINE = {"event", "level", "timestamp"}
 def log() -> Iterator[io.StringIO]:
     """What is logged during a test, as a server does it."""
     before, stream = structlog.get_config(), io.StringIO()
-    configure(stream)
+    configure_logging(stream)
     yield stream
     structlog.configure(**before)
 

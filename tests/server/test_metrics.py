@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tenure.errors import TenureError
 from tenure.govern.signing import make_key
 from tenure.kernel.commands import Complete, Fail
-from tenure.server.observe.metrics import OTHER, TENANTS_MAX, Bounded
-from tenure.server.serving import serving
+from tenure.server.http_server import serving
+from tenure.server.observe.metrics import OTHER, TENANTS_MAX, LabelLimiter
 from tenure.server.settings import Settings
-from tests.embedded.stage import head
-from tests.server.playing import claim, done, failed
+from tests.engine.stage import head
+from tests.server.manual_worker import claim, done, failed
 from tests.server.stage import Site, site
 from tests.server.workflows import register
 
@@ -175,7 +175,7 @@ async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:
 
 
 def test_names_are_bounded() -> None:
-    bounded = Bounded(2)
+    bounded = LabelLimiter(2)
     assert [bounded(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
 
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tenure.server.http.openapi import document, encoded
-from tenure.server.http.page import POLICY
-from tenure.server.identity.roles import ALLOWED
+from tenure.server.auth.roles import ALLOWED
+from tenure.server.http.openapi import encoded_document, openapi_document
+from tenure.server.http.openapi_page import CONTENT_SECURITY_POLICY
 from tests.cases import HUNTED, SEED, cases, note_cases
 from tests.server.stage import problem, site
-from tests.server.test_runner import claim, start
+from tests.server.test_runner_leases import claim, start
 from tests.server.workflows import begin, patient, register
 
 CHECKS = (
@@ -56,7 +56,7 @@ EVERY = ("viewer", "operator", "approver", "admin", "runner")
 def operations() -> list[tuple[str, dict[str, Any]]]:
     return [
         (f"{method.upper()} {path}", operation)
-        for path, item in document()["paths"].items()
+        for path, item in openapi_document()["paths"].items()
         for method, operation in item.items()
     ]
 
@@ -72,11 +72,11 @@ def test_the_document_has_every_route_and_all_that_a_client_must_know() -> None:
         assert operation["summary"], name
         assert operation["x-tenure-roles"] == sorted(ALLOWED[name]), name
         assert bool(operation["security"]) is ("anyone" not in ALLOWED[name]), name
-    made = document()["components"]
+    made = openapi_document()["components"]
     for answer in made["responses"].values():
         assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
     assert set(made["securitySchemes"]) == {"key", "session", "lease"}
-    assert made["schemas"]["NewRun"]["additionalProperties"] is False
+    assert made["schemas"]["StartRun"]["additionalProperties"] is False
     keyed = {name for name, operation in operations() if _has(operation, "Idempotency-Key")}
     assert {"POST /runs", "POST /runs/batch", "POST /runs/{run_id}/signals/{name}"} <= keyed
     assert "POST /runs/{run_id}/cancel" not in keyed
@@ -91,12 +91,12 @@ async def test_the_page_needs_no_other_server_and_says_so_to_the_browser(url: st
         caller = await s.caller()
         page = await caller.get("/docs")
         assert page.headers["content-type"].startswith("text/html")
-        assert page.headers["content-security-policy"] == POLICY
-        assert "default-src 'none'" in POLICY
+        assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+        assert "default-src 'none'" in CONTENT_SECURITY_POLICY
         assert not re.search(r"<script|<link|<img|src=|url\(", page.text)
         assert "POST" in page.text
         assert "/runs/{run_id}/approve" in page.text
-        assert (await caller.get("/openapi.json")).json() == json.loads(encoded())
+        assert (await caller.get("/openapi.json")).json() == json.loads(encoded_document())
 
 
 async def test_beyond_this_machine_document_page_and_metrics_need_a_credential(url: str) -> None:

@@ -15,21 +15,21 @@ from litestar.connection import ASGIConnection
 
 import tenure.server
 from tenure import durations, ids, secrets, suggestions
-from tenure.declared import expressions, parsing, syntax, templates
-from tenure.govern import outgoing
+from tenure.expressions import cel_syntax, expression, templates, yaml_parser
 from tenure.limits import EXPRESSION_BYTES_MAX
-from tenure.server.hooks import signatures, told
-from tenure.server.http import etags, methods, segments
-from tenure.server.http.entry import check_depth
-from tenure.server.identity import gate
-from tenure.server.identity.checks import is_id
-from tenure.server.observe.tracing import Tracing
-from tenure.server.paging import place_of
-from tenure.server.runs import idempotency
+from tenure.outbound import urls
+from tenure.server import idempotency
+from tenure.server.auth import authentication
+from tenure.server.http import etags, methods, path_segments
+from tenure.server.http.middleware import check_depth
+from tenure.server.observe.tracing import RequestSpan
+from tenure.server.paging import decode_cursor
 from tenure.server.settings import Settings
-from tenure.store.feed_places import FeedPlaces
-from tenure.worker.values import lease_ints
-from tests.server.costs import grows_too_fast
+from tenure.services.hooks import events, signatures
+from tenure.services.identity.validation import is_id
+from tenure.store.feed import FeedCursors
+from tenure.worker.wire_values import parse_lease_id
+from tests.server.cpu_cost import grows_too_fast
 
 HEADER_BYTES = 32 * 1024
 BODY_BYTES = 64 * 1024
@@ -69,18 +69,20 @@ def _tracing(name: bytes) -> Callable[[str], Any]:
     good = {b"traceparent": b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"}
 
     def read(text: str) -> None:
-        Tracing("GET", {**good, name: text.encode("latin-1", "replace")}, "req_1").end({}, 200)
+        RequestSpan("GET", {**good, name: text.encode("latin-1", "replace")}, "req_1").end({}, 200)
 
     return read
 
 
 HEADERS: dict[str, Callable[[str], Any]] = {
-    "Authorization": lambda text: gate._BEARER.fullmatch(text.encode()),
-    "Cookie": lambda text: gate.session_cookie(_scope(b"cookie", text)["headers"]),
-    "Host": lambda text: gate._asked_here({"host": text}),
-    "Origin": lambda text: gate.check_origin({"origin": text, "host": text}, Settings(behind_proxy=True)),
-    "If-None-Match": lambda text: etags.seen(text, '"1"'),
-    "Last-Event-ID": lambda text: FeedPlaces(b"k" * 32).reveal("acme", text),
+    "Authorization": lambda text: authentication._BEARER.fullmatch(text.encode()),
+    "Cookie": lambda text: authentication.session_cookie(_scope(b"cookie", text)["headers"]),
+    "Host": lambda text: authentication._asked_here({"host": text}),
+    "Origin": lambda text: authentication.check_origin(
+        {"origin": text, "host": text}, Settings(behind_proxy=True)
+    ),
+    "If-None-Match": lambda text: etags.matches_etag(text, '"1"'),
+    "Last-Event-ID": lambda text: FeedCursors(b"k" * 32).decode("acme", text),
     "traceparent": _tracing(b"traceparent"),
     "tracestate": _tracing(b"tracestate"),
     "Idempotency-Key": idempotency.check_key,
@@ -88,21 +90,23 @@ HEADERS: dict[str, Callable[[str], Any]] = {
         ASGIConnection(cast("Any", {**_scope(b"a", ""), "query_string": text.encode()})).query_params
     ),
     "path": lambda text: methods.methods_at("/" + text),
-    "raw path": lambda text: segments.keep_slashes(
+    "raw path": lambda text: path_segments.keep_slashes(
         cast("Any", {"raw_path": b"/%2f" + text.encode(), "path": ""})
     ),
-    "segment": lambda text: segments.segment({"raw_path": b"/" + text.encode()}, 0),
-    "cursor": lambda text: place_of(text, "acme", "runs", None),
+    "segment": lambda text: path_segments.decode_segment({"raw_path": b"/" + text.encode()}, 0),
+    "cursor": lambda text: decode_cursor(text, "acme", "runs", None),
     "run id": ids.run_int,
     "approval id": ids.question_ints,
     "receipt id": ids.receipt_ints,
-    "lease id": lease_ints,
+    "lease id": parse_lease_id,
     "a name": is_id,
-    "X-Hub-Signature-256": lambda text: signatures.github({"x-hub-signature-256": text}, b"x", [b"secret"]),
-    "X-Slack-Signature": lambda text: signatures.slack(
+    "X-Hub-Signature-256": lambda text: signatures.verify_github(
+        {"x-hub-signature-256": text}, b"x", [b"secret"]
+    ),
+    "X-Slack-Signature": lambda text: signatures.verify_slack(
         {"x-slack-signature": text, "x-slack-request-timestamp": text}, b"x", [b"secret"], NOW
     ),
-    "webhook-signature": lambda text: signatures.standard(
+    "webhook-signature": lambda text: signatures.verify_standard(
         {"webhook-signature": text, "webhook-id": text, "webhook-timestamp": text}, b"x", [b"secret"], NOW
     ),
 }
@@ -111,21 +115,21 @@ HEADERS: dict[str, Callable[[str], Any]] = {
 BODIES: dict[str, Callable[[bytes], Any]] = {
     "depth": lambda body: check_depth(body, 64),
     "JSON": msgspec.json.decode,
-    "a signed body": lambda body: signatures.github(
+    "a signed body": lambda body: signatures.verify_github(
         {"x-hub-signature-256": "sha256=" + "0" * 64}, body, [b"a", b"b"]
     ),
-    "a form": told.form,
-    "GitHub's": lambda body: told.github(
+    "a form": events.decode_form,
+    "GitHub's": lambda body: events.parse_github(
         {"x-github-delivery": "a", "x-github-event": "push"}, body, by_letter=False
     ),
-    "GitHub's form": lambda body: told.github(
-        {"x-github-delivery": "a", "x-github-event": "push", "content-type": told._FORM},
+    "GitHub's form": lambda body: events.parse_github(
+        {"x-github-delivery": "a", "x-github-event": "push", "content-type": events._FORM},
         b"payload=" + body,
         by_letter=False,
     ),
-    "a click": lambda body: told.slack_action({}, b"payload=" + body),
-    "an event": lambda body: told.generic("hook", {"webhook-id": "a"}, body),
-    "a template": lambda body: list(templates.divide(body.decode())),
+    "a click": lambda body: events.parse_slack_action({}, b"payload=" + body),
+    "an event": lambda body: events.parse_generic("hook", {"webhook-id": "a"}, body),
+    "a template": lambda body: list(templates.split_template(body.decode())),
 }
 """What reads a body."""
 
@@ -158,9 +162,9 @@ def test_a_body_is_read_in_linear_time(name: str) -> None:
 # ------------------------------------------------------------------------------------------------ every pattern
 
 _SEARCHES = {"search", "finditer", "findall", "sub", "subn", "split"}
-BESIDE = (durations, ids, secrets, suggestions, expressions, parsing, syntax, templates, outgoing)
+BESIDE = (durations, ids, secrets, suggestions, expression, yaml_parser, cel_syntax, templates, urls)
 """Modules that read what strangers send, and lie outside of the server."""
-SIZES = {"tenure.declared.expressions._PATH": EXPRESSION_BYTES_MAX}
+SIZES = {"tenure.expressions.expression._PATH": EXPRESSION_BYTES_MAX}
 """What is given to a pattern at most, where that is less than the rest."""
 
 

@@ -54,7 +54,7 @@ async def test_whatever_is_wrong_with_a_code_is_refused_alike(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
         expired = await ada(s)
-        s.engine.store.shift(us(72 * 3600 + 1))
+        s.engine.store.shift_clock(us(72 * 3600 + 1))
         void = (await admin.post("/people/ada/enrolment", json={"expires_in": 3600})).json()["code"]
         (await admin.post("/people/ada/enrolment")).json()
         bodies = []
@@ -135,22 +135,22 @@ async def test_a_slack_account_is_linked_by_a_code_from_there(url: str) -> None:
         code = await s.identity.slack_code(ACME, "T1", "U1")
         linked = await bob.put("/me/slack", json={"code": code})
         assert linked.json()["slack"] == "T1/U1"
-        found = await s.identity.by_slack(ACME, "T1", "U1")
+        found = await s.identity.find_person_by_slack(ACME, "T1", "U1")
         assert found is not None
         assert found.id == "bob"
-        assert await s.identity.by_slack("globex", "T1", "U1") is None
+        assert await s.identity.find_person_by_slack("globex", "T1", "U1") is None
         again = await bob.put("/me/slack", json={"code": code})
         assert (again.status_code, problem(again)) == (422, "SLACK_CODE_INVALID")
 
         # Whoever proves to have the account now has it.
         code = await s.identity.slack_code(ACME, "T1", "U1")
         assert (await cleo.put("/me/slack", json={"code": code})).status_code == 200
-        found = await s.identity.by_slack(ACME, "T1", "U1")
+        found = await s.identity.find_person_by_slack(ACME, "T1", "U1")
         assert found is not None
         assert found.id == "cleo"
         assert (await cleo.delete("/me/slack")).status_code == 204
         assert (await cleo.delete("/me/slack")).status_code == 204
-        assert await s.identity.by_slack(ACME, "T1", "U1") is None
+        assert await s.identity.find_person_by_slack(ACME, "T1", "U1") is None
         admin = await s.as_("admin")
         kinds = [line["kind"] for line in (await admin.get("/audit")).json()["items"]]
         assert kinds[1:5] == [
@@ -165,7 +165,7 @@ async def test_nobody_claims_a_slack_account_without_a_fitting_code(url: str) ->
         answer = await bob.put("/me/slack", json={"code": others})
         assert (answer.status_code, problem(answer)) == (422, "SLACK_CODE_INVALID")
         old = await s.identity.slack_code(ACME, "T1", "U1")
-        s.engine.store.shift(us(601))
+        s.engine.store.shift_clock(us(601))
         for code in (old, "tns_x"):
             answer = await bob.put("/me/slack", json={"code": code})
             assert (answer.status_code, problem(answer)) == (422, "SLACK_CODE_INVALID")

@@ -9,7 +9,7 @@ import httpx
 
 from tenure import ids
 from tenure.govern.connectors.http import HttpConnector
-from tenure.kernel.actions import ProposeAct, Proposed, Ruling
+from tenure.kernel.act_commands import ProposeAct, ProposedAct, Ruling
 from tests.server.stage import ACME, Site, problem, site
 
 RULE = "  - {name: posts, connector: http, operation: post, allow: true}\n"
@@ -144,7 +144,7 @@ async def denied(s: Site, request: bytes | None = None) -> str:
     )
     claim = {"claim_id": "c", "capabilities": ["default|tool:build"], "max": 1, "ack": True}
     await runner.post("/runner/claim", json=claim)
-    act = Proposed(
+    act = ProposedAct(
         label="http.post:1",
         connector="http",
         operation="post",
@@ -188,7 +188,7 @@ async def test_decisions_of_a_run_are_shown_and_another_policy_is_tried_on_them(
         )
         looks = TEXT.replace("allow: true", "when: action.fields.json == 1, allow: true")
         shadow = (await admin.post("/policies/shadow", json={"text": looks})).json()
-        assert shadow["not_judged"] == {"its target and fields were not kept": 1}
+        assert shadow["not_judged"] == {"its target and fields were not stored": 1}
         assert shadow["not_as_then"]
         assert one["request"] is None
         other = (

@@ -8,7 +8,7 @@ import pytest
 
 from tenure import ids
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ALLOW, connector, order
+from tests.govern.act_service import ALLOW, connector, order
 from tests.server.stage import Site, problem, site
 
 

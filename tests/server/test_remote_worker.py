@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from tenure.declared import load
-from tenure.embedded import Engine
+from tenure.declared import load_workflow
+from tenure.engine import Engine
 from tenure.ids import run_int
 from tenure.worker import Worker
-from tenure.worker.remote import RemoteStation
+from tenure.worker.remote_source import RemoteWorkSource
 from tests.server import remote_flows as flows
-from tests.server.cutting import cutting
+from tests.server.cutting_proxy import cutting
 from tests.server.stage import Site, site
 from tests.worker.flows import notes, open_gate
-from tests.worker.stage import until
+from tests.worker.helpers import until
 
 
 @asynccontextmanager
 async def remote_worker(s: Site, *served: Any, address: str = "", **how: Any) -> AsyncIterator[Worker]:
     """A worker of the tenant acme, over HTTP."""
     async with (
-        RemoteStation(address or s.address, await s.key("runner")) as station,
+        RemoteWorkSource(address or s.address, await s.key("runner")) as work_source,
         Worker(
-            station, *(served or (flows.remote_whole, flows.remote_child, flows.remote_heavy)), **how
+            work_source, *(served or (flows.remote_whole, flows.remote_child, flows.remote_heavy)), **how
         ) as worker,
     ):
         yield worker
@@ -52,7 +52,7 @@ async def test_a_workflow_with_a_bit_of_everything(url: str, tmp_path: Path) -> 
         run = await acme(s).start(flows.remote_whole, folder)
 
         async def asked() -> bool:
-            return bool(await acme(s).approvals(run.id))
+            return bool(await acme(s).approvals.list(run.id))
 
         await until(asked, "the question")
         await acme(s).approve(run.id, approver="person:ann", reason="looks good")
@@ -82,7 +82,7 @@ async def test_steps_of_a_plan_are_done_by_tools(url: str) -> None:
         ]
         run = await acme(s).create("plan", plan)
         await acme(s).result(run, wait=30)
-        seen = {step.name: step.output for step in await acme(s).steps(run)}
+        seen = {step.name: step.output for step in await acme(s).runs.steps(run)}
         assert seen == {"first": 3, "second": None, "third": 5}
 
 
@@ -126,9 +126,9 @@ steps:
 
 async def test_the_steps_of_a_workflow_file_get_what_those_before_them_came_to(url: str) -> None:
     async with site(url) as s, remote_worker(s, flows.add, commands=True):
-        run = await acme(s).submit(load(FILE), {"start": 4})
+        run = await acme(s).submit(load_workflow(FILE), {"start": 4})
         await run.result(wait=30)
-        seen = {step.name: step.output for step in await acme(s).steps(run.id)}
+        seen = {step.name: step.output for step in await acme(s).runs.steps(run.id)}
         assert (seen["first"], seen["second"]) == (5, 15)
         assert "sum 5" in str(seen["told"])
 
@@ -257,7 +257,7 @@ async def test_what_a_worker_says_over_a_bad_connection_has_one_effect(
             run = await acme(s).start(flows.remote_whole, folder)
 
             async def asked() -> bool:
-                return bool(await acme(s).approvals(run.id))
+                return bool(await acme(s).approvals.list(run.id))
 
             await until(asked, "the question")
             await acme(s).approve(run.id, approver="person:ann", reason="yes")

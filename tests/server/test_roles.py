@@ -8,11 +8,19 @@ import httpx
 import pytest
 
 from tenure.ids import receipt_text, run_int
-from tenure.server.identity.principals import ROLES, new_key
-from tenure.server.identity.roles import ALLOWED
-from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, make_hook, pull_request, register
+from tenure.server.auth.roles import ALLOWED
+from tenure.services.identity.principals import ROLES, new_key
+from tests.server.route_walk import PAGE, body_for, routes, table
 from tests.server.stage import ACME, Site, problem, site
-from tests.server.walking import PAGE, body_for, routes, table
+from tests.server.webhook_senders import (
+    REFERENCE,
+    SECRET,
+    SECRET_NAME,
+    GitHub,
+    make_hook,
+    pull_request,
+    register,
+)
 
 NOT_DOCUMENTED = {"GET /openapi.json", "GET /docs"}
 """Routes that are about the document itself."""
@@ -169,7 +177,7 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
         {"name": "ok", "kind": "approval", "approval": {"action": "do it"}, "needs": []},
     ]
     run = await s.engine.scoped(tenant=tenant, actor="person:rita").create("release", plan)
-    [asked] = await s.engine.scoped(tenant=tenant).approvals(run)
+    [asked] = await s.engine.scoped(tenant=tenant).approvals.list(run)
     lease = (await _made(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1))[
         "leases"
     ][0]

@@ -10,16 +10,16 @@ import httpx
 import pytest
 
 from examples.plain_runner import Job, NotDone, PlainRunner
-from tenure.declared import load
-from tenure.embedded import Engine
-from tenure.govern.connectors.settings import read_connectors
+from tenure.declared import load_workflow
+from tenure.engine import Engine
+from tenure.govern.connectors.settings import parse_connectors
 from tenure.ids import run_int
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ALLOW, ASK, DENY, order
+from tests.govern.act_service import ALLOW, ASK, DENY, order
 from tests.server.stage import Site, problem, site
 from tests.server.test_remote_worker import remote_worker
-from tests.server.test_runner import claim, say
-from tests.worker.stage import until
+from tests.server.test_runner_leases import claim, say
+from tests.worker.helpers import until
 
 CAPABILITIES = ["default|tool:build"]
 POST: dict[str, Any] = {"action": "http.post", "target": {"url": "/effects"}, "fields": {"json": {"n": 1}}}
@@ -38,7 +38,7 @@ async def governed(
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
     with ServiceDouble(token=TOKEN) as service:
         monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
-        connectors = read_connectors(FILE.format(url=service.url)).values()
+        connectors = parse_connectors(FILE.format(url=service.url)).values()
         async with site(url, connectors=connectors, policy=policy) as s:
             yield s, service
 
@@ -59,7 +59,7 @@ async def holding(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict
     return caller, lease, f"/runner/leases/{lease['id']}/act", {"Authorization": f"Bearer {lease['token']}"}
 
 
-async def test_a_runner_of_the_standard_library_acts_when_people_have_said_yes(
+async def test_a_standard_library_runner_acts_after_people_approved(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch, ASK) as (s, service):
@@ -116,7 +116,7 @@ async def test_a_call_under_way_at_another_server_is_not_made_again_here(
 ) -> None:
     """Also where that is safe: the one that is refused would be taken for both."""
     async with governed(url, tmp_path, monkeypatch) as (one, service):
-        connectors = read_connectors(FILE.format(url=service.url)).values()
+        connectors = parse_connectors(FILE.format(url=service.url)).values()
         async with site(url, connectors=connectors) as two:
             await start(one)
             key = await one.key("runner")
@@ -191,7 +191,7 @@ async def test_secrets_stay_on_the_server(url: str, tmp_path: Path, monkeypatch:
 async def test_workers_of_the_sdk_act_over_http_in_code_and_in_files(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declared = load(
+    declared = load_workflow(
         """
         name: notify
         steps:

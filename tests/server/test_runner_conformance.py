@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.server.runner.conformance import SITUATIONS, Verdict, run_suite
+from tenure.runner_conformance.suite import SITUATIONS, SituationResult, run_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = [sys.executable, str(ROOT / "examples" / "plain_runner.py")]
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "runner-protocol.md"
 
 async def played(
     command: list[str], *only: str, patience: float = 60.0, commands: bool = False
-) -> list[Verdict]:
+) -> list[SituationResult]:
     return [one async for one in run_suite(command, only=only, patience=patience, commands=commands)]
 
 
@@ -47,7 +47,7 @@ async def test_a_runner_that_breaks_the_protocol_is_noticed(how: str, situation:
 
 
 @pytest.mark.guard_seconds(120)
-async def test_what_a_runner_sends_is_looked_at_word_by_word() -> None:
+async def test_every_field_of_a_runners_message_is_checked() -> None:
     claimed, wording = await played([*BROKEN, "sloppy"], "claim", "wording")
     assert claimed.passed
     assert "was answered 422 INVALID_INPUT" in wording.seen
@@ -80,7 +80,7 @@ def test_the_command_prints_a_table_and_ends_with_1_where_something_failed() -> 
 
 def test_the_page_tells_all_that_the_tool_is_asked_to_do() -> None:
     page = PAGE.read_text().partition("## Testing a runner")[2]
-    source = (ROOT / "src" / "tenure" / "server" / "runner" / "conformance.py").read_text()
+    source = (ROOT / "src" / "tenure" / "runner_conformance" / "suite.py").read_text()
     asked = {part.split('"')[0] for part in source.split('play.begin("')[1:]} | {
         "fail",
         "checkpoints",

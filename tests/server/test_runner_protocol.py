@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from examples.plain_runner import Canceled, Job, PlainRunner, Refused
 from tenure import ids
 from tenure.clock import us
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tenure.worker import protocol as p
-from tenure.worker import protocol_state as ps
-from tests.server.cutting import cutting
+from tenure.worker import protocol as ps
+from tests.server.cutting_proxy import cutting
 from tests.server.stage import Site, problem, site
-from tests.server.test_runner import claim, say, start
-from tests.worker.stage import until
+from tests.server.test_runner_leases import claim, say, start
+from tests.worker.helpers import until
 
 CAPABILITIES = ["default|tool:build"]
 PAGE = Path(__file__).parents[2] / "docs" / "runner-protocol.md"
@@ -48,12 +48,12 @@ async def kinds(s: Site, run: str) -> list[str]:
 async def stale(s: Site) -> int:
     """How many messages that came too late are recorded."""
     sizes = {row.table: row.rows for row in await s.engine.store.read("sizes")}
-    return int(sizes["stale"])
+    return int(sizes["stale_message"])
 
 
 async def later(s: Site, seconds: float) -> None:
     """Let time pass, and do what is due."""
-    s.engine.store.shift(us(seconds))
+    s.engine.store.shift_clock(us(seconds))
     await s.engine.settle()
 
 
@@ -84,7 +84,7 @@ async def test_a_runner_of_the_standard_library_does_a_job(url: str) -> None:
         assert seen.status == "succeeded"
         lines = await s.engine.store.read("log_lines_of", ids.run_int(run), 0, 10)
         assert [(line.text, line.step) for line in lines] == [("compiling", "build"), ("linking", "build")]
-        (row,) = await acme(s).list_artifacts(run)
+        (row,) = await acme(s).runs.list_artifacts(run)
         assert (row.name, row.size, row.content_type, row.state) == (
             "report.txt", 11, "text/plain", "accepted",
         )  # fmt: skip
@@ -103,7 +103,7 @@ async def test_a_runner_waits_at_the_server_for_work(url: str) -> None:
 
 @pytest.mark.clause("DCI-11")
 @pytest.mark.clause("DCI-18")
-async def test_a_cancel_is_told_in_an_answer_and_acknowledged_within_its_grace(url: str) -> None:
+async def test_a_cancel_arrives_with_a_reply_and_is_acknowledged_in_time(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
@@ -221,7 +221,7 @@ async def test_messages_permuted_and_duplicated_lead_to_the_same_end(url: str) -
             seen = await acme(s).get(run)
             attempts = await s.engine.store.read("attempts_of", ids.run_int(run))
             checkpoints = await s.engine.store.read("checkpoints_of", ids.run_int(run))
-            steps = await acme(s).steps(run)
+            steps = await acme(s).runs.steps(run)
             found = sorted(row.name for row in checkpoints)
             ends.add((seen.status, str(steps[0].output), len(attempts), attempts[0].cost, str(found)))
         assert ends == {("succeeded", "done", 1, "2 USD", "['a', 'b']")}
@@ -246,13 +246,13 @@ async def test_a_runner_that_pauses_past_its_lease_is_refused_and_recorded_once(
         for verb in ("heartbeat", "fail", "cancel-ack"):
             assert problem(await say(s, old, verb, 2)) == "LEASE_STALE"
         assert (await say(s, new, "complete", 1, output="new")).status_code == 200
-        assert (await acme(s).steps(run))[0].output == "new"
+        assert (await acme(s).runs.steps(run))[0].output == "new"
         assert await stale(s) == 4  # complete, heartbeat, fail, cancel-ack: once each
         assert await claim(runner, "c1") == []
 
 
 @pytest.mark.clause("DCI-10")
-async def test_the_same_worker_name_again_is_told_apart_by_the_fence(url: str) -> None:
+async def test_two_workers_with_the_same_name_are_distinguished_by_the_fence(url: str) -> None:
     """Failure 4."""
     async with site(url) as s:
         run = await start(s, profile="delta-ci")
@@ -301,7 +301,7 @@ async def test_a_forced_cancel_keeps_late_logs_and_artifacts_and_refuses_a_late_
         assert (uploaded.status_code, uploaded.json()["late"]) == (200, True)
         assert await kinds(s, run) == before
         assert await status(s, run) == "canceled"
-        (row,) = await acme(s).list_artifacts(run)
+        (row,) = await acme(s).runs.list_artifacts(run)
         assert (row.name, row.late, row.state) == ("core.dump", True, "late")
         (line,) = await s.engine.store.read("log_lines_of", ids.run_int(run), 0, 10)
         assert msgspec.json.decode(line.fields) == {"late": True}
@@ -398,7 +398,7 @@ async def test_a_claim_that_waits_is_ended_by_its_name(url: str) -> None:
 # -------------------------------------------------------------------------------------------- what is refused
 
 
-async def test_nobody_gets_at_another_tenants_things_by_a_made_up_name(url: str) -> None:
+async def test_made_up_ids_do_not_reach_another_tenants_data(url: str) -> None:
     async with site(url) as s:
         await s.tenant("globex")
         await start(s, "globex")
@@ -421,7 +421,7 @@ async def test_nobody_gets_at_another_tenants_things_by_a_made_up_name(url: str)
         assert (odd.status_code, problem(odd)) == (422, "INVALID_INPUT")
 
 
-async def test_wrong_requests_are_told_what_is_wrong(url: str) -> None:
+async def test_wrong_requests_are_refused_with_the_reason(url: str) -> None:
     async with site(url) as s:
         await start(s)
         runner = await s.as_("runner")
@@ -462,7 +462,7 @@ def test_the_page_names_every_field_of_every_message() -> None:
         *p.MESSAGES.values(),
         p.ClaimRequest,
         p.GrantedLease,
-        p.Answer,
+        p.MessageReply,
         p.LogEntry,
         p.ChildRun,
         p.PlanStep,
@@ -472,11 +472,11 @@ def test_the_page_names_every_field_of_every_message() -> None:
         ps.OpenedWait,
         ps.BufferedEvent,
         ps.LeaseState,
-        p.Uploaded,
+        p.UploadReply,
         p.RegisterRequest,
     ]
-    structs += [p.WorkflowEntry, p.Fault, p.Messages, p.MessagesAnswer, ps.RunFacts]
-    structs += [ps.Act, ps.ActAnswer, ps.ActReceipt, ps.Actions]
+    structs += [p.WorkflowEntry, p.MessageFault, p.MessageBatch, p.MessageBatchReply, ps.RunFacts]
+    structs += [ps.ActCallMessage, ps.ActCallReply, ps.ActReceipt, ps.ActionsReply]
     struct: Any
     for struct in structs:
         missing = [name for name in struct.__struct_fields__ if name not in words]
@@ -490,13 +490,13 @@ def test_the_examples_of_the_page_are_what_is_sent_and_answered() -> None:
     for verb, example in re.findall(r"^\| `([\w-]+)` \|.*\| `(\{.*\})` \|$", page, re.MULTILINE):
         assert msgspec.json.decode(example, type=p.MESSAGES[verb]) is not None
     requests = re.findall(r"```http\nPOST (\S+)\n.*?\n\n(.*?)\n```", page, re.DOTALL)
-    types: dict[str, Any] = {"/runner/claim": p.ClaimRequest, "/runner/messages": p.Messages}
+    types: dict[str, Any] = {"/runner/claim": p.ClaimRequest, "/runner/messages": p.MessageBatch}
     for path, body in requests:
         verb = path.rpartition("/")[2]
-        wanted = types.get(path) or (ps.Act if verb == "act" else p.MESSAGES[verb])
+        wanted = types.get(path) or (ps.ActCallMessage if verb == "act" else p.MESSAGES[verb])
         assert msgspec.json.decode(body, type=wanted) is not None
     assert len(requests) == 4
     answers = re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)
-    told = (p.ClaimAnswer, p.Answer, ps.ActAnswer, p.Uploaded, p.MessagesAnswer)
+    told = (p.ClaimReply, p.MessageReply, ps.ActCallReply, p.UploadReply, p.MessageBatchReply)
     for body, wanted in zip(answers, told, strict=True):
         assert msgspec.json.decode(body, type=wanted) is not None

@@ -7,10 +7,10 @@ import pytest
 
 from tenure import Client
 from tenure.clock import us
-from tenure.declared import load
+from tenure.declared import load_workflow
 from tenure.errors import TenureError
-from tests.server.senders import register
 from tests.server.stage import Site, problem, site
+from tests.server.webhook_senders import register
 
 NIGHTLY: dict[str, Any] = {
     "name": "nightly",
@@ -112,7 +112,7 @@ async def test_a_trigger_starts_a_run_now_and_once_under_a_key(url: str) -> None
         )
         runs = {answer.json().get("id") or answer.json()["run_id"] for answer in answers} - {None}
         assert len(runs) == 1
-        [run] = await s.engine.scoped(tenant="acme").runs()
+        [run] = await s.engine.scoped(tenant="acme").runs.list()
         assert runs == {run.id}
         again = await operator.post("/schedules/nightly/trigger", headers={"Idempotency-Key": "k"})
         assert (again.status_code, again.headers["idempotency-replayed"]) == (201, "true")
@@ -132,12 +132,12 @@ async def test_a_slot_has_one_run_whatever_the_number_of_servers(url: str) -> No
     async with site(url) as one, site(url) as two:
         await made(one, cron="* * * * *", zone="UTC", catch_up="skip")
         for s in (one, two):
-            s.engine.store.shift(us(61))
+            s.engine.store.shift_clock(us(61))
         viewer = await two.as_("viewer")
         while (await viewer.get("/schedules/nightly")).json()["last_slot"] is None:  # noqa: ASYNC110 - the schedulers' work
             await asyncio.sleep(0.05)
         engine = one.engine.scoped(tenant="acme")
-        slots = [(await engine.get(run.id)).trigger_ref for run in await engine.runs()]
+        slots = [(await engine.get(run.id)).trigger_ref for run in await engine.runs.list()]
         assert slots
         assert len(set(slots)) == len(slots)
 
@@ -170,7 +170,7 @@ async def test_a_schedule_of_a_registered_file_has_its_plan(url: str) -> None:
             "friday",
         ]  # what is done, in plain words
         async with Client(s.address, await s.key("operator")) as client:
-            third = load(text.replace('"2"', '"3"'))
+            third = load_workflow(text.replace('"2"', '"3"'))
             with pytest.raises(TenureError) as unknown:  # not the version that happens to be the newest
                 await client.schedules.create("other", third, "0 6 * * *")
             assert unknown.value.code == "WORKFLOW_NOT_FOUND"

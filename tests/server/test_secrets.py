@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import TenureError
-from tenure.secrets import FORM, Secrets
-from tests.server.senders import REFERENCE, SECRET, SECRET_NAME, GitHub, Sender, make_hook, pull_request
+from tenure.secrets import REFERENCE_FORM, Secrets
 from tests.server.stage import problem, site
+from tests.server.webhook_senders import (
+    REFERENCE,
+    SECRET,
+    SECRET_NAME,
+    GitHub,
+    Sender,
+    make_hook,
+    pull_request,
+)
 
 
 @pytest.fixture
@@ -95,7 +103,7 @@ def test_tenants_that_share_name_all_secrets_and_nothing_else(
 
 
 def test_what_is_no_reference_is_not_repeated() -> None:
-    assert Secrets(shared=True).problem("hunter2", "acme") == FORM
+    assert Secrets(shared=True).problem("hunter2", "acme") == REFERENCE_FORM
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,20 @@ import pytest
 from tenure import ids
 from tenure.client import Client
 from tenure.clock import us
-from tenure.limits import PEOPLE_BEHIND_MAX
-from tenure.server.identity.directory import Directory
-from tenure.server.identity.installation import Installation
-from tenure.server.identity.roles import ALLOWED
-from tests.server.senders import SECRET, SECRET_NAME, GitHub, Slack, make_hook, pull_request, register_app
+from tenure.limits import INVOLVED_PEOPLE_MAX
+from tenure.server.auth.roles import ALLOWED
+from tenure.services.identity.principals import OPERATOR
 from tests.server.stage import ACME, Site, problem, site
-from tests.server.test_slack import link
+from tests.server.test_slack_hooks import link
+from tests.server.webhook_senders import (
+    SECRET,
+    SECRET_NAME,
+    GitHub,
+    Slack,
+    make_hook,
+    pull_request,
+    register_app,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "separation-of-duties.md"
 GATE: dict[str, Any] = {"id": "ok", "approval": {"title": "Deploy"}}
@@ -250,8 +257,9 @@ async def replays_a_delivery(p: People) -> str:
 
 @way("POST /hooks/github/{hook_id}")
 async def opens_a_pull_request(p: People) -> str:
-    directory = Directory(p.s.identity, ACME, "test", people="", breaks_glass=True)
-    await directory.set_person("ada", name="Ada", roles=ALL, github="ada-codes")
+    await p.s.engine.scoped(tenant=ACME, caller=OPERATOR).people.update(
+        "ada", name="Ada", roles=ALL, github="ada-codes"
+    )
     hook = await hook_of(p.service, TO_DEPLOY)
     told = pull_request(4, sender={"login": "ada-codes"})
     return str((await github(p, hook["id"]).deliver("pull_request", told)).json()["run_id"])
@@ -351,7 +359,7 @@ async def signals_before_anybody_waits(p: People) -> str:
     later = datetime.fromtimestamp(now / 1e6 + 3600, UTC).isoformat()
     run = str((await sent(p.service, "POST", "/runs", workflow="later", not_before=later))["id"])
     await sent(p.ada, "POST", f"/runs/{run}/signals/go")
-    p.s.engine.store.shift(us(3601))
+    p.s.engine.store.shift_clock(us(3601))
     await p.s.engine.settle()
     return run
 
@@ -461,7 +469,7 @@ async def promotes_somebody_who_starts(p: People) -> str:
 
 NOT_BY_HTTP = {
     "POST /runs/{run_id}/undo": "as a rerun: `started` makes both",
-    "POST /receipts/{receipt_id}/settle": "tests/kernel/test_behind.py",
+    "POST /receipts/{receipt_id}/settle": "tests/kernel/test_separation_of_duties.py",
     "POST /freezes": "tests/govern/test_policy_acts.py",
     "POST /hooks/generic/{hook_id}": "as GitHub's: the intake makes both",
 }
@@ -515,7 +523,11 @@ BY_CLASS: dict[str, str] = {
 
 def documented() -> set[str]:
     """The routes of the table of the ways in."""
-    table = DOCS.read_text(encoding="utf-8").partition("## The ways in")[2].partition("Not counted")[0]
+    table = (
+        DOCS.read_text(encoding="utf-8")
+        .partition("## Who is involved")[2]
+        .partition("These are not involved")[0]
+    )
     return set(re.findall(r"(?:GET|POST|PUT|PATCH|DELETE) /[^`]+", table))
 
 
@@ -668,11 +680,11 @@ async def test_programs_confirm_with_the_words_of_an_engine(url: str) -> None:
         await sent(ada, "POST", "/people", id="x", name="X", roles=["viewer"])
         async with Client(s.address, key) as bob, Client(s.address, await s.operator_key()) as operator:
             told = [
-                await bob.confirm("client", "c", revision=1),
-                await bob.confirm("key", made["id"]),
-                await bob.confirm("workflow", "deploy", version="1", digest=document["digest"]),
-                await bob.confirm("schedule", "a/b", revision=1),
-                await operator.confirm_as_operator(ACME, "x", revision=1),
+                await bob.confirmations.confirm("client", "c", revision=1),
+                await bob.confirmations.confirm("key", made["id"]),
+                await bob.confirmations.confirm("workflow", "deploy", version="1", digest=document["digest"]),
+                await bob.confirmations.confirm("schedule", "a/b", revision=1),
+                await operator.confirmations.confirm_as_operator(ACME, "x", revision=1),
             ]
         assert [(one.kind, one.unconfirmed) for one in told] == [
             (kind, []) for kind in ("client", "key", "workflow", "schedule", "person")
@@ -708,7 +720,7 @@ async def test_slack_decides_only_through_an_app_that_the_operator_registered(
         assert "SLACK_APP_NOT_REGISTERED" in (await slack.command("link")).json()["text"]
         await register_app(s, "T2")  # the right secret, for another team
         assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
-        await Installation(s.identity, "operator:operator").drop_slack_app(ACME, "T1")
+        await s.engine.scoped(tenant="", caller=OPERATOR).tenants.remove_slack_app(ACME, "T1")
         assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
         assert (await sent(p.bob, "GET", f"/runs/{run}"))["status"] == "waiting_approval"
         operator = await s.caller(await s.operator_key())
@@ -766,9 +778,9 @@ async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
 async def test_a_login_at_github_is_remembered_and_may_have_to_be_known(url: str, secret: None) -> None:
     async with site(url) as s:
         p = await people(s)
-        directory = Directory(s.identity, ACME, "test", people="", breaks_glass=True)
+        known = s.engine.scoped(tenant=ACME, caller=OPERATOR).people
         for login in ("ada-codes", None):  # it is taken away from her, and is still hers
-            await directory.set_person("ada", name="Ada", roles=ALL, github=login)
+            await known.update("ada", name="Ada", roles=ALL, github=login)
         loose = await hook_of(p.service, TO_DEPLOY)
         strict = await hook_of(p.service, TO_DEPLOY, settings={"known_authors_only": True})
 
@@ -789,7 +801,7 @@ async def test_a_login_at_github_is_remembered_and_may_have_to_be_known(url: str
         assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"
         assert (
             "person:bob"
-            not in (await s.engine.scoped(tenant=ACME).views.spec(ids.run_int(run))).behind.split()
+            not in (await s.engine.scoped(tenant=ACME).scope.reader.spec(ids.run_int(run))).involved.split()
         )
 
 
@@ -798,14 +810,14 @@ async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) 
     async with site(url) as s:
         p = await people(s)
         engine = s.engine.scoped(tenant=ACME)
-        for tool, known in (("saw", 0), ("plane", PEOPLE_BEHIND_MAX + 1)):
+        for tool, known in (("saw", 0), ("plane", INVOLVED_PEOPLE_MAX + 1)):
             run, claim = await taking(p, tool)
             for n in range(known):
-                await engine.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
+                await engine.runs.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
             for _ in range(2):
                 assert len((await sent(p.ada, "POST", "/runner/claim", **claim))["leases"]) == 1
-            kinds = [event.kind for event in await engine.events(run)]
-            assert (kinds.count("metadata"), kinds.count("stand_behind")) == (known, 0 if known else 1), tool
+            kinds = [event.kind for event in await engine.runs.events(run)]
+            assert (kinds.count("metadata"), kinds.count("involve")) == (known, 0 if known else 1), tool
             assert await said(p.ada, run) == ("TOO_MANY_BEHIND" if known else "APPROVER_IS_REQUESTER")
 
 
@@ -817,8 +829,8 @@ async def test_too_many_people_behind_a_run_end_its_approval_and_not_the_run(url
         p = await people(s)
         run = await started(p.service)
         engine = s.engine.scoped(tenant=ACME)
-        for n in range(PEOPLE_BEHIND_MAX + 2):
-            await engine.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
+        for n in range(INVOLVED_PEOPLE_MAX + 2):
+            await engine.runs.update(run, labels={"n": str(n)}, actor=f"person:p{n}")
         assert (await sent(p.bob, "GET", f"/runs/{run}"))["status"] == "waiting_approval"
         answer = await p.bob.post(f"/runs/{run}/approve", json=YES)
         assert (answer.status_code, problem(answer)) == (409, "TOO_MANY_BEHIND")
@@ -888,13 +900,13 @@ async def test_what_is_over_says_how_it_ended(url: str) -> None:
         ended: dict[str, str] = {}
         for how in ("approve", "reject", "expire", "cancel"):
             run = await engine.create("w", [gate])
-            [asked] = [one for one in await engine.approvals(run) if one.status == "requested"]
+            [asked] = [one for one in await engine.approvals.list(run) if one.status == "requested"]
             if how in ("approve", "reject"):
                 await sent(p.bob, "POST", f"/approvals/{asked.id}/decision", decision=how)
             elif how == "cancel":
                 await engine.cancel(run)
             else:
-                s.engine.store.shift(61 * 10**6)
+                s.engine.store.shift_clock(61 * 10**6)
                 await s.engine.settle()
             ended[how] = problem(await p.carol.post(f"/approvals/{asked.id}/decision", json=YES))
         assert ended == {

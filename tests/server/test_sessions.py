@@ -86,7 +86,7 @@ async def test_a_session_expires(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         browser, _ = await signed_in(s, "viewer")
         assert (await browser.get("/session")).status_code == 200
-        s.engine.store.shift(us(12 * 3600 + 1))
+        s.engine.store.shift_clock(us(12 * 3600 + 1))
         assert problem(await browser.get("/session")) == "UNAUTHENTICATED"
         # The next one who signs in clears up.
         await signed_in(s, "viewer", person="bob")

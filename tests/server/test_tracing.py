@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import tenure
-from tenure.cli.registering import put
-from tenure.orchestrator.spans import current, is_traceparent
+from tenure.cli.workflows.registration import register_workflow
+from tenure.tracing import current_traceparent, is_traceparent
 from tests.server.stage import site
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -64,7 +64,7 @@ async def test_a_step_runs_in_the_trace_of_the_request_that_asked_for_it(
 ) -> None:
     async with site(url) as s, s.engine.worker(traced, asks):
         caller = await s.as_("operator")
-        await put(s.engine.scoped(tenant="acme"), traced)
+        await register_workflow(s.engine.scoped(tenant="acme"), traced)
         answer = await caller.post("/runs", json={"workflow": "traced"}, headers={"traceparent": GIVEN})
         assert answer.status_code == 201, answer.text
         run = answer.json()["id"]
@@ -93,10 +93,10 @@ async def test_what_is_taken_up_again_is_linked_to_where_it_began(
     async with site(url) as s, s.engine.worker(traced, asks):
         engine = s.engine.scoped(tenant="acme")
         caller = await s.as_("operator")
-        await put(engine, asks)
+        await register_workflow(engine, asks)
         answer = await caller.post("/runs", json={"workflow": "asks"}, headers={"traceparent": GIVEN})
         run = answer.json()["id"]
-        while not await engine.approvals(run):  # noqa: ASYNC110 - as anybody who looks from outside
+        while not await engine.approvals.list(run):  # noqa: ASYNC110 - as anybody who looks from outside
             await asyncio.sleep(0.01)
         await engine.approve(run, approver="person:anna")
         assert await engine.result(run, wait=30) is True
@@ -117,7 +117,7 @@ async def test_a_broken_traceparent_is_as_good_as_none(url: str, spans: InMemory
             assert (await caller.get("/healthz", headers={"traceparent": broken})).status_code == 200
     assert all(span.parent is None for span in named(spans, "GET /healthz"))
     assert len(named(spans, "GET /healthz")) == 4
-    assert current() is None
+    assert current_traceparent() is None
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ import pytest
 import uvicorn
 
 from tenure.clock import us
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tenure.kernel.commands import Complete, CreateRun
-from tenure.kernel.service import Notice
-from tenure.publish import Reach, check_url, dispatcher
-from tenure.publish.dispatcher import DELAYS_SECONDS, TOTAL_SECONDS, due_again
-from tenure.publish.targets import is_allowed
+from tenure.kernel.server_rows import NoticeRow
+from tenure.outbound.address_rules import AllowedNetworks, is_allowed
+from tenure.publish import check_url, webhook_dispatcher
+from tenure.publish.webhook_dispatcher import DELAYS_SECONDS, TOTAL_SECONDS, next_try_at
 from tests.server.stage import Site, problem, site
 
 SECRET = b"a secret that nobody else has"
@@ -37,7 +37,7 @@ REFERENCE = "env:TENURE_SECRET_acme_WEBHOOK"
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_SECRET_acme_WEBHOOK", SECRET.decode())
-    monkeypatch.setattr(dispatcher, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(webhook_dispatcher, "POLL_SECONDS", 0.05)
 
 
 class Receiver:
@@ -169,7 +169,7 @@ async def test_a_receiver_is_told_in_signed_cloudevents(url: str) -> None:
 async def test_a_runs_events_come_in_order_although_some_fail_at_first(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "DELAYS_SECONDS", (0.05,))
+    monkeypatch.setattr(webhook_dispatcher, "DELAYS_SECONDS", (0.05,))
     async with told(url) as (s, receiver, _admin, _id):
         receiver.answer = lambda event, tries: 500 if tries == 1 and event["data"].get("step") != 2 else 200
         runs = [await work(s) for _ in range(3)]
@@ -200,7 +200,7 @@ async def test_types_workflow_and_tenant_choose_what_is_sent(url: str) -> None:
 async def test_what_cannot_be_delivered_for_a_day_is_dead_listed_and_tried_again_by_hand(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "TOTAL_SECONDS", 0.0)
+    monkeypatch.setattr(webhook_dispatcher, "TOTAL_SECONDS", 0.0)
     async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
         receiver.answer = lambda _event, _tries: 503
         run = await acme(s).create("w", [{"name": "a"}])
@@ -229,7 +229,7 @@ async def test_a_notice_whose_tries_end_without_a_word_is_dead_after_so_many(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try is counted when it is taken: one that ends its process counts, and nothing is sent once there were too many."""
-    monkeypatch.setattr(dispatcher, "NOTICE_TRIES_MAX", 0)
+    monkeypatch.setattr(webhook_dispatcher, "NOTICE_TRIES_MAX", 0)
     async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
         await acme(s).create("w", [{"name": "a"}])
         dead: list[dict[str, Any]] = []
@@ -238,7 +238,7 @@ async def test_a_notice_whose_tries_end_without_a_word_is_dead_after_so_many(
                 dead = (await admin.get(f"/webhooks/{id_}/dead")).json()["items"]
         assert "ended without a recorded outcome" in dead[0]["error"]
         assert receiver.tried == []
-        monkeypatch.setattr(dispatcher, "NOTICE_TRIES_MAX", 30)
+        monkeypatch.setattr(webhook_dispatcher, "NOTICE_TRIES_MAX", 30)
         assert (await admin.post(f"/webhooks/{id_}/dead/retry")).json() == {"retried": 1}
         [event] = await receiver.heard(1)
         assert event == dead[0]["event"]
@@ -277,7 +277,7 @@ async def test_a_webhook_goes_on_with_the_trace_of_its_run(url: str) -> None:
 
 
 async def test_redirects_are_not_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "DELAYS_SECONDS", (0.01,))
+    monkeypatch.setattr(webhook_dispatcher, "DELAYS_SECONDS", (0.01,))
     async with told(url, types=["run.status.changed"]) as (s, receiver, _admin, _id):
         receiver.answer = lambda _event, tries: 302 if tries == 1 else 200
         await acme(s).create("w", [{"name": "a"}])
@@ -364,13 +364,15 @@ def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
     near += [str(network.network_address + 1) for network in PRIVATE_NETWORKS]
     near.append(f"::ffff:{PRIVATE}")
     near += ["2002:7f00:1::", "2001:0:7f00:1::1", "64:ff9b::a9fe:a9fe", "::127.0.0.1", "fec0::1"]
-    assert not [address for address in near if is_allowed(address, Reach())]
-    assert not is_allowed("2002:a9fe:a9fe::", Reach(private=True)), "6to4 leads to an address of IPv4"
-    assert is_allowed("93.184.216.34", Reach())
-    assert is_allowed("2606:2800:220:1::1", Reach())
-    assert is_allowed(PRIVATE, Reach(private=True))
-    assert not is_allowed("169.254.169.254", Reach(private=True, loopback=True))
-    check_url("http://127.0.0.1:9/x", Reach(loopback=True))
+    assert not [address for address in near if is_allowed(address, AllowedNetworks())]
+    assert not is_allowed("2002:a9fe:a9fe::", AllowedNetworks(private=True)), (
+        "6to4 leads to an address of IPv4"
+    )
+    assert is_allowed("93.184.216.34", AllowedNetworks())
+    assert is_allowed("2606:2800:220:1::1", AllowedNetworks())
+    assert is_allowed(PRIVATE, AllowedNetworks(private=True))
+    assert not is_allowed("169.254.169.254", AllowedNetworks(private=True, loopback=True))
+    check_url("http://127.0.0.1:9/x", AllowedNetworks(loopback=True))
 
 
 async def test_a_name_that_leads_to_this_machine_is_not_followed(
@@ -388,7 +390,7 @@ async def test_a_name_that_leads_to_this_machine_is_not_followed(
         monkeypatch.setattr(loop, "getaddrinfo", rebound)
         admin = await s.as_("admin")
         text = {"url": f"https://example.test:{port}/", "secret": REFERENCE}
-        monkeypatch.setattr(dispatcher, "TOTAL_SECONDS", 0.0)
+        monkeypatch.setattr(webhook_dispatcher, "TOTAL_SECONDS", 0.0)
         id_ = (await admin.post("/webhooks", json=text)).json()["id"]
         await acme(s).create("w", [{"name": "a"}])
         dead: list[dict[str, Any]] = []
@@ -400,14 +402,14 @@ async def test_a_name_that_leads_to_this_machine_is_not_followed(
 
 
 def test_the_waits_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
-    notice = Notice("acme", "wh", 1, 1, 1, "t", b"", 0, 0)
+    notice = NoticeRow("acme", "wh", 1, 1, 1, "t", b"", 0, 0)
     now, waits = 0, []
     for tries in range(1, 100):
-        due = due_again(msgspec.structs.replace(notice, tries=tries), now, 0.5)
+        due = next_try_at(msgspec.structs.replace(notice, tries=tries), now, 0.5)
         if due is None:
             break
         waits.append((due - now) / 1e6)
         now = due
     assert waits[: len(DELAYS_SECONDS)] == list(DELAYS_SECONDS)
     assert now == us(TOTAL_SECONDS)
-    assert 4 <= due_again(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # a day is left
+    assert 4 <= next_try_at(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # a day is left

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from tenure.embedded import Engine
+from tenure.engine import Engine
 from tests.server.stage import ACME, problem, site
 from tests.server.workflows import register
 
@@ -53,7 +53,7 @@ async def test_a_document_is_registered_and_its_runs_follow_it(url: str) -> None
         run = await operator.post("/runs", json={"workflow": "deploy", "input": {"ref": "main"}})
         assert run.status_code == 201, run.text
         assert (run.json()["profile"], run.json()["shown"]) == ("approval-runs", "PENDING")
-        steps = await s.engine.scoped(tenant=ACME).steps(run.json()["id"])
+        steps = await s.engine.scoped(tenant=ACME).runs.steps(run.json()["id"])
         assert [step.name for step in steps] == ["build", "ask"]
         assert (await s.engine.scoped(tenant=ACME).get(run.json()["id"])).input == {
             "ref": "main",

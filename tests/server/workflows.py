@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 
 import tenure
-from tenure.cli import registering
-from tenure.embedded import Engine
+from tenure.cli.workflows import registration
+from tenure.engine import Engine
 from tenure.sdk.definitions import Workflow
 
 RELEASE = """
@@ -41,7 +41,7 @@ async def patient() -> Any:
 
 async def register(engine: Engine, *workflows: Workflow[..., Any]) -> None:
     """As a worker with database access does."""
-    assert await registering.put_all(engine, workflows or (echo, patient)) == []
+    assert await registration.register_workflows(engine, workflows or (echo, patient)) == []
 
 
 async def begin(caller: httpx.AsyncClient, **body: Any) -> str:

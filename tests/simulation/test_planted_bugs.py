@@ -7,7 +7,7 @@ next seeds are tried, up to `SEEDS_MAX`: then the test still passes, and the see
 import pytest
 
 from tenure.simulate import World
-from tests.simulation.planted import BUGS, Bug, planted
+from tests.simulation.planted_bugs import BUGS, Bug, planted
 
 SEEDS_MAX = 200
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from tenure.cli.main import app
 from tenure.simulate import World, simulate
-from tenure.simulate.campaign import line_of, run_seeds
+from tenure.simulate.campaign import reproduction_command, run_seeds
 from tenure.simulate.faults import CALM, Faults
 from tenure.simulate.loop import Host, SimLoop, Stalled
-from tests.simulation.planted import BUGS, planted
+from tests.simulation.planted_bugs import BUGS, planted
 
 SEEDS = 250
 
@@ -22,7 +22,7 @@ SEEDS = 250
 def test_hundreds_of_seeds_break_no_invariant_and_heal() -> None:
     """Crashes around commits, lost and repeated messages, pauses, wrong clocks; `make hunt` and `tenure simulate` run more."""
     tally = run_seeds(range(SEEDS), jobs=os.cpu_count() or 1)
-    assert [f"{line_of(report.seed)}  # {report.violation}" for report in tally.failed] == []
+    assert [f"{reproduction_command(report.seed)}  # {report.violation}" for report in tally.failed] == []
     assert tally.seeds == SEEDS
     assert tally.commits > 20 * SEEDS
 
@@ -93,7 +93,7 @@ def test_a_failing_seed_prints_the_line_that_reproduces_it() -> None:
     with planted(bug):
         done = CliRunner().invoke(app, ["simulate", "--start", str(bug.seed), "--seeds", "2", "--jobs", "1"])
         assert done.exit_code == 1
-        line = next(line for line in done.output.splitlines() if line_of(bug.seed) in line)
+        line = next(line for line in done.output.splitlines() if reproduction_command(bug.seed) in line)
         command, violation = line.split("  # ")
         again = CliRunner().invoke(app, command.split()[2:])
         assert again.exit_code == 1

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import tenure
-from tenure.sdk import waiting
-from tenure.testing import Lab, Stuck, crash_everywhere
+from tenure.sdk import execution_waits
+from tenure.testing import Lab, LabStuck, crash_everywhere
 
 done: list[str] = []
 
@@ -63,7 +63,7 @@ async def test_days_pass_in_a_moment_and_everything_due_happens_in_order() -> No
     assert time.perf_counter() - begun < 5
 
 
-async def test_a_result_lets_the_time_pass_that_the_run_needs() -> None:
+async def test_result_lets_as_much_time_pass_as_the_run_needs() -> None:
     @tenure.workflow(name="lab.sleeper")
     async def sleeper() -> datetime:
         await tenure.sleep("30d")
@@ -75,10 +75,10 @@ async def test_a_result_lets_the_time_pass_that_the_run_needs() -> None:
         assert await run.result() == datetime(2026, 2, 4, 10, 0, 2, tzinfo=UTC)
 
 
-async def test_a_result_that_waits_for_people_says_so_instead_of_hanging() -> None:
+async def test_result_of_a_run_that_waits_for_people_raises_instead_of_hanging() -> None:
     async with Lab(release) as lab:
         run = await lab.start(release, "main")
-        with pytest.raises(Stuck, match=r"waiting_approval.*nothing else is due in time"):
+        with pytest.raises(LabStuck, match=r"waiting_approval.*nothing more is due in time"):
             await run.result(within="1d")
 
 
@@ -101,9 +101,9 @@ async def test_a_worker_that_dies_before_a_checkpoint_repeats_the_step() -> None
         assert done == ["build main", "build main"]
 
 
-async def test_a_crash_that_nobody_comes_to_is_a_mistake_in_the_test() -> None:
+async def test_a_planned_crash_that_does_not_happen_is_an_error() -> None:
     async with Lab(release) as lab:
-        with pytest.raises(Stuck, match="a crash after 'ship' did not happen"):
+        with pytest.raises(LabStuck, match="a crash after 'ship' did not happen"):
             async with lab.crash_after("ship"):
                 await lab.start(release, "main")
 
@@ -142,7 +142,7 @@ async def test_a_step_that_does_not_end_is_named() -> None:
 
     async with Lab(flow, patience=0.2, check=False) as lab:
         await lab.start(flow)
-        with pytest.raises(Stuck, match="in endless"):
+        with pytest.raises(LabStuck, match="in endless"):
             await lab.settle()
 
 
@@ -184,7 +184,7 @@ async def test_the_clock_stands_still_between_jumps() -> None:
         assert lab.now - before == timedelta(minutes=1)
 
 
-def test_a_lab_that_is_not_open_says_how_to_open_it() -> None:
+def test_a_lab_that_is_not_open_raises() -> None:
     with pytest.raises(RuntimeError, match=re.escape("async with Lab(…)")):
         _ = Lab(release).engine
 
@@ -193,7 +193,7 @@ async def test_a_run_that_stays_before_it_suspends_is_not_taken_for_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that has recorded much stays a moment: the clock does not jump meanwhile."""
-    monkeypatch.setattr(waiting, "STAY_SECONDS_PER_ROW", 0.3)
+    monkeypatch.setattr(execution_waits, "STAY_SECONDS_PER_ROW", 0.3)
 
     @tenure.workflow(name="lab.staying")
     async def patient() -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.acting import ASK, lab_of, order, orders, receipts
+from tests.govern.act_service import ASK, lab_of, order, orders, receipts
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -54,7 +54,7 @@ async def test_what_is_wrong_with_an_answer_has_a_code() -> None:
             await many.reaches("waiting_approval")
             with pytest.raises(TenureError, match="name one of"):
                 await lab.approve(many)
-            for question in await lab.engine.approvals(many.id):
+            for question in await lab.engine.approvals.list(many.id):
                 assert await lab.approve(many, no=question.no) == "approved"
             assert await many.result() == [201, 201]
             assert len(await receipts(lab, many)) == 2

@@ -69,8 +69,8 @@ class WorkerProcess:
 
 def main(url: str, target: str, *options: str) -> None:
     """Be a worker."""
-    from tenure.embedded.running import in_loop
-    from tenure.embedded.serving import serve
+    from tenure.engine.entry_point import run_in_loop
+    from tenure.engine.worker_process import run_worker
 
     given: dict[str, Any] = {}
     for option in options:
@@ -83,7 +83,7 @@ def main(url: str, target: str, *options: str) -> None:
             given[key] = value.split(",")
         else:
             given[key] = value
-    in_loop(serve(url, target, **given))
+    run_in_loop(run_worker(url, target, **given))
 
 
 if __name__ == "__main__":

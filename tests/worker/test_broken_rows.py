@@ -8,7 +8,7 @@ import pytest
 
 from tenure import ids
 from tests.worker import flows
-from tests.worker.stage import Watched
+from tests.worker.helpers import Watched
 
 
 async def change(url: str, sqlite: str, postgres: str, run_id: str) -> None:
@@ -25,7 +25,7 @@ async def change(url: str, sqlite: str, postgres: str, run_id: str) -> None:
     await server.close()
 
 
-async def test_a_run_whose_profile_is_not_here_holds_up_nobody_and_is_found_once_it_is(
+async def test_a_run_with_an_unknown_profile_blocks_no_other_and_runs_once_the_profile_is_known(
     url: str, folder: str
 ) -> None:
     set_profile = "update {} set profile = '{}' where id = {}"
@@ -47,7 +47,7 @@ async def test_a_run_whose_profile_is_not_here_holds_up_nobody_and_is_found_once
 
 
 @pytest.mark.parametrize("table", ["run", "run_spec"])
-async def test_a_step_that_has_lost_its_run_holds_up_nobody(url: str, folder: str, table: str) -> None:
+async def test_a_step_without_its_run_blocks_no_other(url: str, folder: str, table: str) -> None:
     column = "id" if table == "run" else "run_id"
     async with Watched(url) as engine:
         broken = await engine.start(flows.quick, folder, "broken")

@@ -10,12 +10,12 @@ import pytest
 
 from tenure.errors import TenureError
 from tests.worker import flows
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import ROOT, WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 CANCEL = """
 import asyncio, sys
-from tenure.embedded import Engine
+from tenure.engine import Engine
 
 async def cancel(url, run_id):
     async with Engine(url, sweep=False) as engine:

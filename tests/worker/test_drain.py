@@ -14,7 +14,7 @@ from tenure.worker import Worker
 from tenure.worker import worker as worker_module
 from tests.worker import drain_flows as flows
 from tests.worker.flows import backing_off, notes, open_gate
-from tests.worker.stage import Watched, until, watching
+from tests.worker.helpers import Watched, until, watching
 
 GRACE_SECONDS = 600.0
 """Longer than the test may take: whoever waits for it fails."""
@@ -34,7 +34,7 @@ async def ending(url: str, *served: Any, slots: int = 100) -> AsyncIterator[Work
 
 
 @pytest.mark.parametrize("code", [flows.once, flows.once_plainly, flows.once_apart], ids=lambda c: c.name)
-async def test_a_run_goes_on_elsewhere_when_its_step_has_ended_and_no_step_is_begun_twice(
+async def test_a_draining_worker_hands_a_run_over_after_its_step_and_no_step_begins_twice(
     url: str, folder: str, code: Flow
 ) -> None:
     async with watching(url) as engine, ending(url, code) as worker:
@@ -87,16 +87,14 @@ async def test_steps_that_wait_for_a_thread_are_not_begun_and_not_lost(url: str,
 @pytest.mark.parametrize(
     "code", [flows.napping, backing_off, flows.away, flows.away_plainly], ids=lambda c: c.name
 )
-async def test_a_run_that_only_lets_time_pass_is_handed_over_at_once(
-    url: str, folder: str, code: Flow
-) -> None:
+async def test_a_run_that_only_sleeps_is_handed_over_at_once(url: str, folder: str, code: Flow) -> None:
     async with watching(url) as engine, ending(url, code) as worker:
         run = await engine.start(code, folder)
         await until(lambda: notes(folder), "its first step")
 
         async def rests() -> bool:
-            (held,) = worker._held.values()
-            return held.body is not None and not held.body.at_work
+            (session,) = worker._sessions.values()
+            return session.execution is not None and not session.execution.steps.running
 
         await until(rests, "its pause")
         await worker.stop(GRACE_SECONDS)
@@ -115,7 +113,7 @@ async def test_a_run_that_only_waits_when_its_step_has_ended_is_suspended(url: s
         open_gate(folder, "gate")
         await stopping
         assert (await engine.get(run.id)).status == "waiting_external"
-        await engine.deliver(run.id, "go", 5)
+        await engine.signal(run.id, "go", 5)
         async with engine.worker(flows.beside_a_wait):
             assert await run.result(wait=30) == ["gate", 5]
         assert notes(folder) == ["at gate", "past gate"]
@@ -129,7 +127,7 @@ async def test_no_child_is_started_by_a_worker_that_ends(url: str, folder: str) 
         await until(lambda: worker._stopping, "the drain")
         open_gate(folder, "gate")
         await stopping
-        assert [line.id for line in await engine.runs()] == [run.id]
+        assert [line.id for line in await engine.runs.list()] == [run.id]
         async with engine.worker(flows.late_parent, flows.late_child):
             assert await run.result(wait=30) == 7
 
@@ -174,7 +172,7 @@ async def test_code_in_a_thread_that_is_cut_may_say_how_it_ended(url: str, folde
         assert notes(folder) == ["begun", "begun"]
 
 
-async def test_a_step_that_is_cut_without_a_word_and_may_not_be_repeated_fails_its_run(
+async def test_a_cut_step_without_an_outcome_that_may_not_be_repeated_fails_its_run(
     url: str, folder: str
 ) -> None:
     async with watching(url) as engine, ending(url, flows.cut) as worker:

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import apsw
 import pytest
 
-from tests.conformance.wire import Wire
+from tests.conformance.tcp_proxy import Wire
 from tests.worker import flows
-from tests.worker.stage import Watched, until, watching
+from tests.worker.helpers import Watched, until, watching
 
 OUTAGE_SECONDS = 4.0
 """Two leases of `gated`."""
@@ -61,7 +61,7 @@ async def line_to(url: str) -> AsyncIterator[Line]:
 
 
 @pytest.mark.parametrize("code", [flows.gated, flows.gated_plainly])
-async def test_a_worker_cut_off_stops_its_work_before_the_lease_expires_and_goes_on_later(
+async def test_a_worker_without_a_connection_stops_its_work_before_the_lease_expires_and_recovers(
     url: str, folder: str, code: flows.Gated
 ) -> None:
     async with line_to(url) as line, watching(url, sweep=False) as other:
@@ -103,7 +103,7 @@ async def test_a_short_outage_costs_no_try(url: str, folder: str) -> None:
         assert await other.attempts(run.id) == ["succeeded"]
 
 
-async def test_a_store_that_was_away_when_a_step_ended_is_told_when_it_is_back(url: str, folder: str) -> None:
+async def test_the_outcome_of_a_step_is_sent_when_the_store_is_back(url: str, folder: str) -> None:
     async with line_to(url) as line, watching(url) as other:
         async with Watched(line.url) as engine, engine.worker(flows.gated):
             run = await engine.start(flows.gated, folder)
@@ -124,8 +124,8 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
     async with watching(url) as engine, Watched(url) as other:
         async with other.worker(flows.gated, name="numb", slots=1) as numb:
             # It neither beats nor looks at its clock.
-            monkeypatch.setattr(numb._heart, "hold", lambda *_, **__: None)
-            monkeypatch.setattr(numb._heart, "held_until", lambda _: math.inf)
+            monkeypatch.setattr(numb._heartbeater, "track", lambda *_, **__: None)
+            monkeypatch.setattr(numb._heartbeater, "held_until", lambda _: math.inf)
             run = await engine.start(flows.gated, folder)
             await until(lambda: "at gate" in flows.notes(folder), "the step")
             async with engine.worker(flows.gated, name="heir"):
@@ -138,6 +138,6 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
             ("heir", "succeeded"),
         ]
         sizes = {size.table: size.rows for size in await engine.store.read("sizes")}
-        assert sizes["stale"] == 1
+        assert sizes["stale_message"] == 1
         assert flows.notes(folder).count("past gate") == 2, "both had waited"
         assert flows.notes(folder).count("last") == 1, "only one went on"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tenure.declared import load
+from tenure.declared import load_workflow
 from tenure.orchestrator import heartbeats
 from tenure.store.postgres import PostgresStore
 from tenure.store.sqlite import SqliteStore
-from tenure.worker import heart
+from tenure.worker import heartbeat
 from tests.worker import flows
-from tests.worker.stage import Watched, until, watching
+from tests.worker.helpers import Watched, until, watching
 
 
 async def test_a_step_that_blocks_the_loop_for_four_leases_is_not_reclaimed(url: str, folder: str) -> None:
@@ -35,9 +35,9 @@ async def test_two_heartbeats_lost_in_a_row_cost_nothing(
         sent += bool(messages)
         if messages and sent % 3:
             raise ConnectionError("lost on the way")
-        return heartbeats.beat(messages)
+        return heartbeats.extend_leases(messages)
 
-    monkeypatch.setattr(heart, "beat", lossy)
+    monkeypatch.setattr(heartbeat, "extend_leases", lossy)
     async with watching(url) as engine, engine.worker(flows.gated):
         run = await engine.start(flows.gated, folder)
         await until(lambda: sent >= 9, "nine heartbeats, of which three arrive")
@@ -76,12 +76,12 @@ async def test_handlers_that_hold_every_connection_do_not_hold_up_heartbeats(url
         assert await other.attempts(run.id) == ["succeeded"]
 
 
-async def test_words_of_progress_reach_whoever_asks_why(url: str, folder: str) -> None:
+async def test_progress_is_shown_by_why(url: str, folder: str) -> None:
     async with watching(url) as other, Watched(url) as engine, engine.worker(flows.telling):
         run = await engine.start(flows.telling, folder)
 
         async def said() -> bool:
-            return "2 of 3 pages" in (await other.why(run.id)).text
+            return "2 of 3 pages" in (await other.runs.explain(run.id)).text
 
         await until(said, "the word of progress")
         assert [row.progress for row in await other.leases(run.id)] == ["2 of 3 pages"]
@@ -89,7 +89,7 @@ async def test_words_of_progress_reach_whoever_asks_why(url: str, folder: str) -
         assert await run.result(wait=30) == "told"
 
 
-async def test_a_step_that_beats_and_shows_no_progress_is_given_up(url: str, folder: str) -> None:
+async def test_a_step_with_heartbeats_and_no_progress_is_stopped(url: str, folder: str) -> None:
     async with watching(url) as engine, engine.worker(flows.stalling):
         run = await engine.start(flows.stalling, folder)
         assert await run.result(wait=30) == "STEP_STALLED"
@@ -107,6 +107,6 @@ async def test_a_thread_that_shows_no_progress_is_given_up_too(url: str, folder:
 async def test_a_tool_that_shows_no_progress_fails_its_step(url: str) -> None:
     text = "name: stalls\nsteps:\n  - id: a\n    uses: tests.stall\n    retry: {max: 0}\n"
     async with watching(url) as engine, engine.worker(flows.stall):
-        run = await engine.submit(load(text))
+        run = await engine.submit(load_workflow(text))
         await engine.see_end(run.id, "failed")
         assert (await engine.get(run.id)).reason == "STEP_STALLED"

@@ -14,13 +14,13 @@ from tenure import clock
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.commands import Heartbeat
-from tenure.kernel.decide.leases import Lease
+from tenure.kernel.lease_types import Lease
 from tenure.sdk import Workflow
-from tenure.sdk.faults import LeaseLost
-from tenure.worker.heart import Heart
-from tenure.worker.isolated import run_isolated
+from tenure.sdk.exits import LeaseLost
+from tenure.worker.heartbeat import Heartbeater
+from tenure.worker.isolation import run_isolated
 from tests.worker.flows import mark, mark_plainly, note, notes
-from tests.worker.stage import Watched, until, watching
+from tests.worker.helpers import Watched, until, watching
 
 STILL_SECONDS = 100.0
 """Longer than any lease here."""
@@ -76,7 +76,7 @@ async def test_a_claim_whose_answer_came_too_late_is_not_begun(
     async with watching(url) as engine, Watched(url, sweep=False) as other:
 
         async def taken_away(lease: Lease) -> None:
-            context = engine.context(cause="test")
+            context = engine.scope.context(cause="test")
             await engine.orchestrator.send(
                 c.RevokeLease(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n)
             )
@@ -91,7 +91,7 @@ async def test_a_claim_whose_answer_came_too_late_is_not_begun(
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
 
 
-async def test_a_claim_that_still_stands_is_begun_after_asking(
+async def test_a_lease_that_may_have_expired_is_renewed_before_work_begins(
     url: str, folder: str, still: Standstill
 ) -> None:
     async with watching(url) as engine, Watched(url, sweep=False) as other:
@@ -111,7 +111,7 @@ async def test_a_claim_that_was_answered_at_once_is_begun_without_asking(
         async def asked(lease: Lease) -> bool:
             raise AssertionError(f"asked about {lease}")
 
-        monkeypatch.setattr(engine.station, "renew", asked)
+        monkeypatch.setattr(engine.work_source, "renew", asked)
         run = await engine.start(single, folder)  # claimed
         async with engine.worker(single):
             await engine.see_end(run.id)
@@ -164,7 +164,7 @@ async def test_a_step_within_a_run_is_not_begun_after_the_lease(
 ) -> None:
     _STILL[:] = [still]
     monkeypatch.setattr(
-        Heart, "_conclude", lambda *_: None
+        Heartbeater, "_handle_replies", lambda *_: None
     )  # a heartbeat would find that it stands after all
     url = f"sqlite:{tmp_path / 'runs.db'}"
     async with watching(url) as engine, engine.worker(code, name="only"):
@@ -177,17 +177,17 @@ async def test_a_step_within_a_run_is_not_begun_after_the_lease(
 
 
 def test_a_lease_counts_from_the_moment_of_asking(still: Standstill) -> None:
-    heart = Heart(lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]  # it is never started
+    heartbeater = Heartbeater(lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]  # it is never started
     asked_at = clock.boot_seconds()
     still.seconds += 7
     beat = Heartbeat(run_id=1, idx=0, n=1, seq=0, tenant="t")
-    heart.hold(beat, 2.0, 30.0, asked_at=asked_at)
-    assert heart.held_until((1, 0, 1)) == asked_at + 30 - 1
-    heart.hold(beat, 2.0, 30.0, asked_at=asked_at, ends_at=asked_at + 10)
-    assert heart.held_until((1, 0, 1)) == asked_at + 10
+    heartbeater.track(beat, 2.0, 30.0, asked_at=asked_at)
+    assert heartbeater.held_until((1, 0, 1)) == asked_at + 30 - 1
+    heartbeater.track(beat, 2.0, 30.0, asked_at=asked_at, ends_at=asked_at + 10)
+    assert heartbeater.held_until((1, 0, 1)) == asked_at + 10
 
 
-async def test_a_process_that_comes_too_late_asks_again_and_may_be_told_no(folder: str) -> None:
+async def test_an_isolated_process_that_is_late_asks_again_and_may_be_refused(folder: str) -> None:
     answers = iter([0.0, clock.boot_seconds() + 60])
     await run_isolated(mark_apart, (folder, "in time"), {}, lambda: next(answers))
     assert next(answers, None) is None, "it did not ask twice"
@@ -216,8 +216,8 @@ async def test_an_act_is_not_begun_after_the_lease(
             acts.append(lease.n)
             raise TenureError("RUN_CANCELING", "enough")
 
-        monkeypatch.setattr(engine.station, "act", act)
-        monkeypatch.setattr(Heart, "_conclude", lambda *_: None)
+        monkeypatch.setattr(engine.work_source, "act", act)
+        monkeypatch.setattr(Heartbeater, "_handle_replies", lambda *_: None)
         async with engine.worker(acting):
             run = await engine.start(acting, folder)
             await until(lambda: acts, "the act of the next try")

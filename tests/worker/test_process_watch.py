@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 from tenure import processes
 from tenure.clock import us
-from tenure.kernel.beside import WorkerProcess
-from tenure.kernel.commands import Context, HolderDied
+from tenure.kernel.commands import Context, ExpireDeadLease
+from tenure.kernel.registry_rows import WorkerProcessRow
 from tenure.limits import HOLDER_SILENT_SECONDS
 from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.processes import ProcessIdentity, is_gone, own_identity
+from tenure.store.workers import register_worker
 from tests.worker import drain_flows as flows
 from tests.worker.flows import notes, open_gate
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess as Process
-from tests.worker.stage import Watched, until, watching
 
 Sleeper = tuple[subprocess.Popen[bytes], ProcessIdentity]
 
@@ -49,7 +50,7 @@ def sleeper() -> Iterator[Sleeper]:
 # -------------------------------------------------------------------------------------------- the proof
 
 
-def test_a_process_is_gone_once_it_was_killed_also_before_its_parent_looks(
+def test_a_killed_process_counts_as_dead_before_its_parent_waits_for_it(
     sleeper: Sleeper,
 ) -> None:
     process, identity = sleeper
@@ -63,7 +64,7 @@ def test_a_process_is_gone_once_it_was_killed_also_before_its_parent_looks(
     assert is_gone(identity, me())
 
 
-def test_a_pid_that_somebody_else_has_by_now_is_a_proof() -> None:
+def test_a_reused_pid_proves_the_death_of_the_process() -> None:
     assert not is_gone(me(), me())
     assert is_gone(replace(me(), start_ticks=me().start_ticks - 1), me())
 
@@ -82,7 +83,7 @@ def test_nothing_is_proven_about_another_host_or_container(
     assert not is_gone(replace(identity, **elsewhere), me())
 
 
-def test_a_process_whose_state_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_state_is_hidden_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     def hidden(_pid: int) -> None:
         raise FileNotFoundError
 
@@ -98,7 +99,9 @@ def test_where_proc_shows_another_namespace_there_is_no_identity(monkeypatch: py
 # ------------------------------------------------------------------------------------------ what follows
 
 
-async def test_the_run_of_a_killed_worker_goes_on_before_its_lease_is_over(url: str, folder: str) -> None:
+async def test_the_run_of_a_killed_worker_is_taken_over_before_its_lease_expires(
+    url: str, folder: str
+) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.patient, folder)
         with Process(url, "tests.worker.drain_flows") as worker:
@@ -112,16 +115,18 @@ async def test_the_run_of_a_killed_worker_goes_on_before_its_lease_is_over(url: 
         assert (first.state, second.state, second.owner) == ("stale", "succeeded", "heir")
         assert first.ended_at is not None
         assert first.ended_at < first.expires_at, "it had to run out"
-        (event,) = [e for e in await engine.events(run.id) if e.kind == "lease_expired"]
+        (event,) = [e for e in await engine.runs.events(run.id) if e.kind == "lease_expired"]
         assert event.cause.startswith(f"process is gone: pid {worker.process.pid}, ")
         assert (await engine.step(run.id)).attempt == 2
         await ProcessWatch(engine.orchestrator).look()
         assert worker.process.pid not in {row.pid for row in await here(engine)}, "its row is of no more use"
 
 
-async def here(engine: Watched) -> list[WorkerProcess]:
+async def here(engine: Watched) -> list[WorkerProcessRow]:
     """The workers of this host."""
-    rows: list[WorkerProcess] = await engine.store.read("worker_processes_at", me().boot_id, me().namespaces)
+    rows: list[WorkerProcessRow] = await engine.store.read(
+        "worker_processes_at", me().boot_id, me().namespaces
+    )
     return rows
 
 
@@ -152,7 +157,7 @@ async def test_a_worker_that_ended_in_a_process_that_lives_proves_nothing(url: s
         await worker.start()
         await until(lambda: "at gate" in notes(folder), "the step")
         worker.kill()
-        engine.store.shift(us(HOLDER_SILENT_SECONDS + 1))
+        engine.store.shift_clock(us(HOLDER_SILENT_SECONDS + 1))
         assert await ProcessWatch(engine.orchestrator).look() == 0
         assert await engine.attempts(run.id) == ["running"]
         await engine.cancel(run.id)
@@ -163,8 +168,8 @@ async def put_dead(engine: Watched, sleeper: Sleeper) -> None:
     process, dead = sleeper
     process.kill()
     process.wait()
-    row = WorkerProcess(77, "", "gone", dead.boot_id, dead.namespaces, dead.pid, dead.start_ticks)
-    await engine.store.put_worker("gone", ["default"], 1, "", row)
+    row = WorkerProcessRow(77, "", "gone", dead.boot_id, dead.namespaces, dead.pid, dead.start_ticks)
+    await register_worker(engine.store, "gone", ["default"], 1, "", row)
 
 
 async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_heard_of(
@@ -178,9 +183,9 @@ async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_hear
         watch = ProcessWatch(engine.orchestrator)
         assert await watch.look() == 1
         assert await engine.attempts(run.id) == ["running"], "it was heard of a moment ago"
-        engine.store.shift(us(HOLDER_SILENT_SECONDS))
+        engine.store.shift_clock(us(HOLDER_SILENT_SECONDS))
         context = Context("test", "system", "proof")
-        told = HolderDied(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=78)
+        told = ExpireDeadLease(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=78)
         assert await engine.orchestrator.send(told) is False, "another session"
         assert await watch.look() == 1
         assert await engine.attempts(run.id) == ["stale"]
@@ -200,7 +205,7 @@ async def test_a_dead_holder_of_a_step_that_is_being_canceled_ends_it(
         run = await engine.start(flows.patient, folder)
         await engine.orchestrator.claim("gone", queues=flows.patient.serves, session=77)
         assert await engine.cancel(run.id) == "canceling"
-        engine.store.shift(us(HOLDER_SILENT_SECONDS))
+        engine.store.shift_clock(us(HOLDER_SILENT_SECONDS))
         await ProcessWatch(engine.orchestrator).look()
         await engine.see_end(run.id, "canceled")
 
@@ -214,10 +219,10 @@ async def test_a_worker_that_ends_in_peace_leaves_no_process_behind(url: str) ->
 
 async def test_a_session_counts_for_its_own_tenant_only(url: str, folder: str) -> None:
     async with watching(url, sweep=False) as engine:
-        own = WorkerProcess(77, "", "own", me().boot_id, me().namespaces, me().pid, me().start_ticks)
-        await engine.store.put_worker("own", ["default"], 1, "", own)
+        own = WorkerProcessRow(77, "", "own", me().boot_id, me().namespaces, me().pid, me().start_ticks)
+        await register_worker(engine.store, "own", ["default"], 1, "", own)
         stolen = replace(own, tenant="acme", pid=1, start_ticks=1)
-        await engine.store.put_worker("@acme/thief", ["default"], 1, "", stolen)
+        await register_worker(engine.store, "@acme/thief", ["default"], 1, "", stolen)
         assert [(row.tenant, row.pid) for row in await here(engine)] == [("", me().pid)]
         run = await engine.start(flows.patient, folder)
         await engine.orchestrator.claim("own", queues=flows.patient.serves, session=77)

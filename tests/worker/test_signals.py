@@ -11,8 +11,8 @@ from tenure import ids
 from tenure.errors import TenureError
 from tenure.kernel.commands import CreateRun
 from tests.worker import flows
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 
 def at_the_gate(folder: str, times: int = 1) -> bool:
@@ -78,7 +78,7 @@ async def test_a_worker_asked_twice_ends_at_once(url: str, folder: str) -> None:
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
 
 
-async def test_a_worker_whose_loop_is_held_up_hears_the_second_signal(url: str, folder: str) -> None:
+async def test_a_worker_with_a_blocked_loop_reacts_to_the_second_signal(url: str, folder: str) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.blocking, folder, 600.0)
         with WorkerProcess(url) as worker:
@@ -114,7 +114,9 @@ async def test_a_killed_workers_run_is_another_workers_after_the_lease(url: str,
         assert flows.notes(folder).count("first") == 1
 
 
-async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(url: str, folder: str) -> None:
+async def test_a_worker_that_was_stopped_past_its_lease_is_refused_when_it_resumes(
+    url: str, folder: str
+) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.gated, folder)
         with WorkerProcess(url, name="sleeper") as worker:
@@ -124,7 +126,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(url: s
                 await until(lambda: at_the_gate(folder, 2), "the takeover")
                 flows.open_gate(folder, "gate")
                 await engine.see_end(run.id)
-            before = await engine.events(run.id)
+            before = await engine.runs.events(run.id)
             worker.signal(signal.SIGCONT)
             await until(lambda: "worker_started" in worker.text, "its log")
             late = await engine.start(flows.quick, folder, "late")  # it is alive and works on
@@ -133,7 +135,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(url: s
             assert worker.wait() == 0, worker.text
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
         assert flows.notes(folder).count("last") == 1, "the older self went on"
-        changes = [event for event in await engine.events(run.id) if event not in before]
+        changes = [event for event in await engine.runs.events(run.id) if event not in before]
         assert changes == [], "its late words changed something"
 
 
@@ -163,7 +165,7 @@ async def test_a_run_that_kills_its_workers_is_dead_after_its_tries_and_others_g
         assert flows.notes(folder).count("poison") == 4
 
 
-async def test_an_input_that_is_no_input_fails_its_run_and_the_worker_goes_on(url: str, folder: str) -> None:
+async def test_an_invalid_input_fails_its_run_and_not_the_worker(url: str, folder: str) -> None:
     async with watching(url) as engine:
         bad = []
         for body in (b"\xff\xfe not json", b'{"folder": 7}', b"[]", b'{"nobody": "knows"}', None):
@@ -200,7 +202,9 @@ async def test_an_input_that_is_no_input_fails_its_run_and_the_worker_goes_on(ur
         ("tests.worker.process", "has nothing to serve"),
     ],
 )
-def test_a_wrong_target_is_told_before_the_database_is_opened(tmp_path: Path, target: str, told: str) -> None:
+def test_a_wrong_target_is_refused_before_the_database_is_opened(
+    tmp_path: Path, target: str, told: str
+) -> None:
     place = tmp_path / "never.db"
     with WorkerProcess(f"sqlite:{place}", target) as worker:
         assert worker.wait() == 1

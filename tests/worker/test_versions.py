@@ -10,8 +10,8 @@ from typing import Any
 import tenure
 from tenure.sdk import Workflow
 from tests.worker import flows
+from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
-from tests.worker.stage import Watched, until, watching
 
 
 def version(number: str, accepts: tuple[str, ...] = ()) -> Workflow[[str], Any]:
@@ -25,7 +25,7 @@ def version(number: str, accepts: tuple[str, ...] = ()) -> Workflow[[str], Any]:
     return Workflow(release, name="release", version=number, accepts=accepts, lease="1s")
 
 
-async def test_old_and_new_workers_side_by_side_each_take_their_own(url: str, folder: str) -> None:
+async def test_old_and_new_workers_each_take_the_runs_of_their_version(url: str, folder: str) -> None:
     old, new = version("1"), version("2")
     flows.open_gate(folder, "gate")
     async with watching(url) as engine, Watched(url) as one, Watched(url) as two:
@@ -37,9 +37,7 @@ async def test_old_and_new_workers_side_by_side_each_take_their_own(url: str, fo
         assert owners == ["old" if n % 2 else "new" for n in range(20)]
 
 
-async def test_a_new_worker_goes_on_with_the_runs_of_an_old_one_that_it_accepts(
-    url: str, folder: str
-) -> None:
+async def test_a_new_worker_continues_runs_of_the_old_version_it_accepts(url: str, folder: str) -> None:
     old, new = version("1"), version("2", accepts=("1",))
     async with watching(url) as engine:
         async with Watched(url) as one:
@@ -64,7 +62,7 @@ async def test_a_new_worker_does_not_touch_runs_it_does_not_accept(url: str, fol
         run = await engine.start(new, folder)
         assert await run.result(wait=30) == "ended by 2"
         assert await engine.attempts(left.id) == []
-        why = await engine.why(left.id)
+        why = await engine.runs.explain(left.id)
         assert why.reason == "worker"
         assert "version 1 of workflow 'release'" in why.text
 

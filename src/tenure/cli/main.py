@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from tenure import logs
-from tenure.cli.lazy import Lazy, Line
+from tenure.cli.common.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
     from tenure.errors import TenureError
@@ -26,58 +26,90 @@ COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 COLLECT_AFTER = 100_000
 """New objects after which the garbage collector looks through them. What a command loads stays; looking through it again and again
 (every 700, if nothing is said) is a tenth of a short command."""
-STAYING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
+LONG_RUNNING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
 """Commands that stay, and see to that themselves."""
-ASKING = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
+QUERY_COMMANDS = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
 """Commands that load no code of users, which might log by itself: structlog, which is slow to load, is left until there is a line."""
 
-COMMANDS: dict[str, Line] = {
+COMMANDS: dict[str, CommandEntry] = {
     # Work with workflows.
-    "init": Line("init", "Begin", "Make a project that runs."),
-    "run": Line("run", "Begin", "Run a workflow here and watch it: code or a YAML file."),
-    "dev": Line("dev", "Begin", "Serve an app while you work on it; anew on every change."),
-    "worker": Line("worker", "Begin", "Serve the workflows and tools of an app until you stop it."),
-    "serve": Line("serve", "Begin", "Serve the HTTP API: tenants, keys, triggers, runners and live status."),
-    "demo": Line("demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."),
-    # Look after runs.
-    "runs": Line("runs", "Runs", "List, show, watch and steer runs; say why one waits."),
-    "approvals": Line("approvals", "Runs", "What people are asked, and their answers."),
-    "receipts": Line("receipts", "Runs", "What runs did to the world; say how an unknown action ended."),
-    "costs": Line("costs", "Runs", "What runs have spent, per workflow, provider, model or day."),
-    "undo": Line("undo", "Runs", "Take back what a finished run did to the world."),
-    "signal": Line("signal", "Runs", "Deliver an event to a run."),
-    "schedule": Line("schedule", "Runs", "Start runs by the clock."),
-    "hooks": Line("hooks", "Runs", "What hooks were told; what was set aside, and do it again."),
-    "workflows": Line("workflows", "Runs", "What is registered; check YAML files, with line numbers."),
-    # Govern what runs do to the world.
-    "policy": Line("policy", "Governing", "Check, test, publish and activate what actions are allowed."),
-    "freeze": Line(
-        "freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."
+    "init": CommandEntry("dev.init", "Begin", "Make a project that runs."),
+    "run": CommandEntry("runs.run", "Begin", "Run a workflow here and watch it: code or a YAML file."),
+    "dev": CommandEntry("dev.dev", "Begin", "Serve an app while you work on it; anew on every change."),
+    "worker": CommandEntry(
+        "ops.worker", "Begin", "Serve the workflows and tools of an app until you stop it."
     ),
-    "thaw": Line("freezes", "Governing", "Allow what was frozen again; takes two people."),
+    "serve": CommandEntry(
+        "ops.serve", "Begin", "Serve the HTTP API: tenants, keys, triggers, runners and live status."
+    ),
+    "demo": CommandEntry(
+        "dev.demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."
+    ),
+    # Look after runs.
+    "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and steer runs; say why one waits."),
+    "approvals": CommandEntry("approvals.approvals", "Runs", "What people are asked, and their answers."),
+    "receipts": CommandEntry(
+        "govern.receipts", "Runs", "What runs did to the world; say how an unknown action ended."
+    ),
+    "costs": CommandEntry(
+        "runs.costs", "Runs", "What runs have spent, per workflow, provider, model or day."
+    ),
+    "undo": CommandEntry("govern.undo", "Runs", "Take back what a finished run did to the world."),
+    "signal": CommandEntry("runs.signal", "Runs", "Deliver an event to a run."),
+    "schedule": CommandEntry("triggers.schedule", "Runs", "Start runs by the clock."),
+    "hooks": CommandEntry(
+        "triggers.hooks", "Runs", "What hooks were told; what was set aside, and do it again."
+    ),
+    "workflows": CommandEntry(
+        "workflows.workflows", "Runs", "What is registered; check YAML files, with line numbers."
+    ),
+    # Govern what runs do to the world.
+    "policy": CommandEntry(
+        "govern.policy", "Governing", "Check, test, publish and activate what actions are allowed."
+    ),
+    "freeze": CommandEntry(
+        "govern.freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."
+    ),
+    "thaw": CommandEntry("govern.freezes", "Governing", "Allow what was frozen again; takes two people."),
     # Look after who may ask a server.
-    "tenants": Line("tenants", "People and keys", "Whose runs they are, and their share of the workers."),
-    "people": Line("people", "People and keys", "Who asks a server and decides; their one-time codes."),
-    "clients": Line("clients", "People and keys", "Programs that ask a server."),
-    "keys": Line("keys", "People and keys", "Make, rotate and revoke credentials."),
-    "confirm": Line(
-        "confirm", "People and keys", "Confirm, as a second person, what somebody made or changed."
+    "tenants": CommandEntry(
+        "identity.tenants", "People and keys", "Whose runs they are, and their share of the workers."
+    ),
+    "people": CommandEntry(
+        "identity.people", "People and keys", "Who asks a server and decides; their one-time codes."
+    ),
+    "clients": CommandEntry("identity.clients", "People and keys", "Programs that ask a server."),
+    "keys": CommandEntry("identity.keys", "People and keys", "Make, rotate and revoke credentials."),
+    "confirm": CommandEntry(
+        "identity.confirm", "People and keys", "Confirm, as a second person, what somebody made or changed."
     ),
     # Prove what happened.
-    "evidence": Line("evidence", "Evidence", "What was sealed of runs, and files of it to take out."),
-    "verify": Line("verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."),
-    "ledger": Line("ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."),
-    "signing-keys": Line("signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."),
+    "evidence": CommandEntry(
+        "evidence.evidence", "Evidence", "What was sealed of runs, and files of it to take out."
+    ),
+    "verify": CommandEntry(
+        "evidence.verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."
+    ),
+    "ledger": CommandEntry(
+        "evidence.ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."
+    ),
+    "signing-keys": CommandEntry(
+        "evidence.signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."
+    ),
     # Look after the database.
-    "migrate": Line("migrate", "Database", "Make a database, or bring one up to date."),
-    "doctor": Line("doctor", "Database", "Check every invariant over a database."),
-    "explain": Line("explain", "Database", "What an error code means, and what to do about it."),
+    "migrate": CommandEntry("ops.migrate", "Database", "Make a database, or bring one up to date."),
+    "doctor": CommandEntry("ops.doctor", "Database", "Check every invariant over a database."),
+    "explain": CommandEntry("ops.explain", "Database", "What an error code means, and what to do about it."),
     # Look inside.
-    "lifecycle": Line("lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."),
-    "simulate": Line("simulate", "Inside", "Hunt for violations in worlds full of faults."),
-    "bench": Line("bench", "Inside", "Measure this machine: the figures next to their floor."),
-    "runner": Line("runner", "Inside", "Try a runner that you have written against the protocol."),
-    "completion": Line("completion", "Inside", "Print the completion script of your shell."),
+    "lifecycle": CommandEntry(
+        "dev.lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."
+    ),
+    "simulate": CommandEntry("dev.simulate", "Inside", "Hunt for violations in worlds full of faults."),
+    "bench": CommandEntry("dev.bench", "Inside", "Measure this machine: the figures next to their floor."),
+    "runner": CommandEntry(
+        "dev.runner", "Inside", "Try a runner that you have written against the protocol."
+    ),
+    "completion": CommandEntry("ops.completion", "Inside", "Print the completion script of your shell."),
 }
 """A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""
 
@@ -86,7 +118,7 @@ WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle"
 """Help and commands that a broken profile does not hold up; `lifecycle` reads them itself, but for its `check`."""
 
 
-class _Root(Lazy):
+class _Root(LazyGroup):
     """The commands above."""
 
     lines = COMMANDS
@@ -133,12 +165,12 @@ def _root(
     ),
 ) -> None:
     del version  # its callback has answered
-    if context.invoked_subcommand not in STAYING:
+    if context.invoked_subcommand not in LONG_RUNNING:
         gc.set_threshold(COLLECT_AFTER)
     if context.invoked_subcommand is None:
         print(context.get_help())
-    elif context.invoked_subcommand in ASKING:
-        logs.prepared_by(log_to_stderr)
+    elif context.invoked_subcommand in QUERY_COMMANDS:
+        logs.configure_on_first_use(log_to_stderr)
     else:
         log_to_stderr()
     if context.invoked_subcommand not in WITHOUT_PROFILES:
@@ -150,9 +182,9 @@ def _bring_profiles() -> None:
     from tenure.config import choose_profiles
 
     if choose_profiles() is not None:
-        from tenure import own_profiles
+        from tenure import custom_profiles
 
-        own_profiles.load()
+        custom_profiles.load_custom_profiles()
 
 
 def main() -> None:
@@ -190,7 +222,7 @@ def _for_programs() -> None:
 
 
 def _refused(error: TenureError, code: int = 1) -> NoReturn:
-    from tenure.cli.console import show_error
+    from tenure.cli.common.console import show_error
 
     show_error(error, as_json="--json" in sys.argv[1:])
     sys.exit(code)

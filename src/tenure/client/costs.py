@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tenure.orchestrator.spending import By, RunCosts, SpendingView
-
-if TYPE_CHECKING:
-    from tenure.client.transport import Transport
+from tenure.client.transport import Transport
+from tenure.shapes.costs import CostGrouping, CostReport, RunCosts
 
 
 class RemoteCosts:
-    """With the words of an engine's."""
+    """`engine.costs`, over HTTP."""
 
-    _to: Transport
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
-    async def costs(self, run_id: str) -> RunCosts:
+    async def get(self, run_id: str) -> RunCosts:
         """What a run has spent, per provider and model, and what it may spend."""
-        return await self._to.get(f"/runs/{quote(run_id, safe='')}/costs", RunCosts)
+        return await self._transport.get(f"/runs/{quote(run_id, safe='')}/costs", RunCosts)
 
-    async def spending(
-        self, *, by: By = "workflow", since: datetime | None = None, until: datetime | None = None
-    ) -> SpendingView:
+    async def report(
+        self, *, by: CostGrouping = "workflow", since: datetime | None = None, until: datetime | None = None
+    ) -> CostReport:
         """What the runs of the tenant have spent, added up; without `since` of the last thirty days."""
         said = {"by": by, "since": since and since.isoformat(), "until": until and until.isoformat()}
         params = {name: value for name, value in said.items() if value}
-        return await self._to.get("/costs", SpendingView, **params)
+        return await self._transport.get("/costs", CostReport, **params)

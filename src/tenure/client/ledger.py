@@ -15,19 +15,19 @@ from urllib.parse import unquote
 
 import msgspec
 
+from tenure.canonical import decode_base64
 from tenure.clock import us
+from tenure.doctor.ledger_check import LedgerFlaw
 from tenure.errors import TenureError
-from tenure.govern.ledger import notes
-from tenure.govern.ledger.checking import NO_CHECKPOINT, Checked
-from tenure.govern.ledger.exporting import NOTHING_SIGNED, put
-from tenure.govern.signing import Trust, unb64
-from tenure.kernel import merkle
-from tenure.kernel.governance import Signed
-from tenure.store.ledger_check import Flaw
+from tenure.govern.ledger.audit import NO_CHECKPOINT, LedgerAudit
+from tenure.govern.ledger.checkpoint_export import NOTHING_SIGNED, write_checkpoint
+from tenure.kernel.governance_rows import SignedCheckpointRow
+from tenure.proof import merkle, signed_notes
+from tenure.proof.signatures import TrustedKeys
 
 if TYPE_CHECKING:
     from tenure.client.transport import Transport
-    from tenure.govern.ledger.notes import Checkpoint
+    from tenure.proof.signed_notes import LedgerCheckpoint
 
 NO_DATABASE = (
     "whether runs, payloads and the admin chain are what the ledger says of them: that takes the database"
@@ -50,24 +50,24 @@ class RemoteLedger:
         self._to = to
         self._tenant = tenant
 
-    async def newest(self) -> Checkpoint | None:
+    async def newest(self) -> LedgerCheckpoint | None:
         """The newest checkpoint; None: nothing was signed for."""
         found = await self._signed()
-        return None if found is None else notes.parse(found.note)
+        return None if found is None else signed_notes.parse_checkpoint(found.note)
 
-    async def leaves(self, checkpoint: Checkpoint, count: int) -> list[dict[str, Any]]:
+    async def leaves(self, checkpoint: LedgerCheckpoint, count: int) -> list[dict[str, Any]]:
         """The last leaves below a checkpoint: what they say, or that a proof does not lead to it."""
         first = max(0, checkpoint.size - count)
         return list(
             await asyncio.gather(*(self._leaf(checkpoint, pos) for pos in range(first, checkpoint.size)))
         )
 
-    async def export(self, to: str) -> Signed:
+    async def export(self, to: str) -> SignedCheckpointRow:
         """Write the newest checkpoint to a file or an object. An older ledger never takes the place of a newer one."""
         newest = await self._signed()
         if newest is None:
             raise TenureError("NOT_READY", NOTHING_SIGNED)
-        await put(self, to, newest)
+        await write_checkpoint(self, to, newest)
         return newest
 
     async def check_prefix(self, size: int, root: bytes, here: int) -> None:
@@ -86,18 +86,18 @@ class RemoteLedger:
                 f"the first {size} leaves of the server's ledger are not those that a checkpoint was signed over",
             )
 
-    async def check(self, kept: Checkpoint | None, trust: Trust | None) -> Checked:
+    async def check(self, kept: LedgerCheckpoint | None, trust: TrustedKeys | None) -> LedgerAudit:
         """The newest checkpoint, against the keys to believe and one that was kept elsewhere."""
         newest = await self.newest()
         believed = trust
         if believed is None:
-            believed = Trust.parse((await self._to.ask("GET", "/ledger/trust")).content)
+            believed = TrustedKeys.parse((await self._to.ask("GET", "/ledger/trust")).content)
         flaws = await self._flaws(newest, kept, believed)
         unchecked = [NO_DATABASE]
         unchecked += [NO_CHECKPOINT] if kept is None else []
         unchecked += [NO_TRUST] if trust is None else []
-        return Checked(
-            tenant="" if newest is None else tenant_of(newest),
+        return LedgerAudit(
+            tenant="" if newest is None else tenant_of_checkpoint(newest),
             size=0 if newest is None else newest.size,
             root="" if newest is None else newest.root.hex(),
             runs=None,
@@ -108,46 +108,48 @@ class RemoteLedger:
             unchecked=unchecked,
         )
 
-    async def _flaws(self, newest: Checkpoint | None, kept: Checkpoint | None, trust: Trust) -> list[Flaw]:
+    async def _flaws(
+        self, newest: LedgerCheckpoint | None, kept: LedgerCheckpoint | None, trust: TrustedKeys
+    ) -> list[LedgerFlaw]:
         place = "the server's ledger"
         for one, name in ((newest, "the newest checkpoint"), (kept, "the checkpoint")):
             try:
                 if one is not None:
-                    notes.signer_of(one, trust)
+                    signed_notes.find_signer(one, trust)
             except TenureError as refused:
-                return [Flaw(code="SIGNATURE_WRONG", place=name, text=refused.message)]
+                return [LedgerFlaw(code="SIGNATURE_WRONG", place=name, text=refused.message)]
         if kept is None:
             return []
         if newest is None or newest.size < kept.size:
             size = 0 if newest is None else newest.size
             text = f"it is signed for up to {size} leaves, and the checkpoint over {kept.size}: an older backup was put back"
-            return [Flaw(code="RESTORED", place=place, text=text)]
+            return [LedgerFlaw(code="RESTORED", place=place, text=text)]
         if newest.origin != kept.origin:
             text = f"the checkpoint is of {kept.origin}, and this is {newest.origin}"
-            return [Flaw(code="OTHER_LEDGER", place=place, text=text)]
+            return [LedgerFlaw(code="OTHER_LEDGER", place=place, text=text)]
         if not await self._goes_on(kept.size, kept.root, newest):
             text = f"its first {kept.size} leaves are not those that the checkpoint was signed over"
-            return [Flaw(code="REWRITTEN", place=place, text=text)]
+            return [LedgerFlaw(code="REWRITTEN", place=place, text=text)]
         return []
 
-    async def _goes_on(self, size: int, root: bytes, newest: Checkpoint) -> bool:
+    async def _goes_on(self, size: int, root: bytes, newest: LedgerCheckpoint) -> bool:
         """Whether a proof shows that the newest ledger begins with an older one (law 1)."""
         found = await self._to.get(
             "/ledger/consistency", dict[str, Any], **{"from": str(size), "to": str(newest.size)}
         )
-        hashes = [unb64(one) or b"" for one in found["hashes"]]
+        hashes = [decode_base64(one) or b"" for one in found["hashes"]]
         return merkle.is_consistent(size, root, newest.size, newest.root, hashes)
 
-    async def _leaf(self, checkpoint: Checkpoint, pos: int) -> dict[str, Any]:
+    async def _leaf(self, checkpoint: LedgerCheckpoint, pos: int) -> dict[str, Any]:
         params = {"index": str(pos), "size": str(checkpoint.size)}
-        proof = notes.parse_proof((await self._to.ask("GET", "/ledger/proof", params=params)).text)
+        proof = signed_notes.parse_proof((await self._to.ask("GET", "/ledger/proof", params=params)).text)
         body = proof.body or b""
-        wrong = notes.inclusion_problem(body, proof, checkpoint)
+        wrong = signed_notes.find_inclusion_problem(body, proof, checkpoint)
         if wrong is None and proof.index != pos:
             wrong = f"the proof is of leaf {proof.index}"
         return {"pos": pos, **({"problem": wrong} if wrong else msgspec.json.decode(body))}
 
-    async def _signed(self) -> Signed | None:
+    async def _signed(self) -> SignedCheckpointRow | None:
         if self._tenant is not None:
             mine = (await self._to.get("/session", dict[str, Any]))["tenant"]
             if mine != self._tenant:
@@ -155,12 +157,14 @@ class RemoteLedger:
         found = await self._to.pages("/ledger/checkpoints", _Shown, limit=1)
         if not found:
             return None
-        [one], read = found, notes.parse(found[0].note)
+        [one], read = found, signed_notes.parse_checkpoint(found[0].note)
         at = us(one.signed_at.timestamp())
-        return Signed(tenant_of(read), read.size, read.root, read.note, one.key_id, at)
+        return SignedCheckpointRow(
+            tenant_of_checkpoint(read), read.size, read.root, read.note, one.key_id, at
+        )
 
 
-def _checked(newest: Checkpoint, kept: Checkpoint | None) -> list[str]:
+def _checked(newest: LedgerCheckpoint, kept: LedgerCheckpoint | None) -> list[str]:
     """What was compared, in words."""
     found = [f"a key that is believed has signed for {newest.size} leaves"]
     if kept is not None:
@@ -170,7 +174,7 @@ def _checked(newest: Checkpoint, kept: Checkpoint | None) -> list[str]:
     return found
 
 
-def tenant_of(checkpoint: Checkpoint) -> str:
+def tenant_of_checkpoint(checkpoint: LedgerCheckpoint) -> str:
     """Whose ledger a checkpoint is of, as its origin says; '' of the installation's."""
     parts = checkpoint.origin.split("/")
     return unquote(parts[2]) if len(parts) == 3 else ""

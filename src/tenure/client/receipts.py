@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
-from tenure.orchestrator.receipts import ReceiptView
+from tenure.client.transport import Transport
+from tenure.shapes.receipts import Receipt
 
-if TYPE_CHECKING:
-    from tenure.client.transport import Transport
+_List = list  # `RemoteReceipts.list` hides the builtin in annotations of the class
 
 
 class RemoteReceipts:
-    """With the words of an engine's."""
+    """`engine.receipts`, over HTTP."""
 
-    _to: Transport
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
-    async def receipts(self, run_id: str | None = None) -> list[ReceiptView]:
+    async def list(self, run_id: str | None = None) -> _List[Receipt]:
         """The receipts of a run, or of all runs those that nobody knows the end of, newest first."""
         path = "/receipts" if run_id is None else f"/runs/{quote(run_id, safe='')}/receipts"
-        return await self._to.pages(path, ReceiptView)
+        return await self._transport.pages(path, Receipt)
 
-    async def receipt(self, receipt_id: str) -> ReceiptView:
+    async def get(self, receipt_id: str) -> Receipt:
         """One of them."""
-        return await self._to.get(f"/receipts/{quote(receipt_id, safe='')}", ReceiptView)
+        return await self._transport.get(f"/receipts/{quote(receipt_id, safe='')}", Receipt)
 
-    async def settle_receipt(
+    async def settle(
         self,
         receipt_id: str,
         outcome: Literal["done", "not_done", "retry"],
@@ -39,4 +40,4 @@ class RemoteReceipts:
         body = {"outcome": outcome, "result": result, "reason": reason}
         said = {name: value for name, value in body.items() if value is not None}
         path = f"/receipts/{quote(receipt_id, safe='')}/settle"
-        return str((await self._to.send("POST", path, dict[str, Any], said))["state"])
+        return str((await self._transport.send("POST", path, dict[str, Any], said))["state"])

@@ -1,26 +1,21 @@
-"""Workflows in YAML files: loaded with every problem named, planned for the kernel, resolved before a step is handed out.
-
-What others use of it is listed here; how a command is executed is in `tenure.declared.commands`.
-"""
+"""Workflows in YAML files: loading with every problem named, planning for the kernel, resolving step inputs."""
 
 from __future__ import annotations
 
 from tenure.declared.grammar import json_schema
-from tenure.declared.inputs import Input
-from tenure.declared.loading import load, load_file
-from tenure.declared.model import Declared, Step
-from tenure.declared.resolution import StepResolver
-from tenure.declared.resolving import Resolved, command_of, prepare
+from tenure.declared.inputs import WorkflowInput
+from tenure.declared.loader import load_workflow, load_workflow_file
+from tenure.declared.model import DeclaredStep, DeclaredWorkflow
+from tenure.declared.step_inputs import prepare_step
+from tenure.declared.step_resolver import StepResolver
 
 __all__ = [
-    "Declared",
-    "Input",
-    "Resolved",
-    "Step",
+    "DeclaredStep",
+    "DeclaredWorkflow",
     "StepResolver",
-    "command_of",
+    "WorkflowInput",
     "json_schema",
-    "load",
-    "load_file",
-    "prepare",
+    "load_workflow",
+    "load_workflow_file",
+    "prepare_step",
 ]

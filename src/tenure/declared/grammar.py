@@ -1,27 +1,25 @@
-"""What a workflow file is made of. A new key is a line here: validation, the published schema and `tenure.declared`
-follow from it.
-"""
+"""The grammar of a workflow file. To add a key, add a line here: validation and the published schema follow from it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tenure import money
-from tenure.declared.document import Node, Path, Problems
-from tenure.declared.shapes import (
+from tenure.expressions.schema import (
+    Boolean,
+    Duration,
     Either,
-    Field,
-    Flag,
-    Json,
-    Length,
+    Integer,
+    JsonValue,
     ListOf,
     MapOf,
-    Real,
+    Number,
     Record,
+    SchemaField,
     Text,
     Variants,
-    Whole,
 )
+from tenure.expressions.yaml_document import FileProblems, Path, YamlNode
 from tenure.kernel import profiles
 from tenure.kernel.profile import NAME_PATTERN
 from tenure.limits import (
@@ -37,7 +35,7 @@ DEFAULT_PROFILE = "agent-runs"
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
-_WORD_SAYS = "letters, digits and underscores, and begins with none of the digits"
+_WORD_SAYS = "letters, digits and underscores, and does not begin with a digit"
 _ID = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
 _ID_SAYS = "letters, digits, _ and -, beginning with a letter or _; at most 100"
 _DOTTED = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,149}"
@@ -51,21 +49,20 @@ _queue = Text(
     most=100,
     doc="The queue whose workers take the step.",
 )
-_seconds = Length()
+_seconds = Duration()
 
 
 class _Profile(Text, frozen=True, kw_only=True):
-    """The name of a profile. Which own ones there are is known when a file is read, not to the published schema."""
+    """The name of a profile. Custom profiles are known when a file is read; the published schema cannot list them."""
 
-    def read(self, node: Node, path: Path, problems: Problems) -> Any:
-        """A name that there is."""
+    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
         return Text(what=self.what, choices=profiles.names()).read(node, path, problems)
 
     def schema(self) -> dict[str, Any]:
-        """One of ours, for editors to offer, or a name that somebody may have given an own one."""
+        """A built-in name, for editors to offer, or any valid name, for custom profiles."""
         return {
             "anyOf": [
-                {"enum": [*profiles.built_in()]},
+                {"enum": [*profiles.built_in_names()]},
                 {"type": "string", "pattern": f"^(?:{NAME_PATTERN})$"},
             ]
         }
@@ -73,26 +70,30 @@ class _Profile(Text, frozen=True, kw_only=True):
 
 RETRY = Record(
     what="retry",
-    doc="How often a failed step is tried again, and after how long.",
+    doc="How often a failed step is retried, and after which delays.",
     fields=(
-        Field(
+        SchemaField(
             name="max",
-            shape=Whole(least=0, most=RETRIES_MAX, doc="Tries after the first one. Default: the profile's."),
+            shape=Integer(
+                least=0, most=RETRIES_MAX, doc="Retries after the first attempt. Default: the profile's."
+            ),
         ),
-        Field(
+        SchemaField(
             name="backoff",
             shape=ListOf(
-                item=Length(zero=True),
+                item=Duration(zero=True),
                 least=1,
                 most=100,
                 what="a list of delays",
-                doc="Delays before each of them; the last one repeats. Default: the profile's.",
+                doc="The delay before each retry; the last delay repeats. Default: the profile's.",
             ),
         ),
-        Field(
+        SchemaField(
             name="jitter",
-            shape=Real(
-                least=0.0, most=1.0, doc="How much chance adds to a delay, as a part of it. Default: 0.2."
+            shape=Number(
+                least=0.0,
+                most=1.0,
+                doc="The largest random change of a delay, as a fraction of it. Default: 0.2.",
             ),
         ),
     ),
@@ -101,24 +102,28 @@ RETRY = Record(
 INPUT = Record(
     what="an input",
     fields=(
-        Field(name="type", shape=Text(what="a type", choices=TYPES), required=True),
-        Field(
+        SchemaField(name="type", shape=Text(what="a type", choices=TYPES), required=True),
+        SchemaField(
             name="default",
-            shape=Json(doc="Without a default the input must be given; null makes it optional."),
+            shape=JsonValue(doc="Without a default the input is required; null makes it optional."),
         ),
-        Field(name="description", shape=Text(most=LABEL_CHARS_MAX, lines=True)),
-        Field(name="enum", shape=ListOf(item=Json(), least=1, doc="The only values it may have.")),
-        Field(
-            name="items", shape=Text(what="a type", choices=TYPES, doc="Of an array: the type of its items.")
+        SchemaField(name="description", shape=Text(most=LABEL_CHARS_MAX, lines=True)),
+        SchemaField(name="enum", shape=ListOf(item=JsonValue(), least=1, doc="The allowed values.")),
+        SchemaField(
+            name="items", shape=Text(what="a type", choices=TYPES, doc="For an array: the type of its items.")
         ),
-        Field(name="minimum", shape=Real(doc="Of a number.")),
-        Field(name="maximum", shape=Real(doc="Of a number.")),
-        Field(name="min_length", shape=Whole(least=0, most=INTEGER_MAX, doc="Of a string or an array.")),
-        Field(name="max_length", shape=Whole(least=0, most=INTEGER_MAX, doc="Of a string or an array.")),
-        Field(
+        SchemaField(name="minimum", shape=Number(doc="For a number.")),
+        SchemaField(name="maximum", shape=Number(doc="For a number.")),
+        SchemaField(
+            name="min_length", shape=Integer(least=0, most=INTEGER_MAX, doc="For a string or an array.")
+        ),
+        SchemaField(
+            name="max_length", shape=Integer(least=0, most=INTEGER_MAX, doc="For a string or an array.")
+        ),
+        SchemaField(
             name="secret",
-            shape=Flag(
-                doc="Of a string: it is a reference to a secret, `env:NAME` or `file:/PATH`, and nothing else."
+            shape=Boolean(
+                doc="For a string: it must be a reference to a secret, `env:NAME` or `file:/PATH`."
             ),
         ),
     ),
@@ -129,105 +134,115 @@ INPUTS = MapOf(
     says=_WORD_SAYS,
     value=INPUT,
     most=100,
-    doc="What a run is given; checked when it is submitted.",
+    doc="The inputs of a run; checked when it is submitted.",
 )
 
 DEFAULTS = Record(
     what="defaults",
-    doc="What steps have that say nothing of their own.",
+    doc="Values for steps that do not set their own.",
     fields=(
-        Field(name="retry", shape=RETRY),
-        Field(name="timeout", shape=_seconds),
-        Field(name="queue", shape=_queue),
+        SchemaField(name="retry", shape=RETRY),
+        SchemaField(name="timeout", shape=_seconds),
+        SchemaField(name="queue", shape=_queue),
     ),
 )
 
 _COMMON = (
-    Field(
+    SchemaField(
         name="id",
         shape=Text(what="an id", pattern=_ID, says=_ID_SAYS, most=100, doc="Unique and stable."),
         required=True,
     ),
-    Field(
+    SchemaField(
         name="needs",
         shape=ListOf(
             item=Text(what="a step's id"),
             most=WORKFLOW_STEPS_MAX,
             what="a list of step ids",
-            doc="Steps that come first. Default: the step before it; []: none.",
+            doc="Steps that must end first. Default: the previous step; []: none.",
         ),
     ),
-    Field(
+    SchemaField(
         name="if",
         shape=Text(
             what="an expression",
             most=EXPRESSION_BYTES_MAX,
             loose=True,
             lines=True,
-            doc="CEL; where it is false, the step succeeds at once with the output null.",
+            doc="CEL; if it is false, the step succeeds immediately with the output null.",
         ),
     ),
-    Field(name="required", shape=Flag(doc="false: the run may succeed without this step. Default: true.")),
+    SchemaField(
+        name="required", shape=Boolean(doc="false: the run may succeed without this step. Default: true.")
+    ),
 )
 
 _WORK = (
-    Field(name="timeout", shape=Length(doc="For one try.")),
-    Field(name="retry", shape=RETRY),
-    Field(name="queue", shape=_queue),
-    Field(
+    SchemaField(name="timeout", shape=Duration(doc="For one attempt.")),
+    SchemaField(name="retry", shape=RETRY),
+    SchemaField(name="queue", shape=_queue),
+    SchemaField(
         name="idempotency_key",
         shape=Text(
             most=LABEL_CHARS_MAX,
             template=True,
-            doc="The same for every try of the same effect. Default: the run's id and the step's.",
+            doc="The same for every attempt of the same effect. Default: the run's id and the step's id.",
         ),
     ),
-    Field(
+    SchemaField(
         name="idempotent",
-        shape=Flag(doc="true: doing it twice is the same as doing it once. Default: false."),
+        shape=Boolean(doc="true: doing it twice has the same effect as doing it once. Default: false."),
     ),
 )
 
-_WITH = Field(name="with", shape=Json(kind="map", doc="The arguments; texts may have ${{ expressions }}."))
+_WITH = SchemaField(
+    name="with", shape=JsonValue(kind="map", doc="The arguments; strings may contain ${{ expressions }}.")
+)
 
 APPROVAL = Record(
     what="approval",
     doc="A question to people.",
     fields=(
-        Field(
+        SchemaField(
             name="title",
             shape=Text(
                 most=LABEL_CHARS_MAX,
                 template=True,
-                doc="The question; it is fixed when the run is submitted, so that only inputs can be in it.",
+                doc="The question. It is fixed when the run is submitted, so it can only use inputs.",
             ),
             required=True,
         ),
-        Field(
+        SchemaField(
             name="action",
-            shape=Text(doc="A short word for the history, which is kept for good. Default: the step's id."),
+            shape=Text(
+                doc="A short name for the history, which is kept permanently. Default: the step's id."
+            ),
         ),
-        Field(name="tier", shape=Text(what="a tier", choices=("low", "med", "high"), doc="Default: low.")),
-        Field(name="people", shape=Whole(least=1, most=100, doc="How many have to say yes. Default: 1.")),
-        Field(
+        SchemaField(
+            name="tier", shape=Text(what="a tier", choices=("low", "med", "high"), doc="Default: low.")
+        ),
+        SchemaField(
+            name="people", shape=Integer(least=1, most=100, doc="How many people must approve. Default: 1.")
+        ),
+        SchemaField(
             name="group",
-            shape=Text(doc="The group that those who decide belong to. Default: anybody who may approve."),
+            shape=Text(doc="The group that approvers must belong to. Default: anyone who may approve."),
         ),
-        Field(name="within", shape=_seconds),
+        SchemaField(name="within", shape=_seconds),
     ),
 )
 
 WAIT = Record(
     what="wait",
-    doc="Something outside of the run: an event, or time.",
+    doc="A wait for an event or for an amount of time.",
     fields=(
-        Field(name="event", shape=Text(template=True, doc="The name of the event.")),
-        Field(
+        SchemaField(name="event", shape=Text(template=True, doc="The name of the event.")),
+        SchemaField(
             name="source",
-            shape=Text(template=True, doc="Where the event is expected from; told, not compared."),
+            shape=Text(template=True, doc="The expected origin of the event; shown, but not compared."),
         ),
-        Field(name="within", shape=Length(doc="How long to wait for the event.")),
-        Field(name="time", shape=Length(doc="Instead of an event: how long to wait.")),
+        SchemaField(name="within", shape=Duration(doc="How long to wait for the event.")),
+        SchemaField(name="time", shape=Duration(doc="Instead of an event: how long to wait.")),
     ),
 )
 
@@ -238,7 +253,7 @@ STEP = Variants(
     common=_COMMON,
     kinds={
         "run": (
-            Field(
+            SchemaField(
                 name="run",
                 shape=Either(
                     listed=ListOf(item=_ARGUMENT, least=1, what="a list of arguments"),
@@ -248,40 +263,42 @@ STEP = Variants(
                         lines=True,
                         doc="Split into arguments; no shell.",
                     ),
-                    doc="A command. No shell sees it unless `shell: true` asks for one.",
+                    doc="A command. It runs without a shell unless `shell: true` is set.",
                 ),
                 required=True,
             ),
-            Field(
+            SchemaField(
                 name="shell",
-                shape=Flag(doc="Give the text to `sh -c`. It has no expressions then; put values into env."),
+                shape=Boolean(
+                    doc="Pass the text to `sh -c`. It cannot contain expressions then; put values into env."
+                ),
             ),
-            Field(
+            SchemaField(
                 name="env",
                 shape=MapOf(
                     key=_WORD,
                     says=_WORD_SAYS,
                     value=_ARGUMENT,
                     most=500,
-                    doc="Its environment, beside PATH, HOME and LANG; nothing else of the worker's is passed on.",
+                    doc="Environment variables, besides PATH, HOME and LANG; the worker passes on no others.",
                 ),
             ),
-            Field(
+            SchemaField(
                 name="cwd",
-                shape=Text(what="a folder", most=LABEL_CHARS_MAX, template=True, doc="Where it is started."),
+                shape=Text(what="a folder", most=LABEL_CHARS_MAX, template=True, doc="The working folder."),
             ),
-            Field(
+            SchemaField(
                 name="output",
                 shape=Text(
                     what="an output",
                     choices=("text", "json"),
-                    doc="json: what it prints is JSON, under `json` in the step's output. Default: text.",
+                    doc="json: the command prints JSON, which becomes `json` in the step's output. Default: text.",
                 ),
             ),
             *_WORK,
         ),
         "uses": (
-            Field(
+            SchemaField(
                 name="uses",
                 shape=Text(
                     what="the name of a tool",
@@ -296,7 +313,7 @@ STEP = Variants(
             *_WORK,
         ),
         "workflow": (
-            Field(
+            SchemaField(
                 name="workflow",
                 shape=Text(
                     what="the name of a workflow",
@@ -310,8 +327,8 @@ STEP = Variants(
             _WITH,
             *_WORK,
         ),
-        "approval": (Field(name="approval", shape=APPROVAL, required=True),),
-        "wait": (Field(name="wait", shape=WAIT, required=True),),
+        "approval": (SchemaField(name="approval", shape=APPROVAL, required=True),),
+        "wait": (SchemaField(name="wait", shape=WAIT, required=True),),
     },
 )
 
@@ -319,8 +336,8 @@ WORKFLOW = Record(
     what="a workflow",
     doc="A declared workflow of Tenure.",
     fields=(
-        Field(name="name", shape=_name, required=True),
-        Field(
+        SchemaField(name="name", shape=_name, required=True),
+        SchemaField(
             name="version",
             shape=Text(
                 what="a version",
@@ -329,26 +346,26 @@ WORKFLOW = Record(
                 doc="Default: the first 12 hex digits of the definition's digest.",
             ),
         ),
-        Field(
+        SchemaField(
             name="profile",
-            shape=_Profile(what="a profile", doc=f"Whose lifecycle it has. Default: {DEFAULT_PROFILE}."),
+            shape=_Profile(what="a profile", doc=f"The lifecycle of its runs. Default: {DEFAULT_PROFILE}."),
         ),
-        Field(name="timeout", shape=Length(doc="For the whole run. Default: the profile's.")),
-        Field(
+        SchemaField(name="timeout", shape=Duration(doc="For the whole run. Default: the profile's.")),
+        SchemaField(
             name="budget",
             shape=Text(
                 what="an amount such as 5 USD",
                 pattern=money.PATTERN,
-                doc="What a run may cost; it ends BUDGET_EXCEEDED when it has spent more.",
+                doc="The most a run may cost; a run that spends more ends with BUDGET_EXCEEDED.",
             ),
         ),
-        Field(
+        SchemaField(
             name="compensate",
-            shape=Flag(doc="Whether a run that is canceled has its actions undone, by a run of its own."),
+            shape=Boolean(doc="Whether the actions of a canceled run are undone, by another run."),
         ),
-        Field(name="inputs", shape=INPUTS),
-        Field(name="defaults", shape=DEFAULTS),
-        Field(
+        SchemaField(name="inputs", shape=INPUTS),
+        SchemaField(name="defaults", shape=DEFAULTS),
+        SchemaField(
             name="steps",
             shape=ListOf(item=STEP, least=1, most=WORKFLOW_STEPS_MAX, what="a list of steps"),
             required=True,
@@ -358,7 +375,6 @@ WORKFLOW = Record(
 
 
 def json_schema() -> dict[str, Any]:
-    """The published JSON Schema."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Tenure workflow",

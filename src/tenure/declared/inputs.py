@@ -1,27 +1,25 @@
-"""What a run is given: the inputs of a workflow, their types, and whether values fit them."""
+"""The inputs of a workflow: their types, and checks of values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from math import isfinite
 from typing import Any
 
 import msgspec
 
 from tenure.canonical import DuplicateName, decode_json, encode_json
 from tenure.errors import Detail, TenureError
+from tenure.expressions.json_schema import JSON_TYPES, display_json, find_problems, name_type
 from tenure.limits import PROBLEMS_MAX
-from tenure.secrets import FORM, is_reference
+from tenure.secrets import REFERENCE_FORM, is_reference
 from tenure.suggestions import Suggestions
 
 NO_DEFAULT = "\0none"
-"""Where there is no default. (A text, so that a definition stays JSON; no YAML text can have it.)"""
+"""Marks an input without a default. It is a string so that the definition stays JSON; no YAML string can contain it."""
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One input."""
-
+class WorkflowInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: str
     default: Any = NO_DEFAULT
     description: str = ""
@@ -32,40 +30,40 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     min_length: int | None = None
     max_length: int | None = None
     secret: bool | msgspec.UnsetType = msgspec.UNSET
-    """It is a reference to a secret (`tenure.secrets`), never the secret. Unset, it is no part of the definition's digest."""
+    """The value is a reference to a secret (`tenure.secrets`), never the secret. If unset, it is not part of the definition's digest."""
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
         return bool(self.default == NO_DEFAULT)
 
     def problems(self, value: Any) -> Iterator[str]:
-        """What keeps a value from being this input; nothing where it fits."""
+        """Why a value does not fit this input."""
         if value is None and self.default is None:
             return
         if self.secret is True:
             if not (isinstance(value, str) and is_reference(value)):
-                yield FORM  # it may be the secret itself, and is not repeated
+                yield REFERENCE_FORM  # it may be the secret itself, so it is not repeated
             return
-        if not JSON_TYPES[self.type](value):
-            yield f"must be {_named(self.type)}, not {shown_json(value)}"
-            return
-        if self.enum is not None and not any(same_json(value, choice) for choice in self.enum):
-            yield f"must be one of {', '.join(map(shown_json, self.enum))}, not {shown_json(value)}"
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if self.minimum is not None and value < self.minimum:
-                yield f"must be at least {self.minimum:g}, not {shown_json(value)}"
-            if self.maximum is not None and value > self.maximum:
-                yield f"must be at most {self.maximum:g}, not {shown_json(value)}"
-        if isinstance(value, str | list | tuple):
-            if self.min_length is not None and len(value) < self.min_length:
-                yield f"must have at least {self.min_length} {_unit(value)}, not {len(value)}"
-            if self.max_length is not None and len(value) > self.max_length:
-                yield f"must have at most {self.max_length} {_unit(value)}, not {len(value)}"
+        yield from (found.problem for found in find_problems(self._schema(), value, ""))
         if self.items is not None and isinstance(value, list | tuple):
             for i, item in enumerate(value):
                 if not JSON_TYPES[self.items](item):
-                    yield f"item {i} must be {_named(self.items)}, not {shown_json(item)}"
+                    yield f"item {i} must be {name_type(self.items)}, not {display_json(item)}"
+
+    def _schema(self) -> dict[str, Any]:
+        size = "Length" if self.type == "string" else "Items"
+        limits = {
+            "enum": self.enum,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            f"min{size}": self.min_length,
+            f"max{size}": self.max_length,
+        }
+        return {
+            "type": self.type,
+            "items": None,
+            **{key: limit for key, limit in limits.items() if limit is not None},
+        }
 
     def own_problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong with the declaration itself: (key, problem)."""
@@ -81,55 +79,26 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ):
             given = getattr(self, key)
             if given is not None and given is not False and given is not msgspec.UNSET and not fits:
-                yield key, f"belongs to {kinds}, not to {_named(self.type)}"
+                yield key, f"belongs to {kinds}, not to {name_type(self.type)}"
         for low, high in (("minimum", "maximum"), ("min_length", "max_length")):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
-                yield low, f"is {least:g}, over the {high} of {most:g}"
+                yield low, f"is {least:g}, which is greater than {high}, {most:g}"
         for i, choice in enumerate(self.enum or ()):
             if not JSON_TYPES[self.type](choice):
-                yield "enum", f"choice {i} must be {_named(self.type)}, not {shown_json(choice)}"
+                yield "enum", f"choice {i} must be {name_type(self.type)}, not {display_json(choice)}"
         if not self.required:
             yield from (("default", problem) for problem in self.problems(self.default))
 
 
 GUESSES_MAX = 3
-"""Suggestions for the inputs of one run: they are made while its caller waits."""
-JSON_TYPES: dict[str, Callable[[Any], bool]] = {
-    "string": lambda v: isinstance(v, str),
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and isfinite(v),
-    "boolean": lambda v: isinstance(v, bool),
-    "array": lambda v: isinstance(v, list | tuple),
-    "object": lambda v: isinstance(v, Mapping) and all(isinstance(key, str) for key in v),
-}
+"""Suggestions per run: they are computed while the caller waits."""
 
 
-def _named(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
-
-
-def _unit(value: Any) -> str:
-    return "characters" if isinstance(value, str) else "items"
-
-
-def shown_json(value: Any) -> str:
-    """A value in an error: as JSON, not too long."""
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def same_json(value: Any, choice: Any) -> bool:
-    """Equal as JSON: true is not 1."""
-    return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
-
-
-def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a run: checked, with defaults filled in, as JSON; INVALID_INPUT names what is wrong, the first
-    `PROBLEMS_MAX` problems of it."""
+def bind_inputs(
+    workflow: str, inputs: Mapping[str, WorkflowInput], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The inputs of a run as JSON: checked, with defaults filled in. INVALID_INPUT names the first `PROBLEMS_MAX` problems."""
     problems: list[Detail] = []
     guesses = Suggestions(GUESSES_MAX)
     for name in given:
@@ -145,7 +114,7 @@ def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -
             problems += [Detail(f"inputs.{name}", problem) for problem in found]
             bound[name] = given[name]
         elif declared.required:
-            problems.append(Detail(f"inputs.{name}", f"must be given: {_named(declared.type)}"))
+            problems.append(Detail(f"inputs.{name}", f"is required: {name_type(declared.type)}"))
         else:
             bound[name] = declared.default
     if not problems:
@@ -160,8 +129,8 @@ def bind(workflow: str, inputs: Mapping[str, Input], given: Mapping[str, Any]) -
     raise TenureError("INVALID_INPUT", text, tuple(problems))
 
 
-def from_texts(inputs: Mapping[str, Input], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Values from a command line: a string is taken as it is, all else is read as JSON."""
+def parse_input_texts(inputs: Mapping[str, WorkflowInput], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Values from a command line: a string input is taken literally, any other input is read as JSON."""
     values: dict[str, Any] = {}
     problems: list[Detail] = []
     for name, text in texts.items():
@@ -175,7 +144,7 @@ def from_texts(inputs: Mapping[str, Input], texts: Mapping[str, str]) -> dict[st
             problems.append(Detail(f"inputs.{name}", str(twice)))
         except (msgspec.DecodeError, RecursionError):
             problems.append(
-                Detail(f"inputs.{name}", f"must be {_named(declared.type)} in JSON, not {text[:60]!r}")
+                Detail(f"inputs.{name}", f"must be {name_type(declared.type)} in JSON, not {text[:60]!r}")
             )
     if problems:
         raise TenureError(

@@ -1,4 +1,4 @@
-"""A declared workflow, after its file has been understood."""
+"""A declared workflow, after its file was loaded."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.declared import inputs as given
-from tenure.declared.inputs import Input
+from tenure.declared.inputs import WorkflowInput
+from tenure.kernel import capability as cap
 from tenure.kernel.commands import StepSpec
-from tenure.kernel.terms import Terms
+from tenure.kernel.run_terms import RunTerms
 
-Kind = Literal["run", "uses", "workflow", "approval", "wait"]
-GATES: tuple[Kind, ...] = ("approval", "wait")
+StepKind = Literal["run", "uses", "workflow", "approval", "wait"]
+GATES: tuple[StepKind, ...] = ("approval", "wait")
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a step is tried again; None leaves it to the profile."""
+class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step is retried. None: as in the profile."""
 
     max: int | None = None
     backoff: tuple[float, ...] | None = None
     jitter: float | None = None
 
+    @classmethod
+    def merge(cls, own: dict[str, Any] | None, defaults: dict[str, Any] | None) -> RetrySettings:
+        """A step's own settings over the workflow's defaults."""
+        return msgspec.convert({**(defaults or {}), **(own or {})}, cls)
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What an approval asks."""
 
+class ApprovalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     action: str
     tier: Literal["low", "med", "high"] = "low"
@@ -35,65 +39,57 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     within: float | None = None
 
 
-class Awaited(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wait is for: an event, or time."""
-
+class WaitSettings(msgspec.Struct, frozen=True, kw_only=True):
     event: str = ""
     source: str = ""
     within: float | None = None
     time: float | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a declared workflow, with its defaults filled in."""
-
+class DeclaredStep(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     index: int
-    kind: Kind
+    kind: StepKind
     needs: tuple[str, ...] | None = None
-    """As declared: None is the step before it."""
+    """As in the file. None: the previous step."""
     condition: str | None = None
     required: bool = True
     queue: str = "default"
     timeout_seconds: float | None = None
-    retry: Retry = Retry()
+    retry: RetrySettings = RetrySettings()
     idempotency_key: str = ""
     idempotent: bool = False
     run: tuple[str, ...] = ()
-    """The command's arguments; with templates, each of which stays one argument."""
+    """The arguments of the command. A template stays one argument."""
     env: dict[str, str] = {}
     cwd: str = ""
     output: Literal["text", "json"] = "text"
     target: str = ""
-    """The tool it uses, or the workflow it starts."""
+    """The tool that the step uses, or the workflow that it starts."""
     arguments: dict[str, Any] = {}
-    approval: Question | None = None
-    wait: Awaited | None = None
+    approval: ApprovalQuestion | None = None
+    wait: WaitSettings | None = None
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow from a file."""
-
+class DeclaredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     digest: str
-    """SHA-256, in hex, of the definition: all of it but the version."""
+    """SHA-256, in hex, of the definition without its version."""
     profile: str
     timeout_seconds: float | None
-    terms: Terms
-    inputs: dict[str, Input]
-    steps: tuple[Step, ...]
+    terms: RunTerms
+    inputs: dict[str, WorkflowInput]
+    steps: tuple[DeclaredStep, ...]
     source: str = "<text>"
     text: str = ""
-    """The document it was loaded from."""
+    """The text of the file."""
 
     def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of a run: checked, with the defaults filled in."""
-        return given.bind(self.name, self.inputs, inputs)
+        return given.bind_inputs(self.name, self.inputs, inputs)
 
     def from_texts(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Inputs as a command line gives them, to be bound."""
-        return given.from_texts(self.inputs, texts)
+        return given.parse_input_texts(self.inputs, texts)
 
     def plan(
         self,
@@ -102,8 +98,18 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
         run: Mapping[str, Any] | None = None,
         trigger: Mapping[str, Any] | None = None,
     ) -> tuple[StepSpec, ...]:
-        """The steps of a run with these inputs. What only needs what is given here is evaluated now; who knows the
-        run's id already (`run={"id": …}`) has keys that name it fixed as well."""
-        from tenure.declared.planning import plan
+        """The steps of a run with these inputs. Expressions over known values are evaluated now; with `run={"id": …}` that includes
+        idempotency keys that name the run.
+        """
+        from tenure.declared.planner import build_plan
 
-        return plan(self, inputs, run=run, trigger=trigger)
+        return build_plan(self, inputs, run=run, trigger=trigger)
+
+
+def step_tool(kind: str, target: str) -> str:
+    """The tool that does a step: `run` for a command, a tool's name, or `workflow:NAME`."""
+    return {"run": "run", "uses": target}.get(kind, f"workflow:{target}")
+
+
+def required_capability(kind: str, target: str) -> str:
+    return cap.RUN if kind == "run" else cap.tool(step_tool(kind, target))

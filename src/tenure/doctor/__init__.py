@@ -1,17 +1,24 @@
-"""The invariant checker: given all rows of a run, which of the numbered invariants do not hold?
+"""Checks the numbered invariants over the rows of a run and of a database.
 
 Laws:
-1. Pure: it is handed rows and answers with violations; loading them is the store's business.
-2. It trusts nothing the kernel computed: counters are counted again, states walked again, hashes made again.
-3. An invariant is looked up by its number in `table.INVARIANTS`; those whose subject does not exist yet are
-   listed there too.
+1. The checks are pure: they take rows and return violations. `examination` loads the rows.
+2. They trust nothing that the kernel computed: counters are counted again, states walked again, hashes recomputed.
+3. `invariants.INVARIANTS` has every invariant by its number.
 """
 
 from __future__ import annotations
 
-from tenure.doctor.bundle import Bundle
+from tenure.doctor.database_checks import DatabaseSummary, check_database
+from tenure.doctor.invariants import INVARIANTS, Invariant, Violation
 from tenure.doctor.run_checks import check_run
-from tenure.doctor.table import INVARIANTS, Invariant, Violation
-from tenure.doctor.whole import WholeView, check_whole
+from tenure.doctor.run_dump import RunDump
 
-__all__ = ["INVARIANTS", "Bundle", "Invariant", "Violation", "WholeView", "check_run", "check_whole"]
+__all__ = [
+    "INVARIANTS",
+    "DatabaseSummary",
+    "Invariant",
+    "RunDump",
+    "Violation",
+    "check_database",
+    "check_run",
+]

@@ -10,23 +10,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import Body, View
-from tenure.kernel.actions import FIXED_COLUMNS, SAFE_TO_REPEAT, Relied
+from tenure.doctor.checked_run import Body, CheckedRun
+from tenure.doctor.invariants import Finding, checks
+from tenure.kernel.act_commands import FIXED_COLUMNS, SAFE_TO_REPEAT, ReliedFacts
+from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT, ReceiptRow
 from tenure.kernel.costs import DEFAULT_CURRENCY
-from tenure.kernel.governed import HELD_RECEIPT, Receipt
 from tenure.limits import COST_TOTAL_MAX
 
-WROTE = HELD_RECEIPT | {"reversed"}
+WROTE = KEY_HOLDING_RECEIPT | {"reversed"}
 """States of a receipt whose write counts: it happened, or may have."""
 
 
-def receipt_row(receipt: Receipt) -> str:
+def describe_receipt(receipt: ReceiptRow) -> str:
     """How a receipt is named in a report."""
     return f"receipt {receipt.no}"
 
 
-def _made(view: View) -> dict[int, tuple[int, str]]:
+def _made(view: CheckedRun) -> dict[int, tuple[int, str]]:
     """Receipt -> the event that made it, and that event's kind."""
     made: dict[int, tuple[int, str]] = {}
     for event, body in view.bodies:
@@ -36,7 +36,7 @@ def _made(view: View) -> dict[int, tuple[int, str]]:
 
 
 @checks("I36")
-def intents_come_first(view: View) -> Iterator[Finding]:
+def intents_come_first(view: CheckedRun) -> Iterator[Finding]:
     """A receipt was intended in a commit of its own, before anything was said of how its call ended, and its call had to be over
     before its lease was."""
     receipts = view.bundle.receipts
@@ -48,35 +48,38 @@ def intents_come_first(view: View) -> Iterator[Finding]:
     for receipt in receipts:
         seq, kind = made.get(receipt.no, (0, ""))
         if kind != "intend_act":
-            yield receipt_row(receipt), f"was not intended: it was made by {kind or 'no event'}"
+            yield describe_receipt(receipt), f"was not intended: it was made by {kind or 'no event'}"
         if receipt.state != "reused":
             for taken in view.settled_acts:
                 if taken.receipt == receipt.no and taken.seq <= seq:
                     yield (
-                        receipt_row(receipt),
+                        describe_receipt(receipt),
                         f"was {taken.edges[-1][2]} in event {taken.seq}, which intends it",
                     )
         for attempt in view.attempts.get(receipt.idx, ()):
             if attempt.n == receipt.n and receipt.call_by > attempt.expires_at:
                 yield (
-                    receipt_row(receipt),
+                    describe_receipt(receipt),
                     f"may be called until {receipt.call_by}, its lease ends at {attempt.expires_at}",
                 )
 
 
 @checks("I37")
-def one_receipt_per_key_here(view: View) -> Iterator[Finding]:
+def one_receipt_per_key_here(view: CheckedRun) -> Iterator[Finding]:
     """No two receipts of the run hold one key; all runs together are looked at by `whole`."""
     holders: dict[str, int] = {}
     for receipt in view.bundle.receipts:
-        if receipt.state in HELD_RECEIPT:
+        if receipt.state in KEY_HOLDING_RECEIPT:
             first = holders.setdefault(receipt.name, receipt.no)
             if first != receipt.no:
-                yield receipt_row(receipt), f"holds the key {receipt.name!r}, and so does receipt {first}"
+                yield (
+                    describe_receipt(receipt),
+                    f"holds the key {receipt.name!r}, and so does receipt {first}",
+                )
 
 
 @checks("I38")
-def repeats_are_safe(view: View) -> Iterator[Finding]:
+def repeats_are_safe(view: CheckedRun) -> Iterator[Finding]:
     """A call is made again only where that is safe, or once for each time a person said so."""
     repeats = {receipt.no: receipt.repeats for receipt in view.bundle.receipts}
     told: set[int] = set()
@@ -94,27 +97,27 @@ def repeats_are_safe(view: View) -> Iterator[Finding]:
 
 
 @checks("I40")
-def intents_are_allowed(view: View) -> Iterator[Finding]:
+def intents_are_allowed(view: CheckedRun) -> Iterator[Finding]:
     """Each receipt has the verdict of its own act and digest, which does not deny, of a policy that there was."""
     verdicts = {verdict.no: verdict for verdict in view.bundle.verdicts}
     for receipt in view.bundle.receipts:
         verdict = verdicts.get(receipt.verdict_no)
         if verdict is None:
-            yield receipt_row(receipt), f"there is no verdict {receipt.verdict_no}"
+            yield describe_receipt(receipt), f"there is no verdict {receipt.verdict_no}"
             continue
         if verdict.digest != receipt.digest or (verdict.idx, verdict.label) != (receipt.idx, receipt.label):
-            yield receipt_row(receipt), f"verdict {verdict.no} is of another action"
+            yield describe_receipt(receipt), f"verdict {verdict.no} is of another action"
         if verdict.outcome == "deny" or verdict.version == 0:
             yield (
-                receipt_row(receipt),
+                describe_receipt(receipt),
                 f"verdict {verdict.no} of policy version {verdict.version} is {verdict.outcome}",
             )
         if verdict.outcome == "needs_approval" and receipt.approval_no is None and receipt.state != "reused":
-            yield receipt_row(receipt), "needs an approval and names none"
+            yield describe_receipt(receipt), "needs an approval and names none"
 
 
 @checks("I41")
-def errors_deny(view: View) -> Iterator[Finding]:
+def errors_deny(view: CheckedRun) -> Iterator[Finding]:
     """What is broken denies, and a denial ends its step in the commit that records it."""
     if not view.bundle.verdicts:
         return
@@ -129,37 +132,37 @@ def errors_deny(view: View) -> Iterator[Finding]:
 
 
 @checks("I58")
-def relied_facts_hold(view: View) -> Iterator[Finding]:
+def relied_facts_hold(view: CheckedRun) -> Iterator[Finding]:
     """What a verdict relied on was so in the commit that recorded it: writes and spending as the events before had left them, and
     the commit's own time. (Roles and groups of a person have no history in a run: the tests of acts show those.)"""
     if not view.bundle.verdicts:
         return
     relied = {str(verdict.no): verdict.relied for verdict in view.bundle.verdicts if verdict.relied}
-    purse = {"writes": 0, "spent": 0}
+    run_spend = {"writes": 0, "spent": 0}
     for event, body in view.bodies:
         changes = body.get("set", {})
         for no in changes.get("verdict", {}).keys() & relied.keys():
-            yield from _outdated(f"verdict {no}", relied[no], purse, event.at)
-        purse |= changes.get("purse", {}).get("", {})
+            yield from _outdated(f"verdict {no}", relied[no], run_spend, event.at)
+        run_spend |= changes.get("run_spend", {}).get("", {})
 
 
-def _outdated(row: str, kept: str, purse: dict[str, int], at: int) -> Iterator[Finding]:
+def _outdated(row: str, kept: str, run_spend: dict[str, int], at: int) -> Iterator[Finding]:
     try:
-        relied = msgspec.json.decode(kept, type=Relied)
+        relied = msgspec.json.decode(kept, type=ReliedFacts)
     except msgspec.DecodeError as fault:
         yield row, f"what it relied on cannot be read: {fault}"
         return
-    if relied.writes is not None and not relied.writes[0] <= purse["writes"] <= relied.writes[1]:
+    if relied.writes is not None and not relied.writes[0] <= run_spend["writes"] <= relied.writes[1]:
         low, high = relied.writes
-        yield row, f"relied on {low} to {high} writes; the run had made {purse['writes']}"
-    if relied.spent is not None and relied.spent != purse["spent"]:
-        yield row, f"relied on {relied.spent} spent; the run had spent {purse['spent']}"
+        yield row, f"relied on {low} to {high} writes; the run had made {run_spend['writes']}"
+    if relied.spent is not None and relied.spent != run_spend["spent"]:
+        yield row, f"relied on {relied.spent} spent; the run had spent {run_spend['spent']}"
     if (relied.since is not None and at < relied.since) or (relied.until is not None and at >= relied.until):
         yield row, f"relied on a moment from {relied.since} to {relied.until}; it was recorded at {at}"
 
 
 @checks("I58")
-def fixed_facts_stay(view: View) -> Iterator[Finding]:
+def fixed_facts_stay(view: CheckedRun) -> Iterator[Finding]:
     """Facts that no commit checks again are written by the event that creates the run, and by no other."""
     for event, body in view.bodies[1:]:
         for table, columns in FIXED_COLUMNS.items():
@@ -170,7 +173,7 @@ def fixed_facts_stay(view: View) -> Iterator[Finding]:
 
 
 @checks("I42")
-def approvals_fit_their_actions(view: View) -> Iterator[Finding]:
+def approvals_fit_their_actions(view: CheckedRun) -> Iterator[Finding]:
     """What needed approval was approved for exactly this digest, before it was intended and before it expired, by as many as the
     ruling asked for; and an approval is used by one action."""
     approvals = {approval.no: approval for approval in view.bundle.approvals}
@@ -179,7 +182,7 @@ def approvals_fit_their_actions(view: View) -> Iterator[Finding]:
     for receipt in view.bundle.receipts:
         if receipt.approval_no is None:
             continue
-        row = receipt_row(receipt)
+        row = describe_receipt(receipt)
         act = (receipt.idx, receipt.label)
         if acts.setdefault(receipt.approval_no, act) != act:
             yield row, f"uses approval {receipt.approval_no}, which another action has used"
@@ -208,7 +211,7 @@ def approvals_fit_their_actions(view: View) -> Iterator[Finding]:
 
 
 @checks("I43")
-def nobody_behind_decides(view: View) -> Iterator[Finding]:
+def nobody_involved_decides(view: CheckedRun) -> Iterator[Finding]:
     """Who stood behind the run at that time has neither approved nor settled anything of it."""
     approvals = {str(wait.no) for wait in view.bundle.waits if wait.kind == "approval"}
     if not approvals and not view.bundle.receipts:
@@ -220,35 +223,35 @@ def nobody_behind_decides(view: View) -> Iterator[Finding]:
         for no in changes.get("approval", {}).keys() & approvals:
             votes = set(changes["approval"][no].get("votes", "").split())
             for person in (votes - voted.get(no, set())) & behind:
-                yield f"approval {no}", f"{person} approves in event {event.seq} and stands behind the run"
+                yield f"approval {no}", f"{person} approves in event {event.seq} and is involved in the run"
             if "votes" in changes["approval"][no]:
                 voted[no] = votes
         for no, columns in changes.get("receipt", {}).items():
             if columns.get("settled_by") in behind:
-                yield f"receipt {no}", f"{columns['settled_by']} settles it and stands behind the run"
-        behind |= _stand_behind(changes.get("run_spec", {}).get("", {}))
+                yield f"receipt {no}", f"{columns['settled_by']} settles it and is involved in the run"
+        behind |= _involved(changes.get("run_spec", {}).get("", {}))
 
 
-def _stand_behind(columns: Body) -> set[str]:
-    return {person for name in ("requester", "behind") for person in columns.get(name, "").split()}
+def _involved(columns: Body) -> set[str]:
+    return {person for name in ("requester", "involved") for person in columns.get(name, "").split()}
 
 
 @checks("I3")
-def spending_is_counted(view: View) -> Iterator[Finding]:
-    """The purse has the sum of the lines in the run's own currency."""
+def spending_is_counted(view: CheckedRun) -> Iterator[Finding]:
+    """`run_spend` has the sum of the lines in the run's own currency."""
     if view.spec is None:
         return
     own = view.spec.currency or DEFAULT_CURRENCY
     told = min(sum(row.micros for row in view.bundle.cost_lines if row.currency == own), COST_TOTAL_MAX)
-    counted = sum(purse.spent for purse in view.bundle.purses)
+    counted = sum(run_spend.spent for run_spend in view.bundle.run_spends)
     if told != counted:
-        yield "purse", f"has {counted} spent; its lines tell of {told}"
+        yield "run_spend", f"has {counted} spent; its lines tell of {told}"
 
 
 @checks("I46")
-def writes_are_counted(view: View) -> Iterator[Finding]:
-    """The purse counts the writes that happened, or may have."""
+def writes_are_counted(view: CheckedRun) -> Iterator[Finding]:
+    """`run_spend` counts the writes that happened, or may have."""
     wrote = sum(receipt.state in WROTE for receipt in view.bundle.receipts)
-    counted = sum(purse.writes for purse in view.bundle.purses)
+    counted = sum(run_spend.writes for run_spend in view.bundle.run_spends)
     if wrote != counted:
-        yield "purse", f"counts {counted} writes; the receipts tell of {wrote}"
+        yield "run_spend", f"counts {counted} writes; the receipts tell of {wrote}"

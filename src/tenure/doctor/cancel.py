@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from tenure import limits
 from tenure.clock import us
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
 from tenure.doctor.leases import SWEEP_BOUND_US
 from tenure.doctor.runs import CLAIMS
-from tenure.doctor.states import attempt_row, step_row
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
+from tenure.doctor.states import describe_attempt, describe_step
 from tenure.kernel import profiles
-from tenure.kernel.governed import Receipt, Verdict
+from tenure.kernel.act_rows import ReceiptRow, VerdictRow
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP
+from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP
 
 
 @checks("I47")
-def no_lease_after_cancel(view: View) -> Iterator[Finding]:
+def no_lease_after_cancel(view: CheckedRun) -> Iterator[Finding]:
     """Once the cancel was requested, no step of the run is claimed or can be."""
     if view.run.cancel_at is None:
         return
@@ -28,11 +28,11 @@ def no_lease_after_cancel(view: View) -> Iterator[Finding]:
             yield f"event {taken.seq}", f"step {taken.idx} was claimed after the cancel in event {canceled}"
     for step in view.bundle.steps:
         if step.claimable:
-            yield step_row(step), "can be claimed although the run is canceling"
+            yield describe_step(step), "can be claimed although the run is canceling"
 
 
 @checks("I48")
-def leaseless_steps_end_at_once(view: View) -> Iterator[Finding]:
+def leaseless_steps_end_at_once(view: CheckedRun) -> Iterator[Finding]:
     """The commit that requests the cancel leaves only steps with a live lease open."""
     canceled = view.canceled_seq
     if canceled is None:
@@ -56,7 +56,7 @@ def leaseless_steps_end_at_once(view: View) -> Iterator[Finding]:
 
 
 @checks("I49")
-def deadlines_are_kept(view: View) -> Iterator[Finding]:
+def deadlines_are_kept(view: CheckedRun) -> Iterator[Finding]:
     """Once the system has settled, nothing is open long after its deadline."""
     now, run = view.now, view.run
     if not view.settled or now is None or run.status in CLOSED_RUN:
@@ -71,40 +71,40 @@ def deadlines_are_kept(view: View) -> Iterator[Finding]:
         yield "run", f"passed its deadline at {run.deadline_at} and is still {run.status}"
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE and attempt.timeout_at is not None and attempt.timeout_at < late:
-            yield attempt_row(attempt), f"timed out at {attempt.timeout_at} and is still {attempt.state}"
+            yield describe_attempt(attempt), f"timed out at {attempt.timeout_at} and is still {attempt.state}"
     for wait in view.bundle.waits:
         if wait.state == "open" and wait.expires_at is not None and wait.expires_at < late:
             yield f"wait {wait.no}", f"expired at {wait.expires_at} and is still open"
 
 
 @checks("I50")
-def tenants_agree(view: View) -> Iterator[Finding]:
+def tenants_agree(view: CheckedRun) -> Iterator[Finding]:
     """Every copy of the tenant beneath a run is the run's; so are the copies that claims go by."""
     run, bundle = view.run, view.bundle
     if view.spec is not None and view.spec.tenant != run.tenant:
         yield "run_spec", f"belongs to {view.spec.tenant}, its run to {run.tenant}"
     for step in bundle.steps:
         if step.tenant != run.tenant:
-            yield step_row(step), f"belongs to {step.tenant}, its run to {run.tenant}"
+            yield describe_step(step), f"belongs to {step.tenant}, its run to {run.tenant}"
         elif step.workspace != run.workspace or step.workflow != run.workflow:
             yield (
-                step_row(step),
+                describe_step(step),
                 f"is in {step.workspace}/{step.workflow}, its run in {run.workspace}/{run.workflow}",
             )
     for attempt in bundle.attempts:
         if attempt.tenant != run.tenant:
-            yield attempt_row(attempt), f"belongs to {attempt.tenant}, its run to {run.tenant}"
+            yield describe_attempt(attempt), f"belongs to {attempt.tenant}, its run to {run.tenant}"
     for approval in bundle.approvals:
         if approval.tenant != run.tenant:
             yield f"approval {approval.no}", f"belongs to {approval.tenant}, its run to {run.tenant}"
-    governed: list[Verdict | Receipt] = [*bundle.verdicts, *bundle.receipts]
+    governed: list[VerdictRow | ReceiptRow] = [*bundle.verdicts, *bundle.receipts]
     for row in governed:
         if row.tenant != run.tenant:
             yield f"{row.table} {row.no}", f"belongs to {row.tenant}, its run to {run.tenant}"
     yield from _strangers(view)
 
 
-def _strangers(view: View) -> Iterator[Finding]:
+def _strangers(view: CheckedRun) -> Iterator[Finding]:
     """Rows that name a step the run does not have."""
     steps, bundle = view.steps, view.bundle
     for wait in bundle.waits:
@@ -119,7 +119,7 @@ def _strangers(view: View) -> Iterator[Finding]:
 
 
 @checks("I54")
-def within_limits(view: View) -> Iterator[Finding]:
+def within_limits(view: CheckedRun) -> Iterator[Finding]:
     """Payloads, metadata and the numbers of things are within `limits.py`."""
     for payload in view.bundle.payloads:
         if len(payload.body) > limits.PAYLOAD_BYTES_MAX:
@@ -146,7 +146,7 @@ def within_limits(view: View) -> Iterator[Finding]:
 
 
 @checks("I55")
-def everything_ends_or_waits(view: View) -> Iterator[Finding]:
+def everything_ends_or_waits(view: CheckedRun) -> Iterator[Finding]:
     """Once the system has settled, an open run waits for a named person, event or time."""
     run = view.run
     if not view.settled or run.status in CLOSED_RUN or run.paused or run.parked is not None:

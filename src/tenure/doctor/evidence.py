@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
 
 
 @checks("I52")
-def parts_are_those_that_were_sealed(view: View) -> Iterator[Finding]:
+def parts_are_those_that_were_sealed(view: CheckedRun) -> Iterator[Finding]:
     """A seal names its parts (number, events, head, SHA-256), and those are on record, no others; the first reaches up to the
     event that ended the run. (A run that was sealed where evidence is off has none.)"""
     named: dict[int, list[Any]] = {}

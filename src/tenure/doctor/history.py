@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from tenure.doctor.bundle import Bundle
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
+from tenure.doctor.run_dump import RunDump
 from tenure.kernel import history
 from tenure.kernel.commands import Initiator
-from tenure.kernel.model import ROWS, Row
+from tenure.kernel.run_rows import ROWS, Row
 
 _INITIATORS = frozenset(get_args(Initiator))
 
 
 @checks("I3")
-def rows_equal_their_history(view: View) -> Iterator[Finding]:
+def rows_equal_their_history(view: CheckedRun) -> Iterator[Finding]:
     """Folding the events gives every history column of every row."""
     for event, problem in view.unreadable:
         yield f"event {event.seq}", f"cannot be read: {problem}"
@@ -33,7 +33,7 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
         ("child", bundle.children),
         ("verdict", bundle.verdicts),
         ("receipt", bundle.receipts),
-        ("purse", bundle.purses),
+        ("run_spend", bundle.run_spends),
         ("cost_line", bundle.cost_lines),
     ):
         if rows or table in view.tables:
@@ -44,11 +44,11 @@ def rows_equal_their_history(view: View) -> Iterator[Finding]:
 
 _FOLDED = frozenset(
     {"run", "run_spec", "step", "attempt", "checkpoint", "wait", "approval", "inbox", "child"}
-    | {"verdict", "receipt", "purse", "cost_line"}
+    | {"verdict", "receipt", "run_spend", "cost_line"}
 )
 
 
-def _compare(view: View, table: str, rows: Sequence[Row]) -> Iterator[Finding]:
+def _compare(view: CheckedRun, table: str, rows: Sequence[Row]) -> Iterator[Finding]:
     told = view.tables.get(table, {})
     kind = ROWS[table]
     seen = 0
@@ -59,8 +59,8 @@ def _compare(view: View, table: str, rows: Sequence[Row]) -> Iterator[Finding]:
             columns = {}
         else:
             seen += 1
-        holds = history.as_history(row)
-        if holds != columns and holds != (says := history.settled(columns, kind)):
+        holds = history.history_columns(row)
+        if holds != columns and holds != (says := history.drop_defaults(columns, kind)):
             yield f"{table} {key}".rstrip(), _difference(holds, says)
     if seen != len(told):
         there = {history.row_key(row) for row in rows}
@@ -75,7 +75,7 @@ def _difference(holds: dict[str, Any], says: dict[str, Any]) -> str:
 
 
 @checks("I3")
-def payloads_equal_their_digests(view: View) -> Iterator[Finding]:
+def payloads_equal_their_digests(view: CheckedRun) -> Iterator[Finding]:
     """A payload that is there is the one the history names; an erased one may be missing."""
     told: dict[str, str] = {}
     about: str | None = None
@@ -97,13 +97,13 @@ def payloads_equal_their_digests(view: View) -> Iterator[Finding]:
         yield "run_spec", "labels and metadata are not those the history has the digest of"
 
 
-def missing_payloads(bundle: Bundle) -> int:
+def missing_payloads(bundle: RunDump) -> int:
     """How many payloads the run has numbered that are not there any more: they were erased."""
     return max(0, bundle.run.next_ref - 1 - len(bundle.payloads))
 
 
 @checks("I7")
-def events_without_gaps(view: View) -> Iterator[Finding]:
+def events_without_gaps(view: CheckedRun) -> Iterator[Finding]:
     """Sequence numbers are 1..n, and the run's version is n."""
     expected = 0
     for event in view.bundle.events:
@@ -116,7 +116,7 @@ def events_without_gaps(view: View) -> Iterator[Finding]:
 
 
 @checks("I8")
-def events_name_their_cause(view: View) -> Iterator[Finding]:
+def events_name_their_cause(view: CheckedRun) -> Iterator[Finding]:
     """Who, on whose initiative, because of what, and when: and time never goes back."""
     last = view.run.created_at
     for event in view.bundle.events:
@@ -136,7 +136,7 @@ def events_name_their_cause(view: View) -> Iterator[Finding]:
 
 
 @checks("I39")
-def outbox_is_committed(view: View) -> Iterator[Finding]:
+def outbox_is_committed(view: CheckedRun) -> Iterator[Finding]:
     """What is owed to another run was committed with the event it names."""
     if not view.bundle.outbox:
         return
@@ -150,7 +150,7 @@ def outbox_is_committed(view: View) -> Iterator[Finding]:
 
 
 @checks("I51")
-def chain_recomputes(view: View) -> Iterator[Finding]:
+def chain_recomputes(view: CheckedRun) -> Iterator[Finding]:
     """Each event's hash follows from the one before it and from its own bytes; the run holds the last."""
     head = b""
     tenant = view.run.tenant

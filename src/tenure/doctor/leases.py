@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tenure.doctor.checked_run import Body, CheckedRun
+from tenure.doctor.invariants import Finding, checks
 from tenure.doctor.runs import CLAIMS
-from tenure.doctor.states import attempt_row, step_row
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import Body, View
+from tenure.doctor.states import describe_attempt, describe_step
 from tenure.kernel.machines import LEASED_STEP, LIVE_LEASE
-from tenure.kernel.model import Event
+from tenure.kernel.run_rows import EventRow
 
 SWEEP_BOUND_US = 30_000_000
 """How long after its moment anything may stay undone in a system that has settled."""
@@ -36,26 +36,26 @@ _COMPLETES = {
 
 
 @checks("I22")
-def one_live_lease(view: View) -> Iterator[Finding]:
+def one_live_lease(view: CheckedRun) -> Iterator[Finding]:
     """A step has a live lease exactly while it is leased or canceling, and it is the newest one's."""
     for step in view.bundle.steps:
         live = [a for a in view.attempts.get(step.idx, ()) if a.lease in LIVE_LEASE]
         if len(live) > 1:
-            yield step_row(step), f"has {len(live)} live leases: attempts {[a.n for a in live]}"
+            yield describe_step(step), f"has {len(live)} live leases: attempts {[a.n for a in live]}"
         held = step.state in LEASED_STEP or step.state == "canceling"
         if held and not live:
-            yield step_row(step), f"is {step.state} without a live lease"
+            yield describe_step(step), f"is {step.state} without a live lease"
         for attempt in live:
             if attempt.n != step.attempt:
-                yield attempt_row(attempt), f"has a live lease, but the newest attempt is {step.attempt}"
+                yield describe_attempt(attempt), f"has a live lease, but the newest attempt is {step.attempt}"
             if not held:
-                yield attempt_row(attempt), f"has a live lease while its step is {step.state}"
+                yield describe_attempt(attempt), f"has a live lease while its step is {step.state}"
             elif attempt.state != step.state:
-                yield attempt_row(attempt), f"is {attempt.state} while its step is {step.state}"
+                yield describe_attempt(attempt), f"is {attempt.state} while its step is {step.state}"
 
 
 @checks("I23")
-def fence_grows(view: View) -> Iterator[Finding]:
+def fence_grows(view: CheckedRun) -> Iterator[Finding]:
     """Every claim raises its step's fence by one, and nothing else moves it."""
     fence: dict[int, int] = {}
     for taken in view.taken:
@@ -73,11 +73,11 @@ def fence_grows(view: View) -> Iterator[Finding]:
                 yield f"event {event.seq}", f"{event.kind} moves the fence of step {key} to {attempt}"
     for step in view.bundle.steps:
         if step.attempt != fence.get(step.idx, 0):
-            yield step_row(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
+            yield describe_step(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
 
 
 @checks("I56")
-def artifacts_in_time_are_older_than_the_end_of_their_lease(view: View) -> Iterator[Finding]:
+def artifacts_in_time_are_older_than_the_end_of_their_lease(view: CheckedRun) -> Iterator[Finding]:
     """A file in time was recorded before the event that ended its lease, a late one after it or after the lease's expiry; both by
     the worker that held the lease."""
     ended = {
@@ -105,7 +105,7 @@ def artifacts_in_time_are_older_than_the_end_of_their_lease(view: View) -> Itera
 
 
 @checks("I23")
-def leases_expire_at_their_moment(view: View) -> Iterator[Finding]:
+def leases_expire_at_their_moment(view: CheckedRun) -> Iterator[Finding]:
     """A lease expires when its time is over, or when its own holder was proven dead."""
     ended_in = {
         (taken.idx, taken.n): taken.seq
@@ -130,12 +130,12 @@ def leases_expire_at_their_moment(view: View) -> Iterator[Finding]:
         early = attempt.ended_at is not None and attempt.ended_at < attempt.expires_at
         if attempt.lease == "expired" and early and (attempt.idx, attempt.n) not in proven:
             yield (
-                attempt_row(attempt),
+                describe_attempt(attempt),
                 f"expired at {attempt.ended_at}, before its moment {attempt.expires_at}, and nobody was proven dead",
             )
 
 
-def _messages(view: View) -> Iterator[tuple[Event, int, int | None]]:
+def _messages(view: CheckedRun) -> Iterator[tuple[EventRow, int, int | None]]:
     """Every accepted message as (event, step, attempt); None where it does not name its attempt."""
     by_edges = {
         taken.seq: (taken.idx, taken.n)
@@ -166,7 +166,7 @@ def _sender(body: Body, recorded_by: dict[str, int]) -> tuple[int, int | None] |
 
 
 @checks("I24")
-def messages_are_current(view: View) -> Iterator[Finding]:
+def messages_are_current(view: CheckedRun) -> Iterator[Finding]:
     """A message that was accepted came from the newest attempt, while its lease had not expired."""
     claims = [(t.seq, t.idx, t.n) for t in view.taken if t.move in CLAIMS]
     for event, idx, n in _messages(view):
@@ -182,7 +182,7 @@ def messages_are_current(view: View) -> Iterator[Finding]:
 
 
 @checks("I25")
-def stale_changes_nothing(view: View) -> Iterator[Finding]:
+def stale_changes_nothing(view: CheckedRun) -> Iterator[Finding]:
     """No message of an attempt that had ended left a trace in the history."""
     ended: dict[tuple[int, int], int] = {}
     for event, body in view.bodies:
@@ -200,47 +200,50 @@ def stale_changes_nothing(view: View) -> Iterator[Finding]:
 
 
 @checks("I26")
-def heartbeats_extend(view: View) -> Iterator[Finding]:
+def heartbeats_extend(view: CheckedRun) -> Iterator[Finding]:
     """A lease runs at most its length from its last heartbeat, and never past the step's timeout."""
     for attempt in view.bundle.attempts:
         if attempt.expires_at < attempt.granted_at:
-            yield attempt_row(attempt), f"expires at {attempt.expires_at}, before it was granted"
+            yield describe_attempt(attempt), f"expires at {attempt.expires_at}, before it was granted"
         if attempt.timeout_at is not None and attempt.expires_at > attempt.timeout_at:
             yield (
-                attempt_row(attempt),
+                describe_attempt(attempt),
                 f"expires at {attempt.expires_at}, past its timeout {attempt.timeout_at}",
             )
         if attempt.beat_at < attempt.granted_at:
-            yield attempt_row(attempt), f"was last heard of at {attempt.beat_at}, before it was granted"
+            yield describe_attempt(attempt), f"was last heard of at {attempt.beat_at}, before it was granted"
         step = view.steps.get(attempt.idx)
         if step is not None:
             if attempt.expires_at > attempt.beat_at + step.lease_us:
                 yield (
-                    attempt_row(attempt),
+                    describe_attempt(attempt),
                     f"expires at {attempt.expires_at}, more than its lease after its last heartbeat {attempt.beat_at}",
                 )
             timeout = None if step.timeout_us is None else attempt.granted_at + step.timeout_us
             if attempt.timeout_at != timeout:
-                yield attempt_row(attempt), f"times out at {attempt.timeout_at}, not at {timeout}"
+                yield describe_attempt(attempt), f"times out at {attempt.timeout_at}, not at {timeout}"
 
 
 @checks("I27")
-def answers_are_kept(view: View) -> Iterator[Finding]:
+def answers_are_kept(view: CheckedRun) -> Iterator[Finding]:
     """The last message that was no heartbeat has its number, which later ones exceed, and its answer."""
     for attempt in view.bundle.attempts:
-        if attempt.said:
-            number = attempt.said.rpartition(" ")[2]
+        if attempt.last_message:
+            number = attempt.last_message.rpartition(" ")[2]
             if not number.isdecimal() or not 0 < int(number) <= attempt.seq:
                 yield (
-                    attempt_row(attempt),
-                    f"said {attempt.said!r}; its last sequence number is {attempt.seq}",
+                    describe_attempt(attempt),
+                    f"said {attempt.last_message!r}; its last sequence number is {attempt.seq}",
                 )
-        if bool(attempt.said) != bool(attempt.answer):
-            yield attempt_row(attempt), f"said {attempt.said!r} and was answered {attempt.answer!r}"
+        if bool(attempt.last_message) != bool(attempt.answer):
+            yield (
+                describe_attempt(attempt),
+                f"said {attempt.last_message!r} and was answered {attempt.answer!r}",
+            )
 
 
 @checks("I28")
-def leases_end_for_a_reason(view: View) -> Iterator[Finding]:
+def leases_end_for_a_reason(view: CheckedRun) -> Iterator[Finding]:
     """Completed by a Complete or a Fail, canceled by a CancelAck after a request, and the other way round."""
     for taken in view.taken:
         for machine, _, target, _ in taken.edges:
@@ -258,30 +261,30 @@ def leases_end_for_a_reason(view: View) -> Iterator[Finding]:
                 )
     for attempt in view.bundle.attempts:
         if attempt.state in ("succeeded", "failed") and attempt.lease != "completed":
-            yield attempt_row(attempt), f"{attempt.state}, but its lease is {attempt.lease}"
+            yield describe_attempt(attempt), f"{attempt.state}, but its lease is {attempt.lease}"
         elif attempt.lease == "completed" and attempt.state not in ("succeeded", "failed", "canceled"):
-            yield attempt_row(attempt), f"its lease was completed, but it is {attempt.state}"
+            yield describe_attempt(attempt), f"its lease was completed, but it is {attempt.state}"
         elif attempt.lease == "canceled" and attempt.state != "canceled":
-            yield attempt_row(attempt), f"its lease was canceled, but it is {attempt.state}"
+            yield describe_attempt(attempt), f"its lease was canceled, but it is {attempt.state}"
 
 
 @checks("I29")
-def expired_leases_are_swept(view: View) -> Iterator[Finding]:
+def expired_leases_are_swept(view: CheckedRun) -> Iterator[Finding]:
     """Once the system has settled, no lease stays live long after its expiry."""
     if not view.settled or view.now is None:
         return
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE and attempt.expires_at + SWEEP_BOUND_US < view.now:
-            yield attempt_row(attempt), f"expired at {attempt.expires_at} and is still {attempt.lease}"
+            yield describe_attempt(attempt), f"expired at {attempt.expires_at} and is still {attempt.lease}"
 
 
 @checks("I30")
-def leases_keep_their_tenant(view: View) -> Iterator[Finding]:
+def leases_keep_their_tenant(view: CheckedRun) -> Iterator[Finding]:
     """Tenant and workflow of a lease, by which caps count it, are its run's."""
     run = view.run
     for attempt in view.bundle.attempts:
         if attempt.tenant != run.tenant or attempt.workflow != run.workflow:
             yield (
-                attempt_row(attempt),
+                describe_attempt(attempt),
                 f"counts for {attempt.tenant}/{attempt.workflow}, its run is {run.tenant}/{run.workflow}'s",
             )

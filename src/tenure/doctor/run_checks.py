@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tenure.doctor import acts, cancel, evidence, history, leases, runs, states, waits
-from tenure.doctor.bundle import Bundle
-from tenure.doctor.table import INVARIANTS, Check, Violation
-from tenure.doctor.view import View
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import INVARIANTS, Check, Violation
+from tenure.doctor.run_dump import RunDump
 
 MODULES = (states, history, runs, leases, waits, acts, cancel, evidence)
 """Where the checks are; importing them registers them."""
@@ -23,16 +23,16 @@ def _ordered() -> list[tuple[str, Check]]:
 _CHECKS = _ordered()
 
 
-def check_run(bundle: Bundle, *, settled: bool = False, now: int | None = None) -> list[Violation]:
+def check_run(bundle: RunDump, *, settled: bool = False, now: int | None = None) -> list[Violation]:
     """Every violation that this run's rows show. `settled` adds the invariants that hold once faults have
     stopped and everything due has been done; `now` is the store's time for those that need one."""
-    view = View(bundle, settled=settled, now=now)
+    view = CheckedRun(bundle, settled=settled, now=now)
     run_id = bundle.run.id
     found = []
     for number, check in _CHECKS:
         try:
             found += [Violation(number, problem, run_id, row) for row, problem in check(view)]
-        except Exception as problem:  # rows so broken that they cannot even be looked at
+        except Exception as problem:  # rows so broken that they cannot be read
             name = type(problem).__name__
             found.append(Violation(number, f"cannot be checked ({name}: {problem})", run_id, "run"))
     return found

@@ -8,12 +8,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
-from tenure.doctor.states import attempt_row, step_row
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
+from tenure.doctor.states import describe_attempt, describe_step
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import CLOSED_RUN, CLOSED_STEP, Checkpoint, Run, Step
-from tenure.kernel.status import COUNTER, derive
+from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP, CheckpointRow, RunRow, StepRow
+from tenure.kernel.status import STATE_COUNTERS, derive_status
 
 CLAIMS = frozenset({"claim", "claim_and_ack"})
 RETRIES = frozenset({"fail_retry", "time_out_retry"})
@@ -39,14 +39,14 @@ _COUNTERS = (
 )
 
 
-def recounted(view: View) -> Run:
+def recounted(view: CheckedRun) -> RunRow:
     """The run as its steps, waits, deliveries and children would have it."""
     bundle = view.bundle
     run = copy.copy(view.run)
     counts = dict.fromkeys(_COUNTERS, 0)
     counts["steps_total"] = len(bundle.steps)
     for step in bundle.steps:
-        counter = COUNTER.get(step.state)
+        counter = STATE_COUNTERS.get(step.state)
         if counter is not None:
             counts[counter] += 1
         if step.state not in CLOSED_STEP:
@@ -64,7 +64,7 @@ def recounted(view: View) -> Run:
 
 
 @checks("I9")
-def status_is_derived(view: View) -> Iterator[Finding]:
+def status_is_derived(view: CheckedRun) -> Iterator[Finding]:
     """The counters are what is counted, and the status is what follows from them."""
     run, counted = view.run, recounted(view)
     for name in _COUNTERS:
@@ -77,13 +77,13 @@ def status_is_derived(view: View) -> Iterator[Finding]:
     late = run.status == "timed_out"
     if late and (run.deadline_at is None or run.finished_at is None or run.deadline_at > run.finished_at):
         yield "run", f"timed out at {run.finished_at}; its deadline is {run.deadline_at}"
-    status = derive(counted, past_deadline=late)
+    status = derive_status(counted, past_deadline=late)
     if status != run.status:
         yield "run", f"is {run.status}, its steps make it {status}"
 
 
 @checks("I9")
-def steps_count_their_checkpoints(view: View) -> Iterator[Finding]:
+def steps_count_their_checkpoints(view: CheckedRun) -> Iterator[Finding]:
     """A step knows whether it has checkpoints, and how many of them can be neither skipped nor repeated."""
     if not view.bundle.checkpoints and not any(s.recorded or s.unsafe for s in view.bundle.steps):
         return
@@ -92,12 +92,15 @@ def steps_count_their_checkpoints(view: View) -> Iterator[Finding]:
         unsafe[row.idx] = unsafe.get(row.idx, 0) + _is_unsafe(row)
     for step in view.bundle.steps:
         if step.recorded != (step.idx in unsafe):
-            yield step_row(step), f"has {'no ' if step.recorded else ''}checkpoints; its row says otherwise"
+            yield (
+                describe_step(step),
+                f"has {'no ' if step.recorded else ''}checkpoints; its row says otherwise",
+            )
         if step.unsafe != unsafe.get(step.idx, 0):
-            yield step_row(step), f"unsafe is {step.unsafe}, counted are {unsafe.get(step.idx, 0)}"
+            yield describe_step(step), f"unsafe is {step.unsafe}, counted are {unsafe.get(step.idx, 0)}"
 
 
-def _is_unsafe(row: Checkpoint) -> bool:
+def _is_unsafe(row: CheckpointRow) -> bool:
     """Neither skipped nor repeated: begun and not known to have ended, or done but not to be reused."""
     if row.idempotent:
         return False
@@ -105,16 +108,16 @@ def _is_unsafe(row: Checkpoint) -> bool:
 
 
 @checks("I11")
-def success_is_whole(view: View) -> Iterator[Finding]:
+def success_is_whole(view: CheckedRun) -> Iterator[Finding]:
     """Succeeded exactly when every step is closed and all required ones succeeded."""
     run = view.run
     steps = view.bundle.steps
     if run.status == "succeeded":
         for step in steps:
             if step.state not in CLOSED_STEP:
-                yield step_row(step), f"is {step.state} in a run that succeeded"
+                yield describe_step(step), f"is {step.state} in a run that succeeded"
             elif step.required and step.state != "succeeded":
-                yield step_row(step), f"is required and {step.state} in a run that succeeded"
+                yield describe_step(step), f"is required and {step.state} in a run that succeeded"
         if not run.planned:
             yield "run", "succeeded without a plan"
         return
@@ -123,12 +126,12 @@ def success_is_whole(view: View) -> Iterator[Finding]:
         yield "run", f"is {run.status}, but every step is closed and the required ones succeeded"
 
 
-def _is_good(step: Step) -> bool:
+def _is_good(step: StepRow) -> bool:
     return step.state == "succeeded" or (step.state in CLOSED_STEP and not step.required)
 
 
 @checks("I12")
-def failure_has_a_cause(view: View) -> Iterator[Finding]:
+def failure_has_a_cause(view: CheckedRun) -> Iterator[Finding]:
     """A failed run had no plan, or a required step of it ended otherwise than succeeded."""
     run = view.run
     if run.status != "failed" or not run.planned:
@@ -138,7 +141,7 @@ def failure_has_a_cause(view: View) -> Iterator[Finding]:
 
 
 @checks("I13")
-def cancel_was_requested(view: View) -> Iterator[Finding]:
+def cancel_was_requested(view: CheckedRun) -> Iterator[Finding]:
     """A canceled run was asked to; a leased step of it acked, passed its deadline, or lost its lease."""
     run = view.run
     if run.status == "canceled" and (run.cancel_at is None or run.cancel_reason is None):
@@ -162,7 +165,7 @@ def cancel_was_requested(view: View) -> Iterator[Finding]:
 
 
 @checks("I14")
-def ended_run_is_quiet(view: View) -> Iterator[Finding]:
+def ended_run_is_quiet(view: CheckedRun) -> Iterator[Finding]:
     """A terminal run has no open step, live lease, timer or approval; one that succeeded may have open proposals."""
     run = view.run
     if run.status not in CLOSED_RUN:
@@ -171,12 +174,12 @@ def ended_run_is_quiet(view: View) -> Iterator[Finding]:
         yield "run", f"has ended and wakes at {run.wake_at}"
     for step in view.bundle.steps:
         if step.state not in CLOSED_STEP:
-            yield step_row(step), f"is {step.state} in a run that has ended"
+            yield describe_step(step), f"is {step.state} in a run that has ended"
         if step.wake_at is not None or step.claimable:
-            yield step_row(step), "has a timer or can be claimed in a run that has ended"
+            yield describe_step(step), "has a timer or can be claimed in a run that has ended"
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE:
-            yield attempt_row(attempt), f"has a lease {attempt.lease} in a run that has ended"
+            yield describe_attempt(attempt), f"has a lease {attempt.lease} in a run that has ended"
     outlive = {w.no for w in view.bundle.waits if w.kind == "proposal" and run.status == "succeeded"}
     for wait in view.bundle.waits:
         if (wait.state == "open" or wait.wake_at is not None) and wait.no not in outlive:
@@ -190,7 +193,7 @@ def ended_run_is_quiet(view: View) -> Iterator[Finding]:
 
 
 @checks("I15")
-def order_is_kept(view: View) -> Iterator[Finding]:
+def order_is_kept(view: CheckedRun) -> Iterator[Finding]:
     """When a step left `pending`, all it needs had succeeded, or ended where failing is allowed."""
     needs: dict[int, list[int]] = {}
     for step in view.bundle.steps:
@@ -215,7 +218,7 @@ def order_is_kept(view: View) -> Iterator[Finding]:
 
 
 @checks("I16")
-def attempts_are_numbered(view: View) -> Iterator[Finding]:
+def attempts_are_numbered(view: CheckedRun) -> Iterator[Finding]:
     """Attempts are 1..n, each granted after the last one ended, and n is the step's fence."""
     for idx in view.attempts.keys() - view.steps.keys():
         yield f"attempt {idx}/{view.attempts[idx][0].n}", "belongs to no step"
@@ -224,19 +227,19 @@ def attempts_are_numbered(view: View) -> Iterator[Finding]:
         last = None
         for n, attempt in enumerate(attempts, start=1):
             if attempt.n != n:
-                yield attempt_row(attempt), f"stands where attempt {n} should"
+                yield describe_attempt(attempt), f"stands where attempt {n} should"
                 break
             if last is not None and (last.ended_at is None or attempt.granted_at < last.ended_at):
-                yield attempt_row(attempt), f"was granted before attempt {last.n} had ended"
+                yield describe_attempt(attempt), f"was granted before attempt {last.n} had ended"
             last = attempt
         if step.attempt != len(attempts):
-            yield step_row(step), f"its newest attempt is {step.attempt}, there are {len(attempts)}"
+            yield describe_step(step), f"its newest attempt is {step.attempt}, there are {len(attempts)}"
         if step.charged > step.max_attempts:
-            yield step_row(step), f"is charged {step.charged} of {step.max_attempts} attempts"
+            yield describe_step(step), f"is charged {step.charged} of {step.max_attempts} attempts"
 
 
 @checks("I17")
-def one_success(view: View) -> Iterator[Finding]:
+def one_success(view: CheckedRun) -> Iterator[Finding]:
     """At most one attempt of a step succeeds and none follows it. The step succeeded with it, unless it had to wait
     for its children then."""
     waited = {(taken.idx, taken.n) for taken in view.taken if taken.move == "complete_waiting"}
@@ -245,14 +248,14 @@ def one_success(view: View) -> Iterator[Finding]:
             if attempt.state == "succeeded":
                 step = view.steps.get(idx)
                 if attempt is not attempts[-1]:
-                    yield attempt_row(attempt), f"succeeded, and attempt {attempts[-1].n} follows it"
+                    yield describe_attempt(attempt), f"succeeded, and attempt {attempts[-1].n} follows it"
                 at_end = (idx, attempt.n) in waited
                 if step is not None and step.state != "succeeded" and not at_end:
-                    yield step_row(step), f"is {step.state}, but attempt {attempt.n} succeeded"
+                    yield describe_step(step), f"is {step.state}, but attempt {attempt.n} succeeded"
 
 
 @checks("I18")
-def charges_add_up(view: View) -> Iterator[Finding]:
+def charges_add_up(view: CheckedRun) -> Iterator[Finding]:
     """Replay what every step was charged: claims less releases and suspensions, since the last progress."""
     charged: dict[int, int] = {}
     states: dict[str, str] = {}
@@ -293,13 +296,13 @@ def charges_add_up(view: View) -> Iterator[Finding]:
     for step in view.bundle.steps:
         if step.charged != charged.get(step.idx, 0):
             yield (
-                step_row(step),
+                describe_step(step),
                 f"is charged {step.charged}, its history makes it {charged.get(step.idx, 0)}",
             )
 
 
 @checks("I19")
-def retries_are_due(view: View) -> Iterator[Finding]:
+def retries_are_due(view: CheckedRun) -> Iterator[Finding]:
     """A step is tried again only while tries are left, not while canceling, and not before its backoff."""
     eligible: dict[int, int] = {}
     canceled = view.canceled_seq
@@ -330,7 +333,7 @@ def retries_are_due(view: View) -> Iterator[Finding]:
 
 
 @checks("I20")
-def completed_only_grows(view: View) -> Iterator[Finding]:
+def completed_only_grows(view: CheckedRun) -> Iterator[Finding]:
     """steps_done never goes down, and equals the succeeded steps and finished checkpoints."""
     last = 0
     for event, body in view.bodies:
@@ -346,7 +349,7 @@ def completed_only_grows(view: View) -> Iterator[Finding]:
 
 
 @checks("I21")
-def optional_steps_fail_alone(view: View) -> Iterator[Finding]:
+def optional_steps_fail_alone(view: CheckedRun) -> Iterator[Finding]:
     """No run failed because of a step that was allowed to."""
     for event, body in view.bodies:
         failed = body.get("context", {}).get("failed_step")
@@ -356,4 +359,4 @@ def optional_steps_fail_alone(view: View) -> Iterator[Finding]:
     if run.status == "failed" and run.planned:
         bad = [s for s in view.bundle.steps if s.state in CLOSED_STEP and s.state != "succeeded"]
         if bad and not any(step.required for step in bad):
-            yield step_row(bad[0]), "is optional, and nothing else can have failed the run"
+            yield describe_step(bad[0]), "is optional, and nothing else can have failed the run"

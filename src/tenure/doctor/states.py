@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
-from tenure.kernel.machine import Machine
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
 from tenure.kernel.machines import (
     APPROVAL,
     ATTEMPT,
@@ -25,7 +24,16 @@ from tenure.kernel.machines import (
     STEP,
     WAITING_STEP,
 )
-from tenure.kernel.model import AT_END, CLOSED_RUN, CLOSED_STEP, QUESTIONS, Attempt, Step, Wait
+from tenure.kernel.run_rows import (
+    CLOSED_RUN,
+    CLOSED_STEP,
+    QUESTIONS,
+    WAITS_AT_END,
+    AttemptRow,
+    StepRow,
+    WaitRow,
+)
+from tenure.kernel.state_machine import Machine
 
 _STATES: dict[str, frozenset[str]] = {
     "run": frozenset(RUN.states),
@@ -55,32 +63,32 @@ def _owners(machine: Machine) -> dict[tuple[str, str], frozenset[str]]:
 _EDGES = {machine.name: _owners(machine) for machine in (RUN, STEP, ATTEMPT, LEASE, APPROVAL, RECEIPT)}
 
 
-def step_row(step: Step) -> str:
+def describe_step(step: StepRow) -> str:
     """How a step is named in a report."""
     return f"step {step.idx} ({step.name})"
 
 
-def attempt_row(attempt: Attempt) -> str:
+def describe_attempt(attempt: AttemptRow) -> str:
     """How an attempt is named in a report."""
     return f"attempt {attempt.idx}/{attempt.n}"
 
 
 @checks("I1")
-def known_states(view: View) -> Iterator[Finding]:
+def known_states(view: CheckedRun) -> Iterator[Finding]:
     """Every state of every row is one its machine has."""
     bundle, states = view.bundle, _STATES
     if bundle.run.status not in states["run"]:
         yield "run", f"the status {bundle.run.status!r} is none"
     for step in bundle.steps:
         if step.state not in states["step"]:
-            yield step_row(step), f"the state {step.state!r} is none"
+            yield describe_step(step), f"the state {step.state!r} is none"
         if step.kind not in _KINDS:
-            yield step_row(step), f"the kind {step.kind!r} is none"
+            yield describe_step(step), f"the kind {step.kind!r} is none"
     for attempt in bundle.attempts:
         if attempt.state not in states["attempt"]:
-            yield attempt_row(attempt), f"the state {attempt.state!r} is none"
+            yield describe_attempt(attempt), f"the state {attempt.state!r} is none"
         if attempt.lease not in states["lease"]:
-            yield attempt_row(attempt), f"the lease state {attempt.lease!r} is none"
+            yield describe_attempt(attempt), f"the lease state {attempt.lease!r} is none"
     for checkpoint in bundle.checkpoints:
         if checkpoint.state not in states["checkpoint"]:
             yield (
@@ -118,7 +126,7 @@ class _Walk:
 
 
 @checks("I2")
-def edges_connect(view: View) -> Iterator[Finding]:
+def edges_connect(view: CheckedRun) -> Iterator[Finding]:
     """Every edge is one of its table, starts where the last one ended, and the last one ends at the row."""
     walk = _Walk()
     edges_of = _EDGES
@@ -168,20 +176,20 @@ def _attempt_at(walk: _Walk, idx: int, state: str) -> str:
     return "created"
 
 
-def _ends_at_rows(view: View, walk: _Walk) -> Iterator[Finding]:
+def _ends_at_rows(view: CheckedRun, walk: _Walk) -> Iterator[Finding]:
     if walk.run != view.run.status:
         yield "run", f"is {view.run.status}, but its history ends at {walk.run}"
     for step in view.bundle.steps:
         state = walk.step.get(step.idx, "pending")
         if state != step.state:
-            yield step_row(step), f"is {step.state}, but its history ends at {state}"
+            yield describe_step(step), f"is {step.state}, but its history ends at {state}"
     for attempt in view.bundle.attempts:
         key = (attempt.idx, attempt.n)
         state, lease = walk.attempt.get(key, "none"), walk.lease.get(key, "none")
         if state != attempt.state:
-            yield attempt_row(attempt), f"is {attempt.state}, but its history ends at {state}"
+            yield describe_attempt(attempt), f"is {attempt.state}, but its history ends at {state}"
         if lease != attempt.lease:
-            yield attempt_row(attempt), f"has a lease {attempt.lease}, but its history ends at {lease}"
+            yield describe_attempt(attempt), f"has a lease {attempt.lease}, but its history ends at {lease}"
     if len(walk.lease) > len(view.bundle.attempts):
         rows = {(attempt.idx, attempt.n) for attempt in view.bundle.attempts}
         for idx, n in walk.lease.keys() - rows:
@@ -189,7 +197,7 @@ def _ends_at_rows(view: View, walk: _Walk) -> Iterator[Finding]:
 
 
 @checks("I2")
-def approvals_connect(view: View) -> Iterator[Finding]:
+def approvals_connect(view: CheckedRun) -> Iterator[Finding]:
     """An approval's status changes along its table, a wait goes from open to settled or closed, once."""
     if not view.bundle.waits:
         return
@@ -215,7 +223,7 @@ def approvals_connect(view: View) -> Iterator[Finding]:
 
 
 @checks("I2")
-def receipts_connect(view: View) -> Iterator[Finding]:
+def receipts_connect(view: CheckedRun) -> Iterator[Finding]:
     """A receipt begins as an intent and changes along its table; its last edge ends at the row."""
     here: dict[int, str] = {}
     for taken in view.settled_acts:
@@ -237,7 +245,7 @@ def receipts_connect(view: View) -> Iterator[Finding]:
 
 
 @checks("I4")
-def nothing_after_the_end(view: View) -> Iterator[Finding]:
+def nothing_after_the_end(view: CheckedRun) -> Iterator[Finding]:
     """Once the run is terminal no event takes an edge; once a step is, none takes an edge of it."""
     ended = view.ended_seq
     closed: set[int] = set()
@@ -254,7 +262,7 @@ def nothing_after_the_end(view: View) -> Iterator[Finding]:
 
 
 @checks("I5")
-def ends_are_complete(view: View) -> Iterator[Finding]:
+def ends_are_complete(view: CheckedRun) -> Iterator[Finding]:
     """A terminal row has its finish time and its reason; a row that is not has neither."""
     run = view.run
     ended = run.status in CLOSED_RUN
@@ -265,18 +273,18 @@ def ends_are_complete(view: View) -> Iterator[Finding]:
         ended = step.state in CLOSED_STEP
         if (step.finished_at is not None) != ended or (step.reason is not None) != ended:
             yield (
-                step_row(step),
+                describe_step(step),
                 f"is {step.state}, finished_at is {step.finished_at} and reason {step.reason!r}",
             )
     for attempt in view.bundle.attempts:
         ended = attempt.state in ATTEMPT.terminal
         if (attempt.ended_at is not None) != ended or (attempt.reason is not None) != ended:
             yield (
-                attempt_row(attempt),
+                describe_attempt(attempt),
                 f"is {attempt.state}, ended_at is {attempt.ended_at} and reason {attempt.reason!r}",
             )
         if (attempt.lease in LIVE_LEASE) == ended:
-            yield attempt_row(attempt), f"is {attempt.state} and its lease is {attempt.lease}"
+            yield describe_attempt(attempt), f"is {attempt.state} and its lease is {attempt.lease}"
     for wait in view.bundle.waits:
         settled = wait.state == "settled"
         if (wait.outcome is not None) != settled or (wait.settled_at is not None) != settled:
@@ -294,7 +302,7 @@ def ends_are_complete(view: View) -> Iterator[Finding]:
 
 
 @checks("I6")
-def times_in_order(view: View) -> Iterator[Finding]:
+def times_in_order(view: CheckedRun) -> Iterator[Finding]:
     """Nothing starts before it was made or ends before it started, and the duration agrees."""
     run = view.run
     started = run.created_at if run.started_at is None else run.started_at
@@ -307,15 +315,15 @@ def times_in_order(view: View) -> Iterator[Finding]:
             yield "run", f"took {run.finished_at - started} us, but its duration says {run.duration_us}"
     for step in view.bundle.steps:
         if step.created_at < run.created_at:
-            yield step_row(step), f"was made at {step.created_at}, before its run"
+            yield describe_step(step), f"was made at {step.created_at}, before its run"
         end = step.finished_at
         if end is not None and (end < step.created_at or (step.ready_at is not None and end < step.ready_at)):
-            yield step_row(step), f"finished at {end}, before it was made or ready"
+            yield describe_step(step), f"finished at {end}, before it was made or ready"
     for attempt in view.bundle.attempts:
         if attempt.granted_at < run.created_at:
-            yield attempt_row(attempt), f"was granted at {attempt.granted_at}, before its run was made"
+            yield describe_attempt(attempt), f"was granted at {attempt.granted_at}, before its run was made"
         if attempt.ended_at is not None and attempt.ended_at < attempt.granted_at:
-            yield attempt_row(attempt), f"ended at {attempt.ended_at}, before it was granted"
+            yield describe_attempt(attempt), f"ended at {attempt.ended_at}, before it was granted"
     for wait in view.bundle.waits:
         if wait.settled_at is not None and wait.settled_at < wait.opened_at:
             yield f"wait {wait.no}", f"settled at {wait.settled_at}, before it was opened"
@@ -325,7 +333,7 @@ def times_in_order(view: View) -> Iterator[Finding]:
 
 
 @checks("I10")
-def run_wakes(view: View) -> Iterator[Finding]:
+def run_wakes(view: CheckedRun) -> Iterator[Finding]:
     """A run that is held back or has a deadline looks again by itself."""
     run = view.run
     if run.status in CLOSED_RUN or run.cancel_at is not None:
@@ -345,7 +353,7 @@ def run_wakes(view: View) -> Iterator[Finding]:
 
 
 @checks("I10")
-def steps_wake(view: View) -> Iterator[Finding]:
+def steps_wake(view: CheckedRun) -> Iterator[Finding]:
     """Every open step waits for something that will come: a claim, a moment, a person, an event, a step."""
     run = view.run
     if run.status in CLOSED_RUN:
@@ -379,10 +387,10 @@ def steps_wake(view: View) -> Iterator[Finding]:
         elif state in WAITING_STEP:
             problem = _waits_open(view, step)
         if problem is not None:
-            yield step_row(step), problem
+            yield describe_step(step), problem
 
 
-def _is_resolved(view: View, step: Step) -> str | None:
+def _is_resolved(view: CheckedRun, step: StepRow) -> str | None:
     """A step that waits for nothing but its input is owed one."""
     if step.resolution != "due":
         return "is pending, but needs nothing any more"
@@ -395,7 +403,7 @@ def _is_resolved(view: View, step: Step) -> str | None:
     return "waits for its input, and nobody is asked to make it"
 
 
-def _lease_wakes(view: View, step: Step) -> str | None:
+def _lease_wakes(view: CheckedRun, step: StepRow) -> str | None:
     attempt = view.live_attempt(step)
     if attempt is None:
         return f"is {step.state} without a live lease"
@@ -409,7 +417,7 @@ def _lease_wakes(view: View, step: Step) -> str | None:
     return None
 
 
-def _waits_open(view: View, step: Step) -> str | None:
+def _waits_open(view: CheckedRun, step: StepRow) -> str | None:
     numbers = [step.wait_no] if step.wait_no is not None else _numbers(step.waits_on)
     if not numbers:
         return f"is {step.state} and waits for nothing"
@@ -420,18 +428,18 @@ def _waits_open(view: View, step: Step) -> str | None:
 
 def _numbers(text: str) -> list[int]:
     """The waits a step suspended on, or has to wait for at its end."""
-    return [int(no) for no in text.removeprefix(f"{AT_END},").split(",")] if text else []
+    return [int(no) for no in text.removeprefix(f"{WAITS_AT_END},").split(",")] if text else []
 
 
 @checks("I10")
-def waits_wake(view: View) -> Iterator[Finding]:
+def waits_wake(view: CheckedRun) -> Iterator[Finding]:
     """Every open wait has its moment, or its question or child is still open."""
     for wait in view.bundle.waits:
         if wait.state == "open" and (problem := _wait_problem(view, wait)) is not None:
             yield f"wait {wait.no}", problem
 
 
-def _wait_problem(view: View, wait: Wait) -> str | None:
+def _wait_problem(view: CheckedRun, wait: WaitRow) -> str | None:
     if wait.expires_at is not None and (wait.wake_at is None or wait.wake_at > wait.expires_at):
         return f"expires at {wait.expires_at} and wakes at {wait.wake_at}"
     if wait.kind in QUESTIONS:

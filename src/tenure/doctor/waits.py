@@ -5,25 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tenure.doctor.states import step_row
-from tenure.doctor.table import Finding, checks
-from tenure.doctor.view import View
-from tenure.kernel.behind import MORE
+from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.invariants import Finding, checks
+from tenure.doctor.states import describe_step
 from tenure.kernel.machines import LEASED_STEP
-from tenure.kernel.model import CONDITION_FALSE, QUESTIONS, Approval
+from tenure.kernel.run_rows import CONDITION_FALSE, QUESTIONS, ApprovalRow
+from tenure.kernel.separation_of_duties import MORE_PEOPLE
 
 GATES = ("approval", "wait")
 
-_BY_HAND = frozenset({"create", "metadata", "end_wait", "cancel", "cancel_step", "revoke", "stand_behind"})
+_BY_HAND = frozenset({"create", "metadata", "end_wait", "cancel", "cancel_step", "revoke", "involve"})
 """Events by which a user causes or changes a run."""
 
 
-def _row(approval: Approval) -> str:
+def _row(approval: ApprovalRow) -> str:
     return f"approval {approval.no}"
 
 
 @checks("I42")
-def approved_in_time(view: View) -> Iterator[Finding]:
+def approved_in_time(view: CheckedRun) -> Iterator[Finding]:
     """Approved means: by enough people for the newest revision, before it expired; the wait says the same."""
     if not view.bundle.approvals:
         return
@@ -59,10 +59,10 @@ def approved_in_time(view: View) -> Iterator[Finding]:
         if step.kind == "approval" and step.state == "succeeded" and step.reason != CONDITION_FALSE:
             no = step.wait_no
             if not any(a.no == no and a.status == "approved" for a in view.bundle.approvals):
-                yield step_row(step), "succeeded without an approval"
+                yield describe_step(step), "succeeded without an approval"
 
 
-def _votes_of_revision(view: View) -> Iterator[Finding]:
+def _votes_of_revision(view: CheckedRun) -> Iterator[Finding]:
     """Votes of an older revision do not count for a newer one."""
     for event, body in view.bodies:
         for no, columns in body.get("set", {}).get("approval", {}).items():
@@ -76,7 +76,7 @@ def _votes_of_revision(view: View) -> Iterator[Finding]:
 
 
 @checks("I43")
-def approvers_are_others(view: View) -> Iterator[Finding]:
+def approvers_are_others(view: CheckedRun) -> Iterator[Finding]:
     """Whoever asked does not approve, and nobody counts twice."""
     for approval in view.bundle.approvals:
         votes = approval.votes.split()
@@ -87,7 +87,7 @@ def approvers_are_others(view: View) -> Iterator[Finding]:
 
 
 @checks("I59")
-def deciders_had_no_hand_in_it(view: View) -> Iterator[Finding]:
+def deciders_had_no_hand_in_it(view: CheckedRun) -> Iterator[Finding]:
     """Whoever caused, changed or fed the run stands behind it from then on, and has decided nothing that was asked later."""
     approvals = {str(wait.no) for wait in view.bundle.waits if wait.kind == "approval"}
     behind: set[str] = set()
@@ -96,17 +96,17 @@ def deciders_had_no_hand_in_it(view: View) -> Iterator[Finding]:
     asked: dict[str, frozenset[str]] = {}
     for event, body in view.bodies:
         changes = body.get("set", {})
-        for name in ("requester", "behind"):
+        for name in ("requester", "involved"):
             behind |= set(changes.get("run_spec", {}).get("", {}).get(name, "").split())
         new = {event.actor} if event.kind in _BY_HAND and event.initiator == "user" else set()
         for no, columns in changes.get("inbox", {}).items():
             senders.setdefault(no, set()).update(columns.get("senders", "").split())
             new |= senders[no] if columns.get("wait_no") is not None else set()
-        if MORE not in behind:
+        if MORE_PEOPLE not in behind:
             for one in sorted(new - behind):
                 yield (
                     f"event {event.seq}",
-                    f"{one} had a hand in the run ({event.kind}) and does not stand behind it",
+                    f"{one} had a hand in the run ({event.kind}) and is not recorded as involved",
                 )
         hands |= new
         for no in changes.get("approval", {}).keys() & approvals:
@@ -121,7 +121,7 @@ def deciders_had_no_hand_in_it(view: View) -> Iterator[Finding]:
 
 
 @checks("I44")
-def decided_once(view: View) -> Iterator[Finding]:
+def decided_once(view: CheckedRun) -> Iterator[Finding]:
     """The history decides an approval once, and the row says by whom."""
     if not view.bundle.approvals:
         return
@@ -138,7 +138,7 @@ def decided_once(view: View) -> Iterator[Finding]:
 
 
 @checks("I61")
-def what_is_skipped_was_never_leased(view: View) -> Iterator[Finding]:
+def what_is_skipped_was_never_leased(view: CheckedRun) -> Iterator[Finding]:
     """A step that its condition skips has no attempts and no output, and says why; nobody is handed a step whose input has yet
     to be made."""
     count = sum(step.reason == CONDITION_FALSE for step in view.bundle.steps)
@@ -148,24 +148,24 @@ def what_is_skipped_was_never_leased(view: View) -> Iterator[Finding]:
         skipped = step.reason == CONDITION_FALSE
         leased = step.attempt or step.claimable or step.idx in view.attempts
         if skipped and (leased or step.state != "succeeded" or step.output_ref is not None):
-            yield step_row(step), f"was skipped; it is {step.state}, was leased {step.attempt} times"
+            yield describe_step(step), f"was skipped; it is {step.state}, was leased {step.attempt} times"
         elif skipped and step.condition is None:
-            yield step_row(step), "was skipped, and has no condition"
+            yield describe_step(step), "was skipped, and has no condition"
         elif step.resolution == "skip" and (leased or step.state == "succeeded") and not skipped:
-            yield step_row(step), f"is to be skipped; it is {step.state}: {step.reason}"
+            yield describe_step(step), f"is to be skipped; it is {step.state}: {step.reason}"
         elif step.resolution == "due" and (step.claimable or step.state in LEASED_STEP):
-            yield step_row(step), f"is {step.state}, and its input has yet to be made"
+            yield describe_step(step), f"is {step.state}, and its input has yet to be made"
         elif step.state == "succeeded" and not leased and not skipped and step.kind not in GATES:
-            yield step_row(step), f"succeeded without an attempt: {step.reason}"
+            yield describe_step(step), f"succeeded without an attempt: {step.reason}"
 
 
 @checks("I45")
-def gates_are_never_leased(view: View) -> Iterator[Finding]:
+def gates_are_never_leased(view: CheckedRun) -> Iterator[Finding]:
     """A gate has no attempts and cannot be claimed."""
     for step in view.bundle.steps:
         leased = step.attempt or step.claimable or step.idx in view.attempts
         if leased and step.kind in GATES:
             yield (
-                step_row(step),
+                describe_step(step),
                 f"is a gate; it was leased {step.attempt} times, claimable: {step.claimable}",
             )

@@ -1,6 +1,6 @@
-"""Every error of Tenure has a stable code; this registry is the one list of them.
+"""The registry of error codes. Codes are stable.
 
-`docs/errors/CODE.md` says for each what it means and what to do; the error links to it.
+`docs/errors/CODE.md` says what each code means and what to do. An error links to its page.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import governed, runs, service
+from tenure.errors import governance, runs, server
 from tenure.errors.spec import ErrorSpec as ErrorSpec  # what a line of the registry is
 
 DOCS_PREFIX = "docs/errors/"
-CODES: dict[str, ErrorSpec] = {**runs.CODES, **service.CODES, **governed.CODES}
+CODES: dict[str, ErrorSpec] = {**runs.CODES, **server.CODES, **governance.CODES}
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """One problem at one place of the input."""
+    """One problem of the input, and where it is."""
 
     path: str
     problem: str
 
 
 class TenureError(Exception):
-    """A refusal with a stable code. It changed nothing."""
+    """An error with a stable code. What was asked for was refused, and nothing changed."""
 
     def __init__(self, code: str, message: str = "", details: tuple[Detail, ...] = (), **data: Any) -> None:
         self.spec = CODES[code]
@@ -36,7 +36,6 @@ class TenureError(Exception):
 
     @property
     def docs(self) -> str:
-        """Where the page of this code lies."""
         return f"{DOCS_PREFIX}{self.code}.md"
 
     @property

@@ -1,4 +1,4 @@
-"""What is said of a code."""
+"""What the registry says about an error code."""
 
 from __future__ import annotations
 
@@ -6,32 +6,27 @@ import msgspec
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
-    """What is true of every error with this code."""
-
     status: int
-    """The HTTP status it has at the API."""
+    """The HTTP status."""
     retryable: bool
     """Whether the same request may succeed later without being changed."""
     meaning: str
     remedy: str
-    """In words for everybody: commands, never addresses of the API."""
+    """What to do next, in terms of commands and Python: never HTTP paths or headers."""
     at_api: str = ""
-    """What to do in the API's words, where it has its own; the message of an answer ends with it, and nobody else sees it."""
+    """What to do next in terms of the HTTP API. Only HTTP answers have it, at the end of the message."""
 
     def api_message(self, message: str) -> str:
-        """A message as the API gives it."""
         return f"{message.rstrip('.')}; {self.at_api}" if self.at_api else message
 
     def plain_message(self, message: str) -> str:
-        """A message of an answer, without what is said at the API alone."""
+        """The message of an HTTP answer without `at_api`."""
         return message.removesuffix(f"; {self.at_api}") if self.at_api else message
 
     @property
     def remedy_at_api(self) -> str:
-        """The remedy with what is said at the API."""
         return f"{self.remedy} At the API: {self.at_api}." if self.at_api else self.remedy
 
 
 def spec(status: int, meaning: str, remedy: str, *, retryable: bool = False, at_api: str = "") -> ErrorSpec:
-    """A line of the registry."""
     return ErrorSpec(status, retryable, meaning, remedy, at_api)

@@ -1,11 +1,11 @@
-"""What a connector is: the one place that knows how another service is spoken to.
+"""The interface of connectors. A connector is the only code that knows how to talk to a service.
 
 Laws:
-1. A connector declares its operations as data: the schemas of target and fields, and how each may be repeated. What it does not
-   declare cannot be done.
-2. It holds no secret: the call it makes resolves references at that moment, for that one call.
-3. It decides nothing: whether, when and how often a call is made is the governor's business. It says what a fault means.
-4. A call is not begun after its deadline on the clock since boot.
+1. A connector declares its operations as data: the schemas of target and fields, and how each operation may be repeated. Undeclared
+   operations cannot be done.
+2. A connector holds no secret: each call resolves its references.
+3. A connector decides nothing: the governor decides whether, when and how often a call is made. The connector classifies failures.
+4. A call does not begin after its deadline on the boot clock.
 """
 
 from __future__ import annotations
@@ -16,54 +16,47 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tenure import clock
-from tenure.kernel.actions import Repeats
+from tenure.kernel.act_commands import RepeatSafety
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a connector can do."""
-
     name: str
-    """As in `label.add`; with its connector's name before it, what `tenure.act` is told: `github.label.add`."""
+    """For example `label.add`. With the connector's name it is the action of `tenure.act`: `github.label.add`."""
     summary: str
     target: dict[str, Any]
-    """JSON Schema (an object) of what it is done to."""
     fields: dict[str, Any]
-    """JSON Schema (an object) of what is written there."""
-    repeats: Repeats
+    """JSON Schema (an object) of the fields that are written."""
+    repeats: RepeatSafety
     reverses_by: str | None = None
-    """The operation that takes it back; None: it cannot be taken back."""
+    """The operation that undoes it, or None if it cannot be undone."""
     undo_hint: str = ""
-    """Of one that cannot be taken back: what a person should do."""
+    """If it cannot be undone: what a person should do."""
     tier: Literal["low", "med", "high"] = "low"
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, as the governor orders it."""
+class ConnectorCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, as ordered by the governor."""
 
     tenant: str
     operation: str
     target: dict[str, Any]
     fields: dict[str, Any]
     key: str
-    """The idempotency key: passed on, set as a marker, or looked up by."""
+    """The idempotency key, which is sent, set as a marker, or looked up."""
     deadline: float
     """By `clock.boot_seconds()`."""
 
     @property
     def seconds_left(self) -> float:
-        """How long it may still take."""
         return self.deadline - clock.boot_seconds()
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a look-up found: the effect is there."""
-
+class FoundEffect(msgspec.Struct, frozen=True):
     result: Any = None
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """What a failed call means (decision 24): `not_done` (refused before it was sent, or by an answer that says so) or `unknown`
-    (the answer is lost)."""
+class CallFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What a failed call means (rule 24): `not_done` (it was not sent, or the service refused it) or `unknown` (the answer is lost)."""
 
     outcome: Literal["not_done", "unknown"]
     code: str
@@ -73,31 +66,29 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reversal(msgspec.Struct, frozen=True, kw_only=True):
-    """The action that takes another one back, and what the target must look like for it to be tried."""
+    """The action that undoes another action, and the state that it requires."""
 
     operation: str
     target: dict[str, Any]
     fields: dict[str, Any]
     expects: dict[str, Any]
-    """What we wrote, in the form of `state`: if the current state differs there, somebody else has changed it."""
+    """What was written, in the form of `state`. If the current state differs, someone else has changed the target."""
 
 
 class Connector(Protocol):
-    """See the laws above."""
-
     name: str
     operations: Mapping[str, Operation]
 
-    async def state(self, call: Call) -> dict[str, Any] | None:
-        """The part of the target's current state that a reversal needs or that it is compared with; None: nothing to keep."""
+    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
+        """The part of the target's current state that an undo needs or compares; None if there is nothing to keep."""
         ...
 
-    async def call(self, call: Call) -> Any:
-        """Do it; what the service answered, as far as the workflow and the receipt need it. Raises what `classify` understands."""
+    async def call(self, call: ConnectorCall) -> Any:
+        """Do the operation. Returns the part of the answer that the workflow and the receipt need. Raises what `classify` understands."""
         ...
 
-    async def lookup(self, call: Call) -> Found | None:
-        """Whether the effect of this key is there."""
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
+        """Find the effect of this key."""
         ...
 
     def reverse(
@@ -108,13 +99,13 @@ class Connector(Protocol):
         before: dict[str, Any] | None,
         result: Any,
     ) -> Reversal | None:
-        """How to take an action back that succeeded; None: it cannot be, or there is nothing to take back."""
+        """How to undo a successful action, or None if that is impossible or unnecessary."""
         ...
 
-    def classify(self, fault: BaseException) -> Fault:
-        """What a fault of `call` means."""
+    def classify(self, fault: BaseException) -> CallFault:
+        """What an exception of `call` means."""
         ...
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        """The proposed writes in words for people, a line each, made from the fields alone."""
+        """The proposed writes for people, one per line, made from target and fields alone."""
         ...

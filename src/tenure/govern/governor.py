@@ -1,13 +1,13 @@
-"""The one door to the world: whether, when and how often an action is done.
+"""Governs actions: decides whether, when and how often an action is done.
 
 Laws:
-1. In this order: target and fields fit; the act's own receipts; the policy; people; the state before; one commit that looks at
-   everything again and intends the call; the call; what became of it. So an act adds two commits to its step.
-2. A receipt that was done or has failed for good is the answer, and nobody is asked again. One that is open is settled
-   (`govern.settling`) before anything else.
-3. Whatever breaks before the call is made leaves it unmade: a broken policy denies, a broken connector fails.
-4. An act is done once at a time: whoever asks for it again while it is under way is told how it ended.
-5. What was begun goes on when its asker is gone. It ends before the lease does, by the clock since boot.
+1. The order: validate target and fields; read the act's own receipts; ask the policy; ask people; read the state before; one commit that
+   checks everything again and records the INTENT; the call; one commit with its outcome. So an act adds two commits to its step.
+2. A receipt that is done or has failed permanently is the answer; nobody is asked again. An open receipt is settled first
+   (`tenure.govern.act_calls`).
+3. A failure before the call leaves the call unmade: a broken policy denies, a broken connector fails.
+4. An act is done once at a time: a concurrent request for the same act waits for its outcome.
+5. A call continues if its caller disappears. It ends before the lease does, by the boot clock.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 import msgspec
 
 from tenure import clock, ids
-from tenure.artifacts import Artifacts, is_reference
+from tenure.artifacts import ArtifactStore, is_reference
 from tenure.clock import HostClock
 from tenure.errors import TenureError
+from tenure.govern.act_calls import ActCaller, ActLease, ActOrchestrator, PendingAct
 from tenure.govern.connector import Connector
 from tenure.govern.connectors.registry import Connectors
-from tenure.govern.policy import Policies
-from tenure.govern.settling import Action, Fence, Office, Settling
+from tenure.govern.policy import PolicyCache
 from tenure.govern.undo import check_reversal
-from tenure.kernel.actions import ActReply, IntendAct, ProposeAct, Proposed, Ruling, action_digest
-from tenure.kernel.model import Run, RunSpec
+from tenure.kernel.act_commands import ActReply, IntendAct, ProposeAct, ProposedAct, Ruling, action_digest
+from tenure.kernel.run_rows import RunRow, RunSpecRow
 from tenure.logs import get_logger
-from tenure.sdk.acting import Ask, Told
-from tenure.store.acting import Acted
+from tenure.sdk.act_request import ActRequest, ActResult
+from tenure.store.replay import ReplayAct
 
-__all__ = ["Fence", "Governor"]
+__all__ = ["ActLease", "Governor"]
 
 log = get_logger(__name__)
 
 ROUNDS_MAX = 5
-"""How often policy and people are asked anew because something has changed meanwhile."""
+"""How often policy and people are asked again because something has changed."""
 LATER_SECONDS = 1.0
 SHORT_LEASE_TRIES = 5
 _DONE = frozenset({"succeeded", "reused", "reversed"})
@@ -47,38 +47,35 @@ _Place = tuple[int, int, str]
 
 
 class Governor:
-    """See the laws above."""
-
     def __init__(
         self,
-        office: Office,
-        artifacts: Artifacts,
+        office: ActOrchestrator,
+        artifacts: ArtifactStore,
         connectors: Connectors | Iterable[Connector] = (),
-        policies: Policies | None = None,
+        policies: PolicyCache | None = None,
     ) -> None:
         self._office = office
         self._store = office.store
         self.connectors = connectors if isinstance(connectors, Connectors) else Connectors(connectors)
-        self.policies = policies or Policies(self._store)
+        self.policies = policies or PolicyCache(self._store)
         self._artifacts = artifacts
-        self._settling = Settling(office, artifacts, self.now_us)
-        self._under_way: dict[_Place, asyncio.Future[Told]] = {}
+        self._settling = ActCaller(office, artifacts, self.now_us)
+        self._under_way: dict[_Place, asyncio.Future[ActResult]] = {}
 
     def actions(self) -> list[str]:
-        """What can be done here."""
         return [name for name, _ in self.connectors.actions()]
 
     def now_us(self) -> int:
-        """The store's time, as well as it is known here."""
+        """The store's time, as far as this process knows it."""
         return self._store.estimate_us() or _HOST.now_us()
 
-    async def act(self, fence: Fence, ask: Ask) -> Told:
-        """Do it, or say why not; see the laws above."""
+    async def act(self, fence: ActLease, ask: ActRequest) -> ActResult:
+        """Do an action, or say why not."""
         place = (fence.run_id, fence.idx, ask.label)
         while (others := self._under_way.get(place)) is not None:
             await asyncio.wait((others,))
             ask = msgspec.structs.replace(ask, fresh=False)
-        mine: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+        mine: asyncio.Future[ActResult] = asyncio.get_running_loop().create_future()
         self._under_way[place] = mine
         try:
             return await self._act(fence, ask)
@@ -86,21 +83,23 @@ class Governor:
             del self._under_way[place]
             mine.cancel()
 
-    async def _act(self, fence: Fence, ask: Ask) -> Told:
+    async def _act(self, fence: ActLease, ask: ActRequest) -> ActResult:
         try:
             return await self._in_order(fence, ask)
         except TenureError as refused:
             if refused.code == "ACTION_CHANGED":
-                return Told(state="misfit", message=refused.message)
+                return ActResult(state="misfit", message=refused.message)
             if refused.retryable or refused.code not in _CONTENT:
                 raise
-            return Told(state="failed", code=refused.code, message=refused.message)
-        except Exception as fault:  # law 3: nothing was called, or its receipt says that it was intended
+            return ActResult(state="failed", code=refused.code, message=refused.message)
+        except Exception as fault:  # law 3: nothing was called, or the receipt says that it was intended
             log.error("act_failed", run=ids.run_text(fence.run_id), label=ask.label, error=repr(fault))
             later = self.now_us() + round(LATER_SECONDS * 1e6)
-            return Told(state="failed", code="INTERNAL_ERROR", message=type(fault).__name__, retry_at=later)
+            return ActResult(
+                state="failed", code="INTERNAL_ERROR", message=type(fault).__name__, retry_at=later
+            )
 
-    async def _in_order(self, fence: Fence, ask: Ask) -> Told:
+    async def _in_order(self, fence: ActLease, ask: ActRequest) -> ActResult:
         run, spec = await self._run(fence)
         known: TenureError | None = None
         try:
@@ -110,18 +109,18 @@ class Governor:
                 raise
             known, connector, operation = refused, None, None
         if ask.reverses is not None and ids.run_int(ask.reverses[0]) != spec.undo_of:
-            raise TenureError("INVALID_INPUT", "only a run that undoes another takes its actions back")
+            raise TenureError("INVALID_INPUT", "only a run that undoes another run may reverse its actions")
         name, _, rest = ask.action.partition(".")
         key = ask.key or f"{await self._root(run, spec)}:{fence.step}:{ask.label}"
         if ask.reverses is not None:
             key = f"undo:{ask.reverses[0]}:{ask.reverses[1]}"
         tier = operation.tier if operation is not None else "high"
-        action = Action(
+        action = PendingAct(
             fence=fence,
             ask=ask,
             connector=connector,
             operation=rest,
-            proposed=Proposed(
+            proposed=ProposedAct(
                 label=ask.label,
                 connector=name,
                 operation=rest,
@@ -144,7 +143,7 @@ class Governor:
                 reverses=None if ask.reverses is None else (spec.undo_of or 0, ask.reverses[1]),
             ),
         )
-        mine: list[Acted] = []
+        mine: list[ReplayAct] = []
         if not ask.fresh:
             mine = await self._store.read("acts_of", fence.run_id, fence.idx, ask.label)
         if mine and (told := await self._known(action, mine[-1])) is not None:
@@ -157,12 +156,12 @@ class Governor:
                 self._store, self._artifacts, self.connectors, *action.proposed.reverses, ask
             )
             if conflict is not None:
-                return Told(state="conflict", code="ACTION_CONFLICT", message=conflict)
+                return ActResult(state="conflict", code="ACTION_CONFLICT", message=conflict)
         return await self._decided(action, run, spec, len(mine) + 1)
 
     # ------------------------------------------------------------------------------------- what is known
 
-    async def _run(self, fence: Fence) -> tuple[Run, RunSpec]:
+    async def _run(self, fence: ActLease) -> tuple[RunRow, RunSpecRow]:
         runs, specs = await asyncio.gather(
             self._store.read("get_run", fence.run_id), self._store.read("get_spec", fence.run_id)
         )
@@ -170,8 +169,8 @@ class Governor:
             raise TenureError("RUN_NOT_FOUND")
         return runs[0], specs[0]
 
-    async def _root(self, run: Run, spec: RunSpec) -> str:
-        """The run that a key is made from: one that resumes another has the other's keys, so that nothing is done twice."""
+    async def _root(self, run: RunRow, spec: RunSpecRow) -> str:
+        """The run whose id is a part of the key. A resumed run uses the keys of the run it resumes, so that nothing is done twice."""
         first = run.id
         while spec.resumed_from is not None:
             first = spec.resumed_from
@@ -181,19 +180,19 @@ class Governor:
             spec = specs[0]
         return ids.run_text(first)
 
-    async def _known(self, action: Action, newest: Acted) -> Told | None:
-        """What an act's own receipts say of it; None: it may be intended. See law 2."""
+    async def _known(self, action: PendingAct, newest: ReplayAct) -> ActResult | None:
+        """The answer of the act's own receipts, or None if it may be intended (law 2)."""
         if newest.digest != action.proposed.digest:
             raise TenureError(
-                "ACTION_CHANGED", f"another action was recorded as {newest.label!r} of this step"
+                "ACTION_CHANGED", f"this step has already recorded another action as {newest.label!r}"
             )
         if newest.state in _DONE:
-            return Told(state="done", result=await self._value(newest.result), receipt=newest.no)
+            return ActResult(state="done", result=await self._value(newest.result), receipt=newest.no)
         if newest.state == "failed":
             if newest.eligible_at is not None and newest.eligible_at <= self.now_us():
                 return None
             said = await self._value(newest.result)
-            return Told(
+            return ActResult(
                 state="failed",
                 code=newest.error or "ACTION_FAILED",
                 message=said if isinstance(said, str) else "",
@@ -209,8 +208,8 @@ class Governor:
 
     # ------------------------------------------------------------------------------- policy and people
 
-    async def _decided(self, action: Action, run: Run, spec: RunSpec, tries: int) -> Told:
-        """From the policy to the call; once more where something has changed meanwhile."""
+    async def _decided(self, action: PendingAct, run: RunRow, spec: RunSpecRow, tries: int) -> ActResult:
+        """Ask the policy and people, then call. Starts again if something changed meanwhile."""
         anew = False
         for _ in range(ROUNDS_MAX):
             ruling = await self._ruling(action, run, spec, anew)
@@ -232,12 +231,12 @@ class Governor:
                 return await self._settling.call(action, reply, began, tries=tries)
             if reply.state not in ("again", "ask"):
                 return await self._not_intended(action, reply)
-        changed = f"the policy, its facts or its approval changed {ROUNDS_MAX} times before {action.ask.action} was intended"
+        changed = f"the policy, its facts or its approval changed {ROUNDS_MAX} times before {action.ask.action} could be recorded"
         later = self.now_us() + round(LATER_SECONDS * 1e6)
-        return Told(state="failed", code="POLICY_FACTS_CHANGED", message=changed, retry_at=later)
+        return ActResult(state="failed", code="POLICY_FACTS_CHANGED", message=changed, retry_at=later)
 
-    async def _ruling(self, action: Action, run: Run, spec: RunSpec, anew: bool) -> Ruling:
-        """Law 3: what cannot be asked denies, unless it is the database: then the step is given back."""
+    async def _ruling(self, action: PendingAct, run: RunRow, spec: RunSpecRow, anew: bool) -> Ruling:
+        """Ask the policy. If it cannot be asked, the action is denied; if the database failed, the step is given back (law 3)."""
         proposed = action.proposed
         try:
             asked = {
@@ -258,10 +257,10 @@ class Governor:
             log.error("policy_failed", run=ids.run_text(run.id), error=repr(fault))
             why = type(fault).__name__
         return Ruling(
-            version=0, outcome="deny", error="POLICY_ERROR", why=f"the policy cannot be asked: {why}"
+            version=0, outcome="deny", error="POLICY_ERROR", why=f"the policy cannot be evaluated: {why}"
         )
 
-    async def _propose(self, action: Action, ruling: Ruling) -> ActReply:
+    async def _propose(self, action: PendingAct, ruling: Ruling) -> ActReply:
         question = None
         if ruling.outcome == "needs_approval":
             rationale = [f"policy version {ruling.version}", *ruling.why.splitlines()]
@@ -275,13 +274,14 @@ class Governor:
         )
         return await self._office.send(message)
 
-    async def _request(self, action: Action) -> bytes:
-        """What an action is about, as it is kept."""
+    async def _request(self, action: PendingAct) -> bytes:
+        """The target and fields of an action, as they are stored."""
         return await self._settling.aside(action, {"target": action.ask.target, "fields": action.ask.fields})
 
-    async def _denied(self, action: Action) -> bytes | None:
-        """What is kept of a denied action. What nobody knows was held against no schema: there may be a secret in it, so it is not
-        kept. What cannot be kept is denied all the same."""
+    async def _denied(self, action: PendingAct) -> bytes | None:
+        """The stored request of a denied action. An unknown operation was checked against no schema and may contain a secret, so it is not
+        stored. A request that cannot be stored is denied all the same.
+        """
         if action.connector is None:
             return None
         try:
@@ -290,16 +290,16 @@ class Governor:
             log.warning("denial_not_kept", run=ids.run_text(action.fence.run_id), error=repr(fault))
             return None
 
-    def _refused(self, reply: ActReply) -> Told:
-        """A proposal that was not let through."""
+    def _refused(self, reply: ActReply) -> ActResult:
+        """The result of a proposal that was not accepted."""
         if reply.state == "wait":
-            return Told(state="wait", no=reply.no)
-        return Told(state="cancel" if reply.state == "cancel" else "refused", code=reply.error or "")
+            return ActResult(state="wait", no=reply.no)
+        return ActResult(state="cancel" if reply.state == "cancel" else "refused", code=reply.error or "")
 
     async def _intend(
-        self, action: Action, ruling: Ruling, approval_no: int | None, before: bytes | None
+        self, action: PendingAct, ruling: Ruling, approval_no: int | None, before: bytes | None
     ) -> tuple[ActReply, float]:
-        """The commit that intends a call, and the moment before it by the clock since boot."""
+        """Commit the INTENT of a call. Also returns the boot clock's time before the commit."""
         message = IntendAct(
             **action.head(),
             act=action.proposed,
@@ -316,25 +316,25 @@ class Governor:
             except TenureError as refused:
                 if refused.code != "LEASE_TOO_SHORT" or tries == SHORT_LEASE_TRIES:
                     raise
-                await asyncio.sleep(LATER_SECONDS)  # the next heartbeat is on its way
-        raise AssertionError("raised in the last round")
+                await asyncio.sleep(LATER_SECONDS)  # the next heartbeat extends the lease
+        raise AssertionError("the last round raises")
 
-    async def _not_intended(self, action: Action, reply: ActReply) -> Told:
-        """Somebody else was quicker, or it may not be done."""
+    async def _not_intended(self, action: PendingAct, reply: ActReply) -> ActResult:
+        """The result if another process was faster, or the act is not allowed."""
         if reply.state == "busy":
-            busy = "another action of this key is under way, or it is not known how it ended"
-            return Told(state="failed", code="ACTION_BUSY", message=busy, retry_at=self.now_us())
+            busy = "another action with this key is in progress, or its outcome is unknown"
+            return ActResult(state="failed", code="ACTION_BUSY", message=busy, retry_at=self.now_us())
         if reply.state in ("done", "open", "failed"):
             fence = action.fence
             mine = await self._store.read("acts_of", fence.run_id, fence.idx, action.ask.label)
             told = await self._known(action, mine[-1]) if mine else None
             if told is not None:
                 return told
-            raise TenureError("STORE_BUSY", "a receipt was read before it was there")
+            raise TenureError("STORE_BUSY", "a receipt is not visible yet; try again")
         return self._refused(reply)
 
 
 _CONTENT = frozenset(
     {"INVALID_INPUT", "SECRET_NOT_A_REFERENCE", "IDEMPOTENCY_KEY_REUSED", "PAYLOAD_TOO_LARGE", "WAIT_LIMIT"}
 )
-"""Refusals of what was asked for: it is not done, and the same again would be refused again."""
+"""Refusals of the request itself: a repeated request would be refused again."""

@@ -1,1 +1,1 @@
-"""The pure kernel: what may happen to a run, and nothing else. No I/O, clock, chance or async in here."""
+"""The pure kernel: it decides what may happen to a run. It has no I/O, no clock, no randomness and no async code."""

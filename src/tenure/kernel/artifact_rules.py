@@ -1,25 +1,23 @@
-"""What counts of a run's artifacts: names, lateness, and which of several files with one name is the accepted one.
-
+"""Rules of a run's artifacts: names, lateness, and which of several files with one name is the accepted one.
 Laws:
-1. An artifact belongs to the attempt that uploaded it. Files of two attempts, or of two steps, never replace each other.
-2. What arrives after its lease has ended is late. It is kept beside what came in time, and is never the accepted one.
-3. Accepted is what the attempt that succeeded has uploaded. Attempts that go on with each other's work count as one: those that
-   were suspended, and those of a code-first body, whose checkpoints outlive them.
+1. An artifact belongs to the attempt that uploaded it. Files of two attempts, or of two steps, never replace each
+   other.
+2. A file that arrives after its lease has ended is late. It is stored beside the files that came in time, and is
+   never accepted.
+3. Accepted are the files of the attempt that succeeded. Attempts that continue each other's work count as one:
+   suspended attempts, and those of a code-first body, whose checkpoints outlive them.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.model import CLOSED_STEP, Attempt
+from tenure.kernel.run_rows import CLOSED_STEP, AttemptRow
 from tenure.limits import NAME_CHARS_MAX
+from tenure.shapes.artifacts import ArtifactState
 
-ArtifactState = Literal["accepted", "pending", "failed", "late"]
 
-
-def name_problem(name: str) -> str | None:
-    """What is wrong with the name of an artifact. Slashes divide it into parts that could be a file's path."""
+def artifact_name_problem(name: str) -> str | None:
+    """What is wrong with an artifact's name. Slashes divide it into the parts of a file path."""
     if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
         return f"an artifact's name has 1 to {NAME_CHARS_MAX} printable characters"
     if "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
@@ -27,15 +25,15 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-def over_since(attempt: Attempt, now: int) -> int | None:
-    """When an attempt's lease ended; None while it is live. One that has expired is over before anybody sweeps it."""
+def lease_ended_at(attempt: AttemptRow, now: int) -> int | None:
+    """When an attempt's lease ended; None while it is live. An expired lease has ended even before a sweep."""
     if attempt.lease not in LIVE_LEASE:
         return attempt.ended_at if attempt.ended_at is not None else attempt.expires_at
     return attempt.expires_at if attempt.expires_at <= now else None
 
 
-def state_of(*, late: bool, kind: str, step: str, attempt: str) -> ArtifactState:
-    """What an artifact counts: by its mark, its step's kind and state, and the state of its attempt."""
+def artifact_state(*, late: bool, kind: str, step: str, attempt: str) -> ArtifactState:
+    """Whether an artifact is accepted, by its mark, its step's kind and state, and the state of its attempt."""
     if late:
         return "late"
     if attempt == "succeeded":

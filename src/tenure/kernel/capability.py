@@ -1,7 +1,6 @@
-"""The queue of a step says who may take it: the queue's name, and what a worker must be able to do for it.
-
-Law: a capability is `queue|what`, where `what` is `run` (commands), `tool:NAME` or `flow:NAME@VERSION`. Steps
-that nobody leases (gates) keep the plain queue.
+"""The queue of a step names who may claim it: the queue, and the capability that a worker needs.
+Law: a capability is `queue|what`, where `what` is `run` (commands), `tool:NAME` or `flow:NAME@VERSION`. Steps that
+nobody leases (gates) have the plain queue.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
 
 RUN = "run"
-"""What a worker that executes commands can do."""
+"""The capability to execute commands."""
 SEPARATOR = "|"
 
 
 def tool(name: str) -> str:
-    """What a worker that has this tool can do."""
+    """The capability of workers that have this tool."""
     return f"tool:{name}"
 
 
 def flow(name: str, version: str) -> str:
-    """What a worker that has this version of a code workflow can do."""
+    """The capability of workers that have this version of a code workflow."""
     return f"flow:{name}@{version}"
 
 
@@ -42,7 +41,7 @@ def capability(queue: str, what: str) -> str:
 
 
 def check(text: str) -> None:
-    """Refuse what is no capability: a runner that names one could never be given anything."""
+    """Refuse an invalid capability: a runner that asks for one would never get a step."""
     queue, separator, what = text.partition(SEPARATOR)
     kind, _, name = what.partition(":")
     fits = what == RUN or (kind == "tool" and name) or (kind == "flow" and all(name.rpartition("@")[::2]))
@@ -57,6 +56,6 @@ def check(text: str) -> None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """A queue text as its queue and what it needs; the latter is empty for a plain queue."""
+    """A queue text as its queue and its capability, which is empty for a plain queue."""
     queue, _, what = text.partition(SEPARATOR)
     return queue, what

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a run. A command changes one run; who asks, and why, comes with it."""
+"""The commands. A command changes one run, and says who asks and why."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ from typing import Literal, get_args
 import msgspec
 
 from tenure.kernel.costs import Cost
-from tenure.kernel.terms import NONE, Terms
+from tenure.kernel.run_terms import NO_TERMS, RunTerms
 
 Tier = Literal["low", "med", "high"]
 TIERS: tuple[str, ...] = get_args(Tier)
-"""The mildest first."""
+"""From the lowest risk to the highest."""
 Initiator = Literal["user", "system", "timeout", "policy", "webhook", "approval"]
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """Who caused a change, by opaque id: never a name."""
+    """Who caused a change, by opaque id (never a name)."""
 
     actor: str
     initiator: Initiator
     cause: str
-    """The id of the request, message, event or moment behind it; never empty (I8)."""
+    """The id of the request, message, event or moment that caused the change; never empty (I8)."""
 
 
 SYSTEM = Context("system", "system", "internal")
-"""Of a command that the system gives itself. Whoever knows the request or event behind it names that instead."""
+"""The context of commands that the system issues itself, where no request or event is known."""
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What all commands have in common."""
-
     context: Context = SYSTEM
 
 
 class RunCommand(Command, frozen=True, gc=False, kw_only=True):
-    """A command about a run that exists."""
+    """A command about an existing run."""
 
     run_id: int
     tenant: str | None = None
-    """Whose run it must be; another tenant's looks exactly like none. None only inside the system."""
+    """The tenant that must own the run; a run of another tenant is not found. None only inside the system."""
 
 
 # ------------------------------------------------------------------------------------------ creation
@@ -53,14 +51,14 @@ class ApprovalSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
     people: int = 1
     within_seconds: float | None = None
     digest: str = ""
-    """Hex digest of what is proposed; empty where the question binds nothing."""
+    """Hex digest of the proposal. Empty: the question binds nothing."""
     group: str = ""
-    """The group that those who say yes must belong to; empty: anybody who may approve."""
+    """The group of the approvers. Empty: any approver."""
 
 
 class WaitSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """An external event (by name) or, without a name, just time. `source` says where it is expected from; it is
-    told in the history and not compared."""
+    """A wait for an external event by name or, without a name, for time. `source` is where the event is expected
+    from; it is recorded and not compared."""
 
     event: str = ""
     source: str = ""
@@ -68,20 +66,18 @@ class WaitSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
 
 
 class BackoffSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A step's own delays instead of its profile's."""
+    """A step's retry delays, in place of its profile's."""
 
     seconds: tuple[float, ...]
     jitter: float = 0.2
 
 
 class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """One step of a plan."""
-
     name: str
     kind: Literal["work", "body", "approval", "wait"] = "work"
     tool: str = ""
     needs: tuple[str, ...] | None = None
-    """Names of the steps it needs; None: the one before it. An empty tuple: nothing."""
+    """The names of the steps that must end first. None: the step before it. An empty tuple: none."""
     required: bool = True
     queue: str = "default"
     retries: int | None = None
@@ -89,41 +85,39 @@ class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     timeout_seconds: float | None = None
     lease_seconds: float | None = None
     idempotency_key: str = ""
-    """Stable for the step and its external target; made from run and step where it is left out."""
+    """Stable for the step and its external target. If empty, it is made from run and step."""
     input: bytes | None = None
     approval: ApprovalSpec | None = None
     wait: WaitSpec | None = None
     template: bytes | None = None
-    """Instead of an input: what its input (and its idempotency key) is made from when all that it needs has ended
-    (`ResolveSteps`). Only work has one."""
+    """In place of `input`: the input (and idempotency key) is made from it once every needed step has ended
+    (`ResolveSteps`). Only work has a template."""
     condition: str | None = None
-    """The expression that says whether it is done at all, for people to read; the template holds what is evaluated."""
+    """The expression that decides whether the step runs, for people to read. The template has what is evaluated."""
     skipped: bool = False
-    """Its condition is known to be false: it succeeds without being done as soon as its turn comes."""
+    """The condition is known to be false: the step succeeds without running as soon as its needs have ended."""
 
 
-BODY = StepSpec(name="main", kind="body")
+BODY_STEP = StepSpec(name="main", kind="body")
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What set a run off."""
-
     type: Literal["ui", "cli", "webhook", "scheduled", "api", "child"] = "api"
     ref: str | None = None
     repo: str | None = None
 
 
-class ClaimBy(msgspec.Struct, frozen=True, gc=False):
-    """Who takes a lease, and how."""
+class Claimant(msgspec.Struct, frozen=True, gc=False):
+    """Who claims a lease, and how."""
 
     worker: str
     ack: bool = True
-    """In-process workers acknowledge in the same commit; remote ones send an AckLease."""
+    """Workers in this process acknowledge in the same commit; remote ones send `AckLease`."""
     session: int | None = None
-    """The claimer's process, where its death could be proven."""
+    """The worker's process session, if its death can be proven."""
 
 
-class Reused(msgspec.Struct, frozen=True, gc=False):
+class ReusedCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """A resumable checkpoint of another run."""
 
     name: str
@@ -133,19 +127,18 @@ class Reused(msgspec.Struct, frozen=True, gc=False):
     meta: str | None
 
 
-class CreateRun(Command, frozen=True, gc=False, kw_only=True):
-    """Start a run: with its plan (a static one), or in planning until PlanReady or PlanFailed."""
+class RunRequest(Command, frozen=True, gc=False, kw_only=True):
+    """What is asked of a new run, whoever asks: a request, a hook, a schedule, a parent, a rerun."""
 
-    run_id: int
-    tenant: str
-    workspace: str = "default"
     workflow: str
     code_version: str = "1"
     profile: str = "agent-runs"
-    plan: tuple[StepSpec, ...] | None = (BODY,)
+    plan: tuple[StepSpec, ...] | None = (BODY_STEP,)
+    """None: the run stays in planning until AcceptPlan or FailPlan."""
     input: bytes | None = None
     trigger: Trigger = Trigger()
     source: str = "api"
+    """The namespace of `idempotency_key`."""
     idempotency_key: str | None = None
     request_hash: bytes = b""
     priority: int = 0
@@ -157,11 +150,18 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     labels: str = "{}"
     metadata: str = "{}"
     trace: str | None = None
-    """The traceparent of whoever asks; no part of the request, so a repeat may have another."""
+    """The caller's traceparent. It is not part of the request: a repeat may carry another one."""
     over_rate: Literal["refuse", "delay"] = "refuse"
-    """What max_runs_per_min means: an API call is refused, everything else starts later."""
+    """What happens above max_runs_per_min: an API call is refused, every other start is delayed."""
     requester: str | None = None
-    """Who asked for it, where that is not whoever sends this: a child is asked for by its parent's requester."""
+    """The person who asked for the run, where that is not `context.actor`: a child has its parent's requester."""
+    involved: str = ""
+    """The other people involved, as `id id`."""
+    budget: int | None = None
+    """What the run may cost, in micro-units of `currency`."""
+    currency: str = ""
+    compensate: bool = False
+    """Whether a cancellation starts a run that undoes what this one did."""
     parent_id: int | None = None
     parent_no: int | None = None
     resumed_from: int | None = None
@@ -170,93 +170,95 @@ class CreateRun(Command, frozen=True, gc=False, kw_only=True):
     attempt_no: int = 1
     undo_of: int | None = None
     """The run whose effects this one undoes."""
-    budget: int | None = None
-    """What it may cost, in micro-units of `currency`."""
-    currency: str = ""
-    compensate: bool = False
-    """Whether its cancellation starts a run that undoes what it did."""
-    behind: str = ""
-    """Everybody who stands behind it besides the requester, as `id id`."""
-    reuse: tuple[Reused, ...] = ()
-    """Checkpoints of the run this one resumes, given to its first step."""
-    eager: ClaimBy | None = None
-    """A worker of this process with a free slot: takes the first step in the same commit where nothing
-    (a cap, a key, a delay) speaks against it."""
+    reuse: tuple[ReusedCheckpoint, ...] = ()
+    """Checkpoints of the run that this one resumes, for its first step."""
 
 
-class PlanReady(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner's answer."""
+class CreateRun(RunRequest, frozen=True, gc=False, kw_only=True):
+    """Create a run. `kernel.new_run.build_create_run` is the one place that builds this command."""
+
+    run_id: int
+    tenant: str
+    workspace: str = "default"
+    eager: Claimant | None = None
+    """A worker of this process with a free slot. It gets the first step's lease in the same commit, unless a cap,
+    a concurrency key or a delay forbids that."""
+
+
+class AcceptPlan(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The planner's plan."""
 
     plan: tuple[StepSpec, ...]
 
 
-class PlanFailed(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner gave up."""
+class FailPlan(RunCommand, frozen=True, gc=False, kw_only=True):
+    """The planner failed."""
 
     code: str = "PLAN_FAILED"
     message: bytes = b""
 
 
 class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
-    """More planned steps for a run that is under way; they may need steps that exist."""
+    """More steps for a run that has started. They may need existing steps."""
 
     plan: tuple[StepSpec, ...]
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What was made from a step's template for one try."""
+    """What a template gave for one attempt of a step."""
 
     idx: int
     n: int
-    """The number of the try."""
+    """The number of the attempt."""
     input: bytes | None = None
     idempotency_key: str = ""
-    """Empty: the step's own stays."""
+    """Empty: the step keeps its own."""
     each_try: bool = False
-    """Whether the next try needs an input of its own."""
+    """Whether the next attempt needs a new input."""
     skipped: bool = False
-    """The condition is false: the step is not done."""
+    """The condition is false: the step does not run."""
     code: str = ""
-    """Why nothing could be made: an error's code, EXPRESSION_FAILED as a rule. The step fails with it."""
+    """The error code if the template failed, usually EXPRESSION_FAILED. The step fails with it."""
     message: bytes = b""
 
 
 class ResolveSteps(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The inputs of steps whose turn has come, evaluated outside of the kernel. One that is not due any more is passed over."""
+    """The inputs of steps that are due, evaluated outside of the kernel. Steps that are no longer due are ignored."""
 
     steps: tuple[Resolution, ...]
 
 
 class Admit(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Look again whether a run that was held back may begin."""
+    """Check again whether a queued run may begin."""
 
     gate_tenant: str
-    """Whose lock the transaction takes first."""
+    """The tenant whose lock the transaction takes first."""
 
 
 # -------------------------------------------------------------------------------------------- leases
 
 
 class ClaimStep(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Take the lease of one ready step."""
+    """Claim the lease of one ready step."""
 
     idx: int
-    by: ClaimBy
+    by: Claimant
 
 
-class LeaseMessage(RunCommand, frozen=True, gc=False, kw_only=True):
-    """A message from whoever holds a lease. `seq` grows over a lease's messages; a repeat is answered alike."""
+class LeaseCommand(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A message from the holder of a lease. `seq` grows with each message of the lease; a repeat gets the same
+    answer."""
 
     idx: int
     n: int
     seq: int
 
 
-class AckLease(LeaseMessage, frozen=True, gc=False, kw_only=True):
-    """The runner has the lease and prepares."""
+class AckLease(LeaseCommand, frozen=True, gc=False, kw_only=True):
+    """The runner has the lease."""
 
 
-class Heartbeat(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Heartbeat(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """Still working; the first one says that the work has begun."""
 
     progress: str = ""
@@ -264,11 +266,11 @@ class Heartbeat(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """It says just that, and its answer is kept for a repeat, as those of other messages are."""
 
 
-class Uploading(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class BeginUpload(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """The work is done, its logs and artifacts are on the way."""
 
 
-class ReportCost(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class ReportCost(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """What this try has cost so far; what its last word says counts more."""
 
     cost: str | None = None
@@ -276,7 +278,7 @@ class ReportCost(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """What was spent since the last message that said so."""
 
 
-class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class RecordCheckpoint(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """A sub-result inside the step."""
 
     name: str
@@ -303,7 +305,7 @@ class RecordCheckpoint(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """As in `ReportCost`."""
 
 
-class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Complete(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """The step succeeded."""
 
     output: bytes | None = None
@@ -316,7 +318,7 @@ class Complete(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """Of a body: go on as this new run. Whoever waits for this one waits for that one then."""
 
 
-class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Fail(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """The step failed; without `retryable` the profile's rules classify the code."""
 
     code: str = "STEP_FAILED"
@@ -327,17 +329,17 @@ class Fail(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """As in `ReportCost`."""
 
 
-class Release(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Release(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """Give the step back unworked (a worker shuts down); the charge is given back too."""
 
 
-class Park(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Park(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """This worker's code does not fit the run; `why` names the first step that differs."""
 
     why: str
 
 
-class CancelAck(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class AckCancel(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """The work was stopped as requested."""
 
 
@@ -349,14 +351,14 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     code_version: str = "1"
     profile: str | None = None
     input: bytes | None = None
-    plan: tuple[StepSpec, ...] = (BODY,)
+    plan: tuple[StepSpec, ...] = (BODY_STEP,)
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     timeout_seconds: float | None = None
-    terms: Terms = NONE
+    terms: RunTerms = NO_TERMS
     """What its workflow asks of its runs. (What a run goes on as has this run's, and what is left of its budget.)"""
 
 
-class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class OpenWait(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """Wait for something while the lease goes on, or propose something. Exactly one of the five is given."""
 
     label: str
@@ -372,7 +374,7 @@ class OpenWait(LeaseMessage, frozen=True, gc=False, kw_only=True):
     """A refusal or expiry fails the step and cannot be caught (governed actions)."""
 
 
-class Suspend(LeaseMessage, frozen=True, gc=False, kw_only=True):
+class Suspend(LeaseCommand, frozen=True, gc=False, kw_only=True):
     """Let go of the lease until one of these waits settles; if one has, the answer is "go on"."""
 
     waits: tuple[int, ...]
@@ -411,7 +413,7 @@ class DeliverEvent(RunCommand, frozen=True, gc=False, kw_only=True):
     event_id: str
     source: str = ""
     payload: bytes | None = None
-    behind: str = ""
+    involved: str = ""
     """Who sends it besides the actor, as `id id`: they stand behind the run once a wait has taken it."""
 
 
@@ -419,7 +421,7 @@ class RequestCancel(RunCommand, frozen=True, gc=False, kw_only=True):
     """Cancel the run; `reason` is a code such as superseded or user."""
 
     reason: str = "RUN_CANCELED"
-    behind: str = ""
+    involved: str = ""
     """As in `EndWait`: a parent may go on otherwise because of it, and what the run did may be taken back."""
 
 
@@ -427,7 +429,7 @@ class CancelStep(RunCommand, frozen=True, gc=False, kw_only=True):
     """Cancel one step by hand, in two phases like a run."""
 
     name: str
-    behind: str = ""
+    involved: str = ""
     """As in `EndWait`."""
 
 
@@ -436,7 +438,7 @@ class RevokeLease(RunCommand, frozen=True, gc=False, kw_only=True):
 
     idx: int
     n: int
-    behind: str = ""
+    involved: str = ""
     """As in `EndWait`."""
 
 
@@ -451,25 +453,25 @@ class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):
 class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
     """Resume a run that waits for an event or a time, by hand; never an approval."""
 
-    behind: str = ""
+    involved: str = ""
     """Who wants that besides whoever sends this, as `id id`: they all stand behind the run from now on."""
 
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The status reporter has told the world how the run ended. Only the system sends this; people send `StateReported`."""
+    """The status reporter has told the world how the run ended. Only the system sends this; people send `AttestReported`."""
 
 
-class StateReported(RunCommand, frozen=True, gc=False, kw_only=True):
+class AttestReported(RunCommand, frozen=True, gc=False, kw_only=True):
     """Somebody says that the world has been told how the run ended. It is recorded as their word and changes no status."""
 
 
-class Seal(RunCommand, frozen=True, gc=False, kw_only=True):
+class SealRun(RunCommand, frozen=True, gc=False, kw_only=True):
     """The finished run's history is sealed; from now on it may be deleted. With `parts`, by evidence of all of it."""
 
-    parts: tuple[SealedPart, ...] = ()
+    parts: tuple[SealedBundle, ...] = ()
 
 
-class SealedPart(msgspec.Struct, frozen=True, gc=False):
+class SealedBundle(msgspec.Struct, frozen=True, gc=False):
     """A bundle (0) or a supplement: up to which event, with which hash, and the SHA-256 of its zip."""
 
     no: int
@@ -485,14 +487,14 @@ class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
     metadata: str | None = None
     merge: bool = False
     """Change what is named and leave the rest; a null takes a name away."""
-    behind: str = ""
+    involved: str = ""
     """As in `EndWait`."""
 
 
-class StandBehind(RunCommand, frozen=True, gc=False, kw_only=True):
+class InvolvePeople(RunCommand, frozen=True, gc=False, kw_only=True):
     """Record people who feed the run, and so stand behind it from now on. Who does already changes nothing and makes no event."""
 
-    behind: str
+    involved: str
     """Who, as `id id`, besides whoever sends this."""
 
 
@@ -510,7 +512,7 @@ class Tick(RunCommand, frozen=True, gc=False, kw_only=True):
     at: int = 0
 
 
-class HolderDied(RunCommand, frozen=True, gc=False, kw_only=True):
+class ExpireDeadLease(RunCommand, frozen=True, gc=False, kw_only=True):
     """The process that holds a lease is proven dead, and the cause says how: the lease need not run out."""
 
     idx: int
@@ -518,12 +520,12 @@ class HolderDied(RunCommand, frozen=True, gc=False, kw_only=True):
     session: int
 
 
-class ChildFinished(RunCommand, frozen=True, gc=False, kw_only=True):
+class FinishChild(RunCommand, frozen=True, gc=False, kw_only=True):
     """A child has ended; settles the parent's wait for it."""
 
     child_id: int
     outcome: str
     successor: int | None = None
     """The run it went on as: the wait goes on for that one."""
-    behind: str = ""
+    involved: str = ""
     """Who stands behind the child, as `id id`: what it came to feeds its parent."""

@@ -14,7 +14,7 @@ import msgspec
 from tenure.limits import COST_CURRENCY_CHARS_MAX, COST_WORD_CHARS_MAX, COSTS_PER_MESSAGE_MAX
 
 DEFAULT_CURRENCY = "USD"
-OTHERS = "others"
+OTHER_PROVIDERS = "others"
 """Where there is no room for every provider and model."""
 
 
@@ -31,7 +31,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     calls: int = 1
 
 
-def added_up(costs: Iterable[Cost], most: int = COSTS_PER_MESSAGE_MAX // 2) -> list[Cost]:
+def sum_costs(costs: Iterable[Cost], most: int = COSTS_PER_MESSAGE_MAX // 2) -> list[Cost]:
     """Costs by provider, model and currency, the dearest first; those beyond the `most` as others (by currency)."""
     sums: dict[tuple[str, str, str], Cost] = {}
     for cost in costs:
@@ -41,7 +41,7 @@ def added_up(costs: Iterable[Cost], most: int = COSTS_PER_MESSAGE_MAX // 2) -> l
         return dearest
     kept = {(cost.provider, cost.model, cost.currency): cost for cost in dearest[: most // 2]}
     for cost in dearest[most // 2 :]:
-        _add(kept, cost, OTHERS, OTHERS)
+        _add(kept, cost, OTHER_PROVIDERS, OTHER_PROVIDERS)
     return sorted(kept.values(), key=_dear, reverse=True)
 
 

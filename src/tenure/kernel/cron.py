@@ -37,7 +37,7 @@ _NO_PLACES = frozenset({"localtime", "posixrules", "Factory"})
 
 
 class Cron:
-    """A cron expression in a time zone; make one with `parse`."""
+    """A cron expression in a time zone; make one with `parse_cron`."""
 
     def __init__(self, text: str, zone: ZoneInfo) -> None:
         self.text = text
@@ -121,7 +121,7 @@ class Cron:
         return behind
 
 
-def parse(text: str, zone: str = "UTC") -> Cron:
+def parse_cron(text: str, zone: str = "UTC") -> Cron:
     """Read a cron expression of five fields; SCHEDULE_INVALID says what is wrong, and at which character."""
     found = _zone(zone)
     if len(text) > NAME_CHARS_MAX:
@@ -172,6 +172,6 @@ def _invalid(path: str, problem: str) -> TenureError:
     return TenureError("SCHEDULE_INVALID", f"{path}: {problem}", (Detail(path, problem),))
 
 
-def slot_text(slot_us: int) -> str:
+def format_slot(slot_us: int) -> str:
     """A slot as it stands in keys and references: UTC, to the second."""
     return f"{datetime.fromtimestamp(slot_us // SECOND_US, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,9 +1,8 @@
-"""A decision in the making: rows are copied before they are changed, and everything done is written down.
-
+"""A decision in the making: rows are copied before they change, and every change is recorded.
 Laws:
-1. The snapshot is read, never changed; a draft that is dropped leaves no trace.
-2. States change by moves (`machines.MOVES`) and derived paths (`machines.RUN_PATHS`) only.
-3. `decision` makes the one event of everything that changed.
+1. The snapshot is read and never changed. A draft that is dropped leaves no trace.
+2. States change only by moves (`machines.MOVES`) and derived paths (`machines.RUN_PATHS`).
+3. `decision` makes one event of all changes.
 """
 
 from __future__ import annotations
@@ -16,65 +15,65 @@ import msgspec
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
-from tenure.kernel.history import difference
-from tenure.kernel.machines import LIVE_LEASE, RUN_PATHS, Joint
-from tenure.kernel.model import (
-    CLOSED_RUN,
-    Attempt,
-    Event,
-    Outbox,
-    Payload,
-    Row,
-    Run,
-    RunSpec,
-    Stale,
-    Step,
-    Wait,
-)
+from tenure.kernel.compiled_moves import COMPILED_MOVES, COMPILED_PATHS
+from tenure.kernel.history import changed_columns
+from tenure.kernel.machines import LIVE_LEASE, RUN_PATHS, JointState
 from tenure.kernel.profile import Profile
-from tenure.kernel.rows import KEYS, LIGHT, copy_row
-from tenure.kernel.snapshot import Need, Snapshot
-from tenure.kernel.status import COUNTER, derive
-from tenure.kernel.strides import PATH_EDGES, STRIDES
+from tenure.kernel.row_ops import LIGHT_COLUMNS, ROW_KEYS, copy_row
+from tenure.kernel.run_rows import (
+    CLOSED_RUN,
+    AttemptRow,
+    EventRow,
+    OutboxRow,
+    PayloadRow,
+    Row,
+    RunRow,
+    RunSpecRow,
+    StaleMessageRow,
+    StepRow,
+    WaitRow,
+)
+from tenure.kernel.snapshot import NotLoaded, Snapshot
+from tenure.kernel.status import STATE_COUNTERS, derive_status
 from tenure.limits import PAYLOAD_BYTES_MAX
 
 R = TypeVar("R", bound=Row)
 
-_LIGHT = frozenset(LIGHT)
+_LIGHT = frozenset(LIGHT_COLUMNS)
 
 
 class Chance(Protocol):
-    """Chance as an argument."""
+    """Randomness as an argument."""
 
     def random(self) -> float:
         """A number in [0, 1)."""
         ...
 
     def salt(self) -> bytes:
-        """Sixteen bytes nobody can guess."""
+        """Sixteen random bytes."""
         ...
 
 
 class Decision(msgspec.Struct, gc=False):
-    """What a command means: the answer, and the rows as they shall be."""
+    """The result of a command: the answer, and the new rows."""
 
     result: Any
-    run: Run | None = None
+    run: RunRow | None = None
     rows: dict[tuple[Any, ...], Row] = {}
-    """Rows beneath the run, by (table, *key within the run)."""
-    outbox: list[Outbox] = []
-    event: Event | None = None
+    """Rows of the run, by (table, *key within the run)."""
+    outbox: list[OutboxRow] = []
+    event: EventRow | None = None
     error: TenureError | None = None
-    """A refusal that is recorded all the same (a stale message)."""
+    """A refusal that is recorded (a stale message)."""
     ready: bool = False
-    """Whether work became claimable: somebody may want to be woken."""
+    """Whether a step became claimable, so that workers should be woken."""
     deleted: bool = False
     light: bool = False
-    """Whether the run has changed in its light columns only."""
+    """Whether only light columns of the run changed."""
 
 
-def check_size(body: bytes | None) -> None:
-    """Refuse a payload that is too large to be kept inline."""
+def check_payload_size(body: bytes | None) -> None:
+    """Refuse a payload that is too large to be stored inline."""
     if body is not None and len(body) > PAYLOAD_BYTES_MAX:
         raise TenureError(
             "PAYLOAD_TOO_LARGE",
@@ -83,13 +82,13 @@ def check_size(body: bytes | None) -> None:
         )
 
 
-walked_moves: set[tuple[str, Joint]] | None = None
-"""Tests put a set here to learn which moves were made."""
+walked_moves: set[tuple[str, JointState]] | None = None
+"""Tests put a set here to record which moves were made."""
 walked_paths: set[tuple[str, str]] | None = None
 
 
-def _counts(before: Run, run: Run) -> dict[str, Any]:
-    """`difference` of the columns that a checkpoint counts in."""
+def _counts(before: RunRow, run: RunRow) -> dict[str, Any]:
+    """`changed_columns` of the columns that a checkpoint counts."""
     delta: dict[str, Any] = {}
     if run.steps_done != before.steps_done:
         delta["steps_done"] = run.steps_done
@@ -101,8 +100,6 @@ def _counts(before: Run, run: Run) -> dict[str, Any]:
 
 
 class Draft:
-    """See the laws above."""
-
     __slots__ = (
         "_run",
         "_timed_out",
@@ -133,37 +130,36 @@ class Draft:
         self.edges: list[dict[str, Any]] = []
         self.notes: dict[str, Any] = {}
         self.new_payloads: dict[str, str] = {}
-        self.outbox: list[Outbox] = []
+        self.outbox: list[OutboxRow] = []
         self.early: list[int] = []
-        """Waits just opened for events that may have come early."""
+        """Waits opened in this decision, for events that may have come early."""
         self.ready = False
         self.skipping: list[int] = []
-        """Steps whose turn has come and whose condition is false."""
+        """Open steps whose condition is false."""
         self.unresolved: list[int] = []
-        """Steps whose turn has come and whose input has yet to be made."""
-        self._run: Run | None = None
+        """Open steps that need an input."""
+        self._run: RunRow | None = None
         self._timed_out = False
-        self._waits_of: dict[int, list[Wait]] | None = None
-        self.profile: Profile | None = None if run is None else profiles.of_run(run.profile)
+        self._waits_of: dict[int, list[WaitRow]] | None = None
+        self.profile: Profile | None = None if run is None else profiles.for_run(run.profile)
 
     # ------------------------------------------------------------------------------------------ rows
 
     @property
-    def run(self) -> Run:
-        """The run as it is by now; for reading."""
+    def run(self) -> RunRow:
+        """The run as it is now, for reading."""
         run = self._run or self.snap.run
         assert run is not None
         return run
 
-    def edit_run(self) -> Run:
+    def edit_run(self) -> RunRow:
         """The run, to be changed."""
         if self._run is None:
             assert self.snap.run is not None
             self._run = copy_row(self.snap.run)
         return self._run
 
-    def start_run(self, run: Run) -> None:
-        """Begin with a run that does not exist yet."""
+    def start_run(self, run: RunRow) -> None:
         self._run = run
         self.profile = profiles.get(run.profile)
 
@@ -173,8 +169,8 @@ class Draft:
         assert self.profile is not None
         return self.profile
 
-    def step(self, idx: int) -> Step:
-        """A step as it is by now; an unknown one is STEP_NOT_FOUND."""
+    def step(self, idx: int) -> StepRow:
+        """A step as it is now. Raises STEP_NOT_FOUND."""
         changed = self.changed.get(("step", idx))
         if changed is not None:
             return changed  # type: ignore[return-value]  # the key says which type it is
@@ -184,24 +180,23 @@ class Draft:
         return found
 
     def edit(self, row: R) -> R:
-        """A copy of the row, to be changed; the same copy when asked again."""
-        key = KEYS[type(row)](row)
+        """A copy of the row, to be changed; the same copy on each call."""
+        key = ROW_KEYS[type(row)](row)
         found = self.changed.get(key)
         if found is None:
             found = self.changed[key] = copy_row(row)
         return found  # type: ignore[return-value]  # the key says which type it is
 
-    def now_of(self, row: R) -> R:
-        """The row as it is by now."""
-        key = KEYS[type(row)](row)
+    def current_row(self, row: R) -> R:
+        """The row as it is now."""
+        key = ROW_KEYS[type(row)](row)
         return self.changed.get(key, row)  # type: ignore[return-value]  # the key says which type it is
 
     def add(self, row: R) -> R:
-        """A new row."""
-        self.changed[KEYS[type(row)](row)] = row
+        self.changed[ROW_KEYS[type(row)](row)] = row
         return row
 
-    def attempt_of(self, step: Step) -> Attempt:
+    def attempt_of(self, step: StepRow) -> AttemptRow:
         """The newest leased attempt of a step."""
         changed = self.changed.get(("attempt", step.idx, step.attempt))
         if changed is not None:
@@ -210,19 +205,19 @@ class Draft:
         assert found is not None, "a step names an attempt that does not exist"
         return found
 
-    def open_steps(self) -> list[Step]:
-        """Every step that is not closed by now."""
-        steps = [self.now_of(s) for s in self.snap.open_steps()]
+    def open_steps(self) -> list[StepRow]:
+        """Every step that is not closed now."""
+        steps = [self.current_row(s) for s in self.snap.open_steps()]
         known = {s.idx for s in steps}
-        steps += [s for s in self.changed.values() if isinstance(s, Step) and s.idx not in known]
+        steps += [s for s in self.changed.values() if isinstance(s, StepRow) and s.idx not in known]
         return [s for s in steps if s.finished_at is None]
 
-    def want_steps(self, idxs: Iterable[int]) -> None:
-        """Ask for all of these at once where they are not there: a decision made anew for each is quadratic."""
+    def need_steps(self, idxs: Iterable[int]) -> None:
+        """Ask for all of these steps at once: deciding again for each missing one would be quadratic."""
         self._want([("step", idx) for idx in idxs if idx not in self.snap.steps])
 
-    def want_attempts(self, steps: Iterable[Step]) -> None:
-        """Likewise for the newest leased attempts of these steps, as far as moves look at them."""
+    def need_attempts(self, steps: Iterable[StepRow]) -> None:
+        """Likewise, for the newest leased attempts of these steps, as far as moves use them."""
         there = self.snap.attempts
         self._want(
             [
@@ -234,58 +229,57 @@ class Draft:
             ]
         )
 
-    def want_waits(self, nos: Iterable[int]) -> None:
+    def need_waits(self, nos: Iterable[int]) -> None:
         """Likewise for these waits."""
         self._want([("wait", no) for no in nos if no not in self.snap.waits])
 
-    def want_named_steps(self, names: Iterable[str]) -> None:
-        """Likewise for the steps of these names."""
+    def need_named_steps(self, names: Iterable[str]) -> None:
+        """Likewise, for the steps with these names."""
         there = {step.name for step in self.snap.steps.values()}
         self._want([("named", name) for name in names if name not in there])
 
-    def want_approvals(self, nos: Iterable[int]) -> None:
-        """Likewise for the questions behind these waits."""
+    def need_approvals(self, nos: Iterable[int]) -> None:
+        """Likewise, for the questions of these waits."""
         self._want([("approval", no) for no in nos if no not in self.snap.approvals])
 
     def _want(self, keys: list[tuple[Any, ...]]) -> None:
         known, changed = self.snap.known, self.changed
         missing = [key for key in keys if key not in known and key not in changed]
         if missing:
-            raise Need(*missing)
+            raise NotLoaded(*missing)
 
-    def open_waits_of(self, idx: int) -> list[Wait]:
-        """What one step waits for by now, oldest first. Everything open is looked through once per command."""
+    def open_waits_of(self, idx: int) -> list[WaitRow]:
+        """The open waits of one step, oldest first. The open waits are searched once per command."""
         if self._waits_of is None:
             self._waits_of = {}
             for wait in self.snap.open_waits():
                 self._waits_of.setdefault(wait.idx, []).append(wait)
             for row in self.changed.values():
-                if isinstance(row, Wait) and row.no not in self.snap.waits:
+                if isinstance(row, WaitRow) and row.no not in self.snap.waits:
                     self._waits_of.setdefault(row.idx, []).append(row)
-        waits = [self.now_of(wait) for wait in self._waits_of.get(idx, ())]
+        waits = [self.current_row(wait) for wait in self._waits_of.get(idx, ())]
         return [wait for wait in waits if wait.state == "open"]
 
-    def add_wait(self, wait: Wait) -> Wait:
-        """A new wait."""
+    def add_wait(self, wait: WaitRow) -> WaitRow:
         if self._waits_of is not None:
             self._waits_of.setdefault(wait.idx, []).append(wait)
         return self.add(wait)
 
     def payload(self, body: bytes | None) -> int | None:
-        """Put a payload aside; the history gets its salted digest."""
+        """Store a payload. The history gets its salted digest."""
         if body is None:
             return None
-        check_size(body)
+        check_payload_size(body)
         run = self.edit_run()
         ref = run.next_ref
         run.next_ref = ref + 1
         salt = self.chance.salt()
-        self.changed["payload", ref] = Payload(run.id, ref, salt, body)
+        self.changed["payload", ref] = PayloadRow(run.id, ref, salt, body)
         self.new_payloads[str(ref)] = history.digest(salt, body)
         return ref
 
     def kept(self, body: bytes) -> tuple[int, bytes]:
-        """Likewise of a short payload that the caller keeps in a row of its own: its number and its salt."""
+        """Likewise for a short payload that the caller stores in its own row: returns its number and salt."""
         run = self.edit_run()
         ref = run.next_ref
         run.next_ref = ref + 1
@@ -294,27 +288,27 @@ class Draft:
         return ref, salt
 
     def next_no(self) -> int:
-        """The next number for a wait or a delivered event."""
+        """The next number of a wait or a delivered event."""
         run = self.edit_run()
         no = run.next_no
         run.next_no = no + 1
         return no
 
     def owe(self, topic: str, target_id: int | None, body: Any = None) -> None:
-        """Write down what another run has to be told."""
+        """Add an outbox row: what another run has to be told."""
         encoded = b"" if body is None else msgspec.msgpack.encode(body)
         part = len(self.outbox)
         seq = self.run.version + 1
-        self.outbox.append(Outbox(self.run.id, seq, part, topic, target_id, encoded, self.now))
+        self.outbox.append(OutboxRow(self.run.id, seq, part, topic, target_id, encoded, self.now))
 
     # ----------------------------------------------------------------------------------------- moves
 
-    def can_move(self, step: Step, name: str) -> bool:
-        """Whether there is a move of this name from where the step stands."""
-        return (name, *self._place(step)) in STRIDES
+    def can_move(self, step: StepRow, name: str) -> bool:
+        """Whether the step can make this move now."""
+        return (name, *self._place(step)) in COMPILED_MOVES
 
-    def _place(self, step: Step) -> tuple[str, str, str]:
-        """Where a step stands, with its attempt and lease."""
+    def _place(self, step: StepRow) -> tuple[str, str, str]:
+        """The states of a step, its attempt and its lease."""
         state = step.state
         if state == "ready":
             return "ready", "queued", "-"
@@ -323,10 +317,10 @@ class Draft:
         attempt = self.attempt_of(step)
         return state, attempt.state, attempt.lease
 
-    def move(self, step: Step, name: str) -> Step:
-        """Make a move; one that does not exist from here is RUN_INVALID_TRANSITION. Answers the changed step."""
+    def move(self, step: StepRow, name: str) -> StepRow:
+        """Make a move. Raises RUN_INVALID_TRANSITION. Returns the changed step."""
         place = self._place(step)
-        stride = STRIDES.get((name, *place))
+        stride = COMPILED_MOVES.get((name, *place))
         if stride is None:
             raise TenureError(
                 "RUN_INVALID_TRANSITION", f"step {step.name!r} is {place[0]} and does not accept '{name}'"
@@ -355,15 +349,15 @@ class Draft:
         return new
 
     @staticmethod
-    def _count(run: Run, state: str, change: int) -> None:
-        counter = COUNTER.get(state)
+    def _count(run: RunRow, state: str, change: int) -> None:
+        counter = STATE_COUNTERS.get(state)
         if counter is not None:
             setattr(run, counter, getattr(run, counter) + change)
 
     # ---------------------------------------------------------------------------------------- finish
 
     def show(self, status: str) -> None:
-        """Let the run show this status, by the path the run machine has for it."""
+        """Show this status, by the path that the run machine has for it."""
         run = self.edit_run()
         old = run.status
         if old == status:
@@ -371,7 +365,7 @@ class Draft:
         path = RUN_PATHS[old, status]
         if walked_paths is not None:
             walked_paths.add((old, status))
-        self.edges.append({"run": 1, "edges": PATH_EDGES[old, status]})
+        self.edges.append({"run": 1, "edges": COMPILED_PATHS[old, status]})
         run.status = status
         if old == "waiting_approval" and run.human_since is not None:
             if run.deadline_at is not None:
@@ -382,20 +376,19 @@ class Draft:
         if status == "running" or (len(path) > 1 and path[0].next == "running"):
             self.mark_started(run)
 
-    def spec(self) -> RunSpec:
-        """What the run was asked to be."""
+    def spec(self) -> RunSpecRow:
+        """What was asked of the run."""
         changed = self.changed.get(("run_spec",))
-        return changed if isinstance(changed, RunSpec) else self.snap.the_spec()
+        return changed if isinstance(changed, RunSpecRow) else self.snap.find_spec()
 
-    def mark_started(self, run: Run) -> None:
-        """The first claim or wait starts the run, and its clock."""
+    def mark_started(self, run: RunRow) -> None:
+        """The first claim or wait starts the run and its clock."""
         if run.started_at is None:
             run.started_at = self.now
             if run.timeout_us is not None and run.deadline_at is None:
                 run.deadline_at = self.now + run.timeout_us
 
     def time_out(self) -> None:
-        """The run's deadline has passed; its steps have been closed."""
         self._timed_out = True
 
     def settle_status(self) -> None:
@@ -406,17 +399,17 @@ class Draft:
         if run.started_at is None and (run.steps_live or run.steps_approval or run.steps_external):
             self.mark_started(self.edit_run())
             run = self.run
-        status = derive(run, past_deadline=self._timed_out)
+        status = derive_status(run, past_deadline=self._timed_out)
         if status != run.status:
             self.show(status)
 
-    def stale(self, row: Stale, error: TenureError) -> Decision:
-        """A message from an ended lease: recorded once, and nothing else happens."""
-        return Decision(None, rows={("stale", row.idx, row.n, row.said): row}, error=error)
+    def stale(self, row: StaleMessageRow, error: TenureError) -> Decision:
+        """Record a message of an ended lease once. Nothing else happens."""
+        return Decision(None, rows={("stale_message", row.idx, row.n, row.message): row}, error=error)
 
     def decision(self, result: Any, kind: str, *, counted: bool = False) -> Decision:
-        """The finished decision, with its event if anything that is history changed. `counted` says that of the run
-        nothing but what a checkpoint counts can have changed, so that the rest need not be compared."""
+        """The finished decision, with its event if history changed. `counted` says that only what a checkpoint
+        counts can have changed in the run, so that nothing else is compared."""
         before = self.snap.run
         if before is not None and before.sealed_at is not None and kind != "sealed":
             self.edit_run().sealed_at = None  # what comes later is sealed later
@@ -425,7 +418,7 @@ class Draft:
             table = key[0]
             if table == "payload":
                 continue
-            delta = difference(self._before(key), row)
+            delta = changed_columns(self._before(key), row)
             if delta:
                 name = str(key[1]) if len(key) == 2 else "/".join(map(str, key[1:]))
                 if table in changes:
@@ -438,7 +431,7 @@ class Draft:
             if counted and before is not None:
                 delta, light = _counts(before, run), True
             else:
-                delta = difference(before, run)
+                delta = changed_columns(before, run)
                 light = before is not None and delta.keys() <= _LIGHT and before.wake_at == run.wake_at
             if delta:
                 changes["run"] = {"": delta}
@@ -464,19 +457,19 @@ class Draft:
             hashed = history.event_hash(
                 run.head, run.tenant, run.id, seq, kind, self.now, actor, initiator, cause, encoded
             )
-            event = Event(run.id, seq, kind, self.now, actor, initiator, cause, encoded, hashed)
+            event = EventRow(run.id, seq, kind, self.now, actor, initiator, cause, encoded, hashed)
             run.version = seq
             run.head = hashed
             run.event_at = self.now
         return Decision(result, run, self.changed, self.outbox, event, None, self.ready, False, light)
 
     def _before(self, key: tuple[Any, ...]) -> Row | None:
-        """The row as the snapshot has it."""
+        """The row in the snapshot."""
         snap = self.snap
         table = key[0]
         if table == "run_spec":
             return snap.spec
-        if table == "purse":
-            return snap.purse
+        if table == "run_spend":
+            return snap.run_spend
         rest = key[1:]
         return snap.place[table].get(rest if len(rest) > 1 else rest[0])

@@ -1,12 +1,11 @@
-"""What a commit tells the world: a line per event that has something to tell.
-
+"""The feed: what a commit tells the world, one line per event that has something to tell.
 Laws:
-1. The lines of a commit are written in that commit, one row for all of them: they exist if and only if what they tell
-   of happened (I39).
-2. A line is told by what changed: the run is new, its status is another one, a step of it was done, somebody is asked
-   something or reminded of it, or it was reported. An event that changes none of these (a claim of a running run) tells nothing.
-3. A line holds no payload and nobody's name: ids, states and numbers, like the history, and the names of skipped steps.
-4. Lines are made from the rows a decision has before and after; nothing is decoded for them.
+1. The commit writes its lines in one row: they exist if and only if the commit happened (I39).
+2. There is a line if the run is new, its status changed, a step was done, people are asked or reminded, or the
+   outcome was reported. Other events (such as the claim of a running run) have no line.
+3. A line has no payload and no personal name: only ids, states and numbers, like the history, and the names of
+   skipped steps.
+4. Lines are made from the rows before and after a decision; nothing is decoded for them.
 """
 
 from __future__ import annotations
@@ -17,19 +16,28 @@ from typing import Any
 import msgspec
 
 from tenure.kernel.draft import Decision
-from tenure.kernel.model import CONDITION_FALSE, Approval, Attempt, Checkpoint, Event, Run, RunSpec, Step
+from tenure.kernel.run_rows import (
+    CONDITION_FALSE,
+    ApprovalRow,
+    AttemptRow,
+    CheckpointRow,
+    EventRow,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+)
 from tenure.kernel.snapshot import Snapshot
 
 REVISED = "revise_approval"
 REMINDED = "approval_reminder"
-"""The kind of the event by which people are reminded of an approval."""
+"""The kind of the event that reminds people of an approval."""
 REPORTED = "reported"
-"""The kind of the event by which a run's outcome was reported: some profiles have a word for that."""
+"""The kind of the event that records the report of an outcome. Some profiles have a word for it."""
 EXPIRED = "lease_expired"
 
 
-class Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One event, as far as it is told. (On the wire it is a JSON array: the order of the fields is for good.)"""
+class FeedItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One event in the feed. It is stored as a JSON array, so the order of the fields is fixed."""
 
     run_id: int
     seq: int
@@ -38,50 +46,50 @@ class Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
     workflow: str
     profile: str
     kind: str
-    """The event's."""
+    """The kind of the event."""
     before: str | None
-    """The run's status before, in the kernel's words; None: the run is new."""
+    """The run's status before, in the kernel's words. None: the run is new."""
     status: str
     """The run's status now, in the kernel's words."""
     steps: int
-    """How many steps are done by now."""
+    """How many steps are done."""
     grew: bool
-    """Whether there are more than before."""
+    """Whether that is more than before."""
     asked: tuple[int, ...] = ()
-    """Approvals that are requested now, by their numbers in the run."""
+    """The numbers of the approvals that are requested now."""
     proposed: tuple[int, ...] = ()
-    """Proposals likewise."""
+    """The numbers of the proposals that are made now."""
     reminded: tuple[int, ...] = ()
-    """Approvals that people are reminded of."""
+    """The numbers of the approvals that people are reminded of."""
     skipped: tuple[str, ...] = ()
-    """Steps that their condition skipped, by their names in the workflow."""
+    """The names of the steps that a condition skipped."""
 
 
-class Seen(Told, frozen=True, gc=False, kw_only=True):
-    """The same with what only the process that committed it knows: for metrics and logs (`Orchestrator.watch`). Here
-    every event is seen, also one that tells others nothing."""
+class ObservedEvent(FeedItem, frozen=True, gc=False, kw_only=True):
+    """An event with what only the committing process knows, for metrics and logs (`Orchestrator.watch`). Every
+    event is observed, also one without a feed line."""
 
     at: int
     """When, in microseconds."""
     actor: str
     initiator: str
     reason: str | None = None
-    """Of a run that has ended: why."""
+    """For a finished run: why it ended."""
     duration_us: int | None = None
-    """Of a run that has ended: how long it took since it began."""
+    """For a finished run: the time since it started."""
     source: str | None = None
     trigger_type: str | None = None
     key: str | None = None
-    """Of a new run: where it comes from, what set it off, and its idempotency key."""
+    """For a new run: its source, its trigger, and its idempotency key."""
     checkpoint: str | None = None
     resumable: bool = False
-    """Of a checkpoint that was recorded: its name, and whether it can be reused."""
+    """For a recorded checkpoint: its name, and whether it can be reused."""
     checkpoint_done: bool = False
-    """Whether it is done (not begun or failed)."""
+    """Whether the checkpoint is done (and neither started nor failed)."""
     orphaned: bool = False
     """Whether a lease has expired."""
     beat_at: int | None = None
-    """Of an expired lease: when it was last heard of."""
+    """For an expired lease: the time of its last heartbeat."""
 
     @property
     def created(self) -> bool:
@@ -90,19 +98,19 @@ class Seen(Told, frozen=True, gc=False, kw_only=True):
 
     @property
     def changed(self) -> bool:
-        """Whether the run's status is another one than before."""
+        """Whether the run's status changed."""
         return self.before != self.status
 
 
-Line = tuple[Any, ...]
-"""A `Told` in the making: its fields, in order."""
+FeedLine = tuple[Any, ...]
+"""The fields of a `FeedItem`, in order."""
 
 _encode_lines = msgspec.json.Encoder().encode_lines
-_decode_lines = msgspec.json.Decoder(Told).decode_lines
+_decode_lines = msgspec.json.Decoder(FeedItem).decode_lines
 
 
-def line_of(snap: Snapshot, before: Run | None, decision: Decision) -> Line | None:
-    """What a decision tells, or None. `snap` has its rows already."""
+def build_feed_line(snap: Snapshot, before: RunRow | None, decision: Decision) -> FeedLine | None:
+    """The line of a decision, or None. `snap` has the new rows."""
     run, event = decision.run, decision.event
     if run is None or event is None:
         return None
@@ -140,19 +148,19 @@ def line_of(snap: Snapshot, before: Run | None, decision: Decision) -> Line | No
 
 
 def _skipped(decision: Decision) -> tuple[str, ...]:
-    """The steps that this decision has skipped."""
+    """The steps that this decision skipped."""
     assert decision.event is not None
     return tuple(
         row.name
         for row in decision.rows.values()
-        if isinstance(row, Step) and row.reason == CONDITION_FALSE and row.finished_at == decision.event.at
+        if isinstance(row, StepRow) and row.reason == CONDITION_FALSE and row.finished_at == decision.event.at
     )
 
 
 def _questions(
     snap: Snapshot, decision: Decision
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The numbers of the approvals and the proposals that are asked for by this decision, and of those it reminds of."""
+    """The numbers of the approvals and proposals that this decision asks for, and of those it reminds of."""
     asked: tuple[int, ...] = ()
     proposed: tuple[int, ...] = ()
     if decision.event is not None and decision.event.kind == REMINDED:
@@ -160,7 +168,7 @@ def _questions(
     for key, row in decision.rows.items():
         if (
             key[0] == "approval"
-            and isinstance(row, Approval)
+            and isinstance(row, ApprovalRow)
             and row.status == "requested"
             and decision.event is not None
             and (row.requested_at == decision.event.at or decision.event.kind == REVISED)
@@ -174,24 +182,24 @@ def _questions(
     return asked, proposed, ()
 
 
-def encoded(lines: list[Line]) -> bytes:
-    """Lines as they are kept: one JSON array each, each with a newline behind it, so that they can be strung together."""
+def encode_feed_lines(lines: list[FeedLine]) -> bytes:
+    """Lines as they are stored: JSON arrays, each with a newline at the end, so that they can be concatenated."""
     return _encode_lines(lines)
 
 
-def decoded(body: bytes) -> list[Told]:
-    """What a commit told, in order."""
+def decode_feed_lines(body: bytes) -> list[FeedItem]:
+    """The items of a commit, in order."""
     return _decode_lines(body)
 
 
-def seen(snap: Snapshot, before: Run | None, decision: Decision) -> Seen | None:
-    """A decision's event with all that is known of it here; None: it has none."""
+def build_observed_event(snap: Snapshot, before: RunRow | None, decision: Decision) -> ObservedEvent | None:
+    """The event of a decision with all that is known here. None: it has no event."""
     run, event = decision.run, decision.event
     if run is None or event is None:
         return None
     asked, proposed, reminded = _questions(snap, decision)
     ended = run.finished_at is not None and (before is None or before.finished_at is None)
-    return Seen(
+    return ObservedEvent(
         run_id=run.id,
         seq=event.seq,
         tenant=run.tenant,
@@ -211,18 +219,18 @@ def seen(snap: Snapshot, before: Run | None, decision: Decision) -> Seen | None:
     )
 
 
-def _about(rows: Iterable[Any], event: Event) -> dict[str, Any]:
+def _about(rows: Iterable[Any], event: EventRow) -> dict[str, Any]:
     """What the rows beneath the run say."""
     about: dict[str, Any] = {"at": event.at, "actor": event.actor, "initiator": event.initiator}
     for row in rows:
-        if isinstance(row, Checkpoint):
+        if isinstance(row, CheckpointRow):
             about |= {
                 "checkpoint": row.name,
                 "resumable": row.resumable,
                 "checkpoint_done": row.state == "done",
             }
-        elif isinstance(row, RunSpec):
+        elif isinstance(row, RunSpecRow):
             about |= {"source": row.source, "trigger_type": row.trigger_type, "key": row.idempotency_key}
-        elif event.kind == EXPIRED and isinstance(row, Attempt):
+        elif event.kind == EXPIRED and isinstance(row, AttemptRow):
             about |= {"orphaned": True, "beat_at": row.beat_at}
     return about

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.kernel.model import ROWS, Event, Row
+from tenure.kernel.run_rows import ROWS, EventRow, Row
 
 FORMAT = b"tenure-event-1"
 
@@ -47,7 +47,7 @@ def event_hash(
     return sha256(b"%s%d:%s%s%s" % (FORMAT, len(prev), prev, head.encode(), body)).digest()
 
 
-def rehash(event: Event, prev: bytes, tenant: str) -> bytes:
+def rehash(event: EventRow, prev: bytes, tenant: str) -> bytes:
     """The hash an event should have."""
     return event_hash(
         prev,
@@ -74,7 +74,7 @@ class _Shape:
 
     def __init__(self, row: type[Row]) -> None:
         fields = msgspec.structs.fields(row)
-        self.columns = [(i, f.name) for i, f in enumerate(fields) if f.name not in row.beside]
+        self.columns = [(i, f.name) for i, f in enumerate(fields) if f.name not in row.unlogged]
         self.defaults = {f.name: f.default for f in fields if f.default is not msgspec.NODEFAULT}
         self.news = [(i, name, self.defaults.get(name)) for i, name in self.columns]
         self.chunks = [
@@ -87,7 +87,7 @@ _SHAPES = {row: _Shape(row) for row in ROWS.values()}
 _astuple = msgspec.structs.astuple
 
 
-def difference(old: Row | None, new: Row) -> dict[str, Any]:
+def changed_columns(old: Row | None, new: Row) -> dict[str, Any]:
     """The history columns that changed; of a new row those that are neither None nor their default."""
     shape = _SHAPES[type(new)]
     after = _astuple(new)
@@ -112,13 +112,13 @@ def row_key(row: Row) -> str:
     return "/".join(map(str, rest))
 
 
-def decode_body(event: Event) -> dict[str, Any]:
+def decode_body(event: EventRow) -> dict[str, Any]:
     """What an event says."""
     body: dict[str, Any] = msgspec.json.decode(event.body)
     return body
 
 
-def fold(events: Iterable[Event]) -> dict[str, dict[str, dict[str, Any]]]:
+def fold_events(events: Iterable[EventRow]) -> dict[str, dict[str, dict[str, Any]]]:
     """A run's rows as its events tell them: table -> key -> column -> value (bytes as base64)."""
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     for event in events:
@@ -129,14 +129,14 @@ def fold(events: Iterable[Event]) -> dict[str, dict[str, dict[str, Any]]]:
     return tables
 
 
-def as_history(row: Row) -> dict[str, Any]:
-    """A row's history columns, in the form `fold` gives them, None and defaults left out."""
-    columns: dict[str, Any] = msgspec.to_builtins(difference(None, row))
+def history_columns(row: Row) -> dict[str, Any]:
+    """A row's history columns, in the form `fold_events` gives them, None and defaults left out."""
+    columns: dict[str, Any] = msgspec.to_builtins(changed_columns(None, row))
     return columns
 
 
-def settled(columns: dict[str, Any], row: type[Row]) -> dict[str, Any]:
-    """Folded columns with None and defaults left out, to be compared with `as_history`."""
+def drop_defaults(columns: dict[str, Any], row: type[Row]) -> dict[str, Any]:
+    """Folded columns with None and defaults left out, to be compared with `history_columns`."""
     defaults = _SHAPES[row].defaults
     return {
         name: value

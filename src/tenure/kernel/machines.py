@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.kernel.machine import Edge, Machine, rows
+from tenure.kernel.state_machine import Edge, Machine, parse_edges
 
 RUN = Machine(
     "run",
     "created",
     ("succeeded", "failed", "canceled", "timed_out"),
-    rows("""
+    parse_edges("""
         created: plan -> planning
         planning: plan_ready -> queued
         planning: plan_failed -> plan_failed
@@ -42,7 +42,7 @@ STEP = Machine(
     "step",
     "pending",
     ("succeeded", "failed", "canceled", "timed_out", "skipped"),
-    rows("""
+    parse_edges("""
         pending: needs_met -> ready
         pending: drop -> canceled
         pending: skip -> skipped
@@ -75,7 +75,7 @@ ATTEMPT = Machine(
     "attempt",
     "created",
     ("succeeded", "failed", "timed_out", "stale", "canceled", "suspended", "released"),
-    rows("""
+    parse_edges("""
         created: queue -> queued
         queued: lease -> leased
         queued, leased, starting, running, uploading: cancel -> canceling
@@ -96,7 +96,7 @@ LEASE = Machine(
     "lease",
     "granted",
     ("completed", "released", "expired", "revoked", "canceled"),
-    rows("""
+    parse_edges("""
         granted: ack -> active [runner]
         active: complete -> completed
         active: cancel_ack -> canceled
@@ -110,7 +110,7 @@ APPROVAL = Machine(
     "approval",
     "requested",
     ("approved", "rejected", "expired", "canceled"),
-    rows("""
+    parse_edges("""
         requested: vote -> requested [person]
         requested: approve -> approved [person]
         requested: reject -> rejected [person]
@@ -124,7 +124,7 @@ RECEIPT = Machine(
     "receipt",
     "intent",
     ("failed", "reversed", "reused"),
-    rows("""
+    parse_edges("""
         intent: reuse -> reused
         intent: succeed -> succeeded
         intent: found -> succeeded
@@ -144,7 +144,7 @@ IDEMPOTENCY = Machine(
     "idempotency record",
     "processing",
     ("dropped", "expired"),
-    rows("""
+    parse_edges("""
         processing: complete -> completed
         processing: fail -> failed
         processing: take_over -> processing
@@ -167,7 +167,7 @@ WAITING_STEP = frozenset({"waiting_approval", "waiting_external"})
 # ---------------------------------------------------------------------------------------------- moves
 
 
-class Inputs(msgspec.Struct, frozen=True):
+class MoveInputs(msgspec.Struct, frozen=True):
     """What one stride of a move feeds to each machine; None leaves that machine alone."""
 
     step: str | None = None
@@ -175,7 +175,7 @@ class Inputs(msgspec.Struct, frozen=True):
     lease: str | None = None
 
 
-class Joint(msgspec.Struct, frozen=True):
+class JointState(msgspec.Struct, frozen=True):
     """A step with its current attempt and that attempt's lease; '-' where there is none."""
 
     step: str
@@ -187,114 +187,114 @@ class Move(msgspec.Struct, frozen=True):
     """A joint change: where it starts, the edges it takes in order, where it ends."""
 
     name: str
-    start: Joint
-    end: Joint
-    path: tuple[Joint, ...]
+    start: JointState
+    end: JointState
+    path: tuple[JointState, ...]
     edges: tuple[tuple[str, Edge], ...]
     """(machine name, row), in the order taken."""
 
 
-_NEW_ATTEMPT = (Inputs(attempt="new"), Inputs(attempt="queue"))
-_QUEUED = Joint("ready", "queued")
-_LEASED = Joint("leased", "leased", "granted")
-_STARTING = Joint("starting", "starting", "active")
-_RUNNING = Joint("running", "running", "active")
-_UPLOADING = Joint("uploading", "uploading", "active")
-_ACK = Inputs("ack", "ack", "ack")
-_BEGIN = Inputs("begin", "begin")
-_UPLOAD = Inputs("upload", "upload")
+_NEW_ATTEMPT = (MoveInputs(attempt="new"), MoveInputs(attempt="queue"))
+_QUEUED = JointState("ready", "queued")
+_LEASED = JointState("leased", "leased", "granted")
+_STARTING = JointState("starting", "starting", "active")
+_RUNNING = JointState("running", "running", "active")
+_UPLOADING = JointState("uploading", "uploading", "active")
+_ACK = MoveInputs("ack", "ack", "ack")
+_BEGIN = MoveInputs("begin", "begin")
+_UPLOAD = MoveInputs("upload", "upload")
 _LIVE = (_LEASED, _STARTING, _RUNNING, _UPLOADING)
-_WAITING = tuple(Joint(w, "suspended", "released") for w in ("waiting_approval", "waiting_external"))
-_GATES = tuple(Joint(w) for w in ("waiting_approval", "waiting_external"))
-_AT_END = Joint("waiting_external", "succeeded", "completed")
+_WAITING = tuple(JointState(w, "suspended", "released") for w in ("waiting_approval", "waiting_external"))
+_GATES = tuple(JointState(w) for w in ("waiting_approval", "waiting_external"))
+_AT_END = JointState("waiting_external", "succeeded", "completed")
 _BACKOFFS = tuple(
-    Joint("retry_wait", a, lease) for a, lease in (("failed", "completed"), ("timed_out", "revoked"))
+    JointState("retry_wait", a, lease) for a, lease in (("failed", "completed"), ("timed_out", "revoked"))
 )
-_CANCEL = Inputs("cancel", "cancel")
-_CANCELED = Inputs("canceled", "canceled")
+_CANCEL = MoveInputs("cancel", "cancel")
+_CANCELED = MoveInputs("canceled", "canceled")
 
 
-def _through(start: Joint, *last: Inputs) -> tuple[Inputs, ...]:
+def _through(start: JointState, *last: MoveInputs) -> tuple[MoveInputs, ...]:
     """An accepted Complete or Fail walks the states a runner skipped, so that every history is whole."""
     skipped = {_STARTING: (_BEGIN, _UPLOAD), _RUNNING: (_UPLOAD,), _UPLOADING: ()}[start]
     return (*skipped, *last)
 
 
-def _script() -> list[tuple[str, Joint, tuple[Inputs, ...]]]:
+def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
     """Every move: (name, where it starts, strides)."""
-    out: list[tuple[str, Joint, tuple[Inputs, ...]]] = []
+    out: list[tuple[str, JointState, tuple[MoveInputs, ...]]] = []
 
-    def move(name: str, start: Joint, *strides: Inputs) -> None:
+    def move(name: str, start: JointState, *strides: MoveInputs) -> None:
         out.append((name, start, strides))
 
-    pending = Joint("pending")
-    move("ready", pending, Inputs("needs_met", "new"), Inputs(attempt="queue"))
-    move("open_approval_gate", pending, Inputs("needs_met"), Inputs("ask"))
-    move("open_external_gate", pending, Inputs("needs_met"), Inputs("await"))
-    move("drop", pending, Inputs("drop"))
-    move("skip", pending, Inputs("skip"))
+    pending = JointState("pending")
+    move("ready", pending, MoveInputs("needs_met", "new"), MoveInputs(attempt="queue"))
+    move("open_approval_gate", pending, MoveInputs("needs_met"), MoveInputs("ask"))
+    move("open_external_gate", pending, MoveInputs("needs_met"), MoveInputs("await"))
+    move("drop", pending, MoveInputs("drop"))
+    move("skip", pending, MoveInputs("skip"))
     # A step whose condition is false goes the way of a gate that is over at once: no attempt, no lease.
-    move("skip_condition", pending, Inputs("needs_met"), Inputs("await"), Inputs("settle"))
+    move("skip_condition", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
     # A step whose input cannot be made: before its first try it has no attempt, later a queued one ends with it.
-    move("fail_resolution", pending, Inputs("needs_met"), Inputs("give_up"))
-    move("fail_resolution", _QUEUED, Inputs("give_up", "cancel"), Inputs(attempt="canceled"))
+    move("fail_resolution", pending, MoveInputs("needs_met"), MoveInputs("give_up"))
+    move("fail_resolution", _QUEUED, MoveInputs("give_up", "cancel"), MoveInputs(attempt="canceled"))
 
-    move("claim", _QUEUED, Inputs("lease", "lease", "new"))
-    move("claim_and_ack", _QUEUED, Inputs("lease", "lease", "new"), _ACK, _BEGIN)
+    move("claim", _QUEUED, MoveInputs("lease", "lease", "new"))
+    move("claim_and_ack", _QUEUED, MoveInputs("lease", "lease", "new"), _ACK, _BEGIN)
     move("ack", _LEASED, _ACK)
-    move("ack", Joint("canceling", "canceling", "granted"), Inputs(lease="ack"))
+    move("ack", JointState("canceling", "canceling", "granted"), MoveInputs(lease="ack"))
     move("begin", _STARTING, _BEGIN)
     move("upload", _RUNNING, _UPLOAD)
     move("upload", _STARTING, _BEGIN, _UPLOAD)
 
     for here in (_STARTING, _RUNNING, _UPLOADING):
-        move("complete", here, *_through(here, Inputs("complete", "complete", "complete")))
+        move("complete", here, *_through(here, MoveInputs("complete", "complete", "complete")))
         # Its work is done and its result is there; it succeeds when the children it has to wait for have ended.
-        move("complete_waiting", here, *_through(here, Inputs("await_children", "complete", "complete")))
-        move("fail", here, *_through(here, Inputs("fail", "fail", "complete")))
-        move("fail_retry", here, *_through(here, Inputs("fail_retry", "fail", "complete")))
+        move("complete_waiting", here, *_through(here, MoveInputs("await_children", "complete", "complete")))
+        move("fail", here, *_through(here, MoveInputs("fail", "fail", "complete")))
+        move("fail_retry", here, *_through(here, MoveInputs("fail_retry", "fail", "complete")))
     for here in (_STARTING, _RUNNING):
         walk = (_BEGIN,) if here is _STARTING else ()
-        move("suspend_approval", here, *walk, Inputs("suspend_approval", "suspend", "release"))
-        move("suspend_external", here, *walk, Inputs("suspend_external", "suspend", "release"))
+        move("suspend_approval", here, *walk, MoveInputs("suspend_approval", "suspend", "release"))
+        move("suspend_external", here, *walk, MoveInputs("suspend_external", "suspend", "release"))
 
     for here in _LIVE:
-        move("release", here, Inputs("lost", "release", "release"), *_NEW_ATTEMPT)
-        move("expire", here, Inputs("lost", "lose", "expire"), *_NEW_ATTEMPT)
+        move("release", here, MoveInputs("lost", "release", "release"), *_NEW_ATTEMPT)
+        move("expire", here, MoveInputs("lost", "lose", "expire"), *_NEW_ATTEMPT)
         # A step given up after a lost lease goes back to the queue and fails there: the documents know
         # RUNNING -> QUEUED for a lost lease, and none of them knows a runner-less RUNNING -> FAILED.
-        move("expire_final", here, Inputs("lost", "lose", "expire"), Inputs("give_up"))
-        move("revoke", here, Inputs("lost", "lose", "revoke"), *_NEW_ATTEMPT)
-        move("revoke_final", here, Inputs("lost", "lose", "revoke"), Inputs("give_up"))
+        move("expire_final", here, MoveInputs("lost", "lose", "expire"), MoveInputs("give_up"))
+        move("revoke", here, MoveInputs("lost", "lose", "revoke"), *_NEW_ATTEMPT)
+        move("revoke_final", here, MoveInputs("lost", "lose", "revoke"), MoveInputs("give_up"))
         # The kernel may not ack for a runner that never did, so only from `starting` on does a timeout
         # walk the state in between.
         walk = (_BEGIN,) if here is _STARTING else ()
-        move("time_out", here, *walk, Inputs("time_out", "time_out", "revoke"))
-        move("time_out_retry", here, *walk, Inputs("time_out_retry", "time_out", "revoke"))
+        move("time_out", here, *walk, MoveInputs("time_out", "time_out", "revoke"))
+        move("time_out_retry", here, *walk, MoveInputs("time_out_retry", "time_out", "revoke"))
         move("request_cancel", here, _CANCEL)
-        move("close", here, Inputs("cancel", "cancel", "revoke"), _CANCELED)
+        move("close", here, MoveInputs("cancel", "cancel", "revoke"), _CANCELED)
 
     for lease in ("granted", "active"):
-        here = Joint("canceling", "canceling", lease)
-        move("force_cancel", here, Inputs("canceled", "canceled", "revoke"))
-        move("expire_canceling", here, Inputs("canceled", "canceled", "expire"))
-        move("release_canceling", here, Inputs("canceled", "canceled", "release"))
-        move("close", here, Inputs("canceled", "canceled", "revoke"))
-    canceling = Joint("canceling", "canceling", "active")
-    move("cancel_ack", canceling, Inputs("canceled", "canceled", "cancel_ack"))
-    move("late_result", canceling, Inputs("canceled", "canceled", "complete"))
+        here = JointState("canceling", "canceling", lease)
+        move("force_cancel", here, MoveInputs("canceled", "canceled", "revoke"))
+        move("expire_canceling", here, MoveInputs("canceled", "canceled", "expire"))
+        move("release_canceling", here, MoveInputs("canceled", "canceled", "release"))
+        move("close", here, MoveInputs("canceled", "canceled", "revoke"))
+    canceling = JointState("canceling", "canceling", "active")
+    move("cancel_ack", canceling, MoveInputs("canceled", "canceled", "cancel_ack"))
+    move("late_result", canceling, MoveInputs("canceled", "canceled", "complete"))
 
     move("close", _QUEUED, _CANCEL, _CANCELED)
     for here in _BACKOFFS:
-        move("due", here, Inputs("due", "new"), Inputs(attempt="queue"))
+        move("due", here, MoveInputs("due", "new"), MoveInputs(attempt="queue"))
     for here in _WAITING:
-        move("resume", here, Inputs("resume", "new"), Inputs(attempt="queue"))
+        move("resume", here, MoveInputs("resume", "new"), MoveInputs(attempt="queue"))
     for here in (*_GATES, _AT_END):
-        move("settle", here, Inputs("settle"))
+        move("settle", here, MoveInputs("settle"))
     for here in (*_WAITING, *_GATES, _AT_END):
-        move("refuse", here, Inputs("refuse"))
+        move("refuse", here, MoveInputs("refuse"))
     for here in (*_WAITING, *_GATES, _AT_END, *_BACKOFFS):
-        move("close", here, Inputs("cancel"), Inputs("canceled"))
+        move("close", here, MoveInputs("cancel"), MoveInputs("canceled"))
     return out
 
 
@@ -307,22 +307,22 @@ def _stride(machine: Machine, state: str, given: str | None) -> tuple[str, Edge 
     return edge.next, edge
 
 
-def _walk(name: str, start: Joint, strides: tuple[Inputs, ...]) -> Move:
+def _walk(name: str, start: JointState, strides: tuple[MoveInputs, ...]) -> Move:
     here, path, edges = start, [], []
     for given in strides:
         step, step_edge = _stride(STEP, here.step, given.step)
         attempt, attempt_edge = _stride(ATTEMPT, here.attempt, given.attempt)
         if given.attempt == "new":
-            here = Joint(here.step, here.attempt)  # a new attempt has no lease yet
+            here = JointState(here.step, here.attempt)  # a new attempt has no lease yet
         lease, lease_edge = _stride(LEASE, here.lease, given.lease)
-        here = Joint(step, attempt, lease)
+        here = JointState(step, attempt, lease)
         path.append(here)
         taken = (("step", step_edge), ("attempt", attempt_edge), ("lease", lease_edge))
         edges += [(machine, edge) for machine, edge in taken if edge is not None]
     return Move(name, start, here, tuple(path), tuple(edges))
 
 
-MOVES: dict[tuple[str, Joint], Move] = {
+MOVES: dict[tuple[str, JointState], Move] = {
     (name, start): _walk(name, start, strides) for name, start, strides in _script()
 }
 """(move, joint state) -> what happens: the only joint changes there are."""

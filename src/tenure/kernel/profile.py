@@ -20,9 +20,9 @@ from typing import Literal, get_args
 import msgspec
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel.machine import ORCHESTRATOR, PERSON, REPORTER, RUNNER, Machine
 from tenure.kernel.machines import ATTEMPT, LEASE, RUN, STEP
-from tenure.kernel.retry import ALWAYS, Backoff, Rule, classify
+from tenure.kernel.retry import KERNEL_RULES, Backoff, FailureRule, is_retryable
+from tenure.kernel.state_machine import ORCHESTRATOR, PERSON, REPORTER, RUNNER, Machine
 from tenure.limits import HEARTBEATS_PER_LEASE_MIN
 
 Entity = Literal["run", "step", "attempt", "lease"]
@@ -58,7 +58,7 @@ class _Arrow(_Data, frozen=True):
                 yield source, target
 
 
-class Row(_Arrow, frozen=True, kw_only=True):
+class DocumentEdge(_Arrow, frozen=True, kw_only=True):
     """One line of the document's own transition table."""
 
     owner: str = ""
@@ -66,14 +66,14 @@ class Row(_Arrow, frozen=True, kw_only=True):
     trigger: str = ""
 
 
-class Beyond(_Arrow, frozen=True, kw_only=True):
+class ExtraEdge(_Arrow, frozen=True, kw_only=True):
     """An edge that is shown although the document does not have it."""
 
     reason: str
     owner: str = ""
 
 
-class Beside(_Arrow, frozen=True, kw_only=True):
+class IndirectEdge(_Arrow, frozen=True, kw_only=True):
     """An edge of the document that no change of state makes, and what makes it instead.
 
     `moves`, taken one after another, lead from the one word to the other (through words in between, or
@@ -87,7 +87,7 @@ class Beside(_Arrow, frozen=True, kw_only=True):
     trigger: str = ""
 
 
-class Word(_Data, frozen=True):
+class VariableWord(_Data, frozen=True):
     """A word that is not fixed: by how the attempt ended, else the last one shown."""
 
     keep: bool = False
@@ -103,12 +103,12 @@ class Vocabulary(_Data, frozen=True):
     """Why the kernel's own words and table are shown: the document has none for this object."""
     states: tuple[str, ...] = ()
     terminal: tuple[str, ...] = ()
-    words: dict[str, str | Word] = {}
-    edges: tuple[Row, ...] = ()
-    beside: tuple[Beside, ...] = ()
-    beyond: tuple[Beyond, ...] = ()
+    words: dict[str, str | VariableWord] = {}
+    edges: tuple[DocumentEdge, ...] = ()
+    beside: tuple[IndirectEdge, ...] = ()
+    beyond: tuple[ExtraEdge, ...] = ()
 
-    def document(self) -> dict[tuple[str, str], Row]:
+    def document(self) -> dict[tuple[str, str], DocumentEdge]:
         """The document's table as edges; those made beside the state are not among them."""
         return {pair: row for row in self.edges for pair in row.pairs()}
 
@@ -162,7 +162,7 @@ class Profile(_Data, frozen=True, kw_only=True):
     """The document's names of the owners -> the kernel's."""
     default_retryable: bool
     timing: Timing
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FailureRule, ...] = ()
     run: Vocabulary
     step: Vocabulary
     attempt: Vocabulary
@@ -201,13 +201,13 @@ class Profile(_Data, frozen=True, kw_only=True):
 
     def retryable(self, code: str) -> bool:
         """Whether a failure with this code may be tried again."""
-        return classify((*ALWAYS, *self.rules), self.default_retryable, code)
+        return is_retryable((*KERNEL_RULES, *self.rules), self.default_retryable, code)
 
 
 # --------------------------------------------------------------------------------------------- parsing
 
 
-def parse(text: str) -> Profile:
+def parse_profile(text: str) -> Profile:
     """Read a profile from TOML; whatever is wrong with it is refused, all problems at once."""
     try:
         raw = tomllib.loads(text)
@@ -246,7 +246,9 @@ def _completed(profile: Profile) -> Profile:
                 states=machine.states,
                 terminal=tuple(s for s in machine.states if s in machine.terminal),
                 words={state: state for state in machine.states},
-                edges=tuple(Row(e.state, e.next, owner=e.owner, trigger=e.input) for e in machine.edges),
+                edges=tuple(
+                    DocumentEdge(e.state, e.next, owner=e.owner, trigger=e.input) for e in machine.edges
+                ),
             )
         else:
             full[entity] = msgspec.structs.replace(
@@ -299,7 +301,7 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         yield Detail(f"{entity}.terminal", f"'{word}' is not among {entity}.states")
     yield from _word_problems(vocabulary, entity, machine)
     seen: set[tuple[str, str]] = set()
-    lines: list[tuple[str, Row | Beside | Beyond]] = [
+    lines: list[tuple[str, DocumentEdge | IndirectEdge | ExtraEdge]] = [
         *((f"{entity}.edges[{i}]", row) for i, row in enumerate(vocabulary.edges)),
         *((f"{entity}.beside[{i}]", row) for i, row in enumerate(vocabulary.beside)),
         *((f"{entity}.beyond[{i}]", row) for i, row in enumerate(vocabulary.beyond)),
@@ -312,13 +314,13 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
             for word in sorted(set(pair) - set(states)):
                 yield Detail(path, f"'{word}' is not among {entity}.states")
             # Moves may lead from a finished object to its successor; nothing else leaves a terminal word.
-            if pair[0] in vocabulary.terminal and not (isinstance(line, Beside) and line.moves):
+            if pair[0] in vocabulary.terminal and not (isinstance(line, IndirectEdge) and line.moves):
                 yield Detail(path, f"'{pair[0]}' is terminal and has no way out")
         if line.owner and line.owner not in {*profile.owners, *OWNERS}:
             yield Detail(f"{path}.owner", f"'{line.owner}' is not among owners")
-        if isinstance(line, Beyond) and not line.reason.strip():
+        if isinstance(line, ExtraEdge) and not line.reason.strip():
             yield Detail(f"{path}.reason", "an edge beyond the document needs its reason")
-        if isinstance(line, Beside) and not line.moves and not line.fact:
+        if isinstance(line, IndirectEdge) and not line.moves and not line.fact:
             yield Detail(path, "names the 'moves' or the 'fact' that makes it")
 
 

@@ -20,28 +20,28 @@ from itertools import pairwise
 
 import msgspec
 
-from tenure.kernel.machine import Edge
-from tenure.kernel.machines import ATTEMPT, LEASE, LIVE_LEASE, MOVES, RUN, RUN_PATHS, STEP, Joint, Move
-from tenure.kernel.model import Run
-from tenure.kernel.profile import ENTITIES, MACHINE_OF, Beside, Entity, Profile, Vocabulary
+from tenure.kernel.machines import ATTEMPT, LEASE, LIVE_LEASE, MOVES, RUN, RUN_PATHS, STEP, JointState, Move
+from tenure.kernel.profile import ENTITIES, MACHINE_OF, Entity, IndirectEdge, Profile, Vocabulary
+from tenure.kernel.run_rows import RunRow
+from tenure.kernel.state_machine import Edge
 
-START = Joint(STEP.first)
+START = JointState(STEP.first)
 MOVE_NAMES = frozenset(name for name, _ in MOVES)
 
 Pair = tuple[str, str]
 
 
-class Cause(msgspec.Struct, frozen=True, order=True):
+class ChangeCause(msgspec.Struct, frozen=True, order=True):
     """What makes a word change: the move or the change of status, and the owner of its edge."""
 
     name: str
     owner: str
 
 
-class Walk(msgspec.Struct):
+class WordChanges(msgspec.Struct):
     """Everything that can be seen of one kind of object under one profile."""
 
-    changes: dict[Pair, set[Cause]]
+    changes: dict[Pair, set[ChangeCause]]
     """Each change of word, and what makes it."""
     shown: set[Pair]
     """Each (state of the kernel, word shown in it)."""
@@ -70,7 +70,7 @@ class EntityProof(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
 
 
-class Proof(msgspec.Struct, frozen=True):
+class ProfileProof(msgspec.Struct, frozen=True):
     """What was proven for one profile."""
 
     profile: str
@@ -82,21 +82,21 @@ class Proof(msgspec.Struct, frozen=True):
         return tuple(f"{e.entity}: {problem}" for e in self.entities for problem in e.problems)
 
 
-def prove(profile: Profile) -> Proof:
+def prove_profile(profile: Profile) -> ProfileProof:
     """Walk the kernel under this profile and compare what is shown with its tables."""
-    return Proof(profile.name, tuple(_prove_entity(profile, entity) for entity in ENTITIES))
+    return ProfileProof(profile.name, tuple(_prove_entity(profile, entity) for entity in ENTITIES))
 
 
 # --------------------------------------------------------------------------------------------- walking
 
 
-def walk(profile: Profile, entity: Entity) -> Walk:
+def find_word_changes(profile: Profile, entity: Entity) -> WordChanges:
     """Every change of word that the kernel can show for this kind of object."""
     return _walk_run(profile) if entity == "run" else _walk_joint(profile, entity)
 
 
-def _walk_run(profile: Profile) -> Walk:
-    changes: dict[Pair, set[Cause]] = defaultdict(set)
+def _walk_run(profile: Profile) -> WordChanges:
+    changes: dict[Pair, set[ChangeCause]] = defaultdict(set)
     shown: set[Pair] = set()
     seen: set[Pair] = set()
     todo = deque([(RUN.first, profile.word("run", RUN.first))])
@@ -113,17 +113,17 @@ def _walk_run(profile: Profile) -> Walk:
             for edge in path:
                 then = profile.word("run", edge.next, last=now)
                 if then != now:
-                    changes[now, then].add(Cause(f"{old} to {new}", edge.owner))
+                    changes[now, then].add(ChangeCause(f"{old} to {new}", edge.owner))
                 now = then
                 shown.add((edge.next, now))
             todo.append((new, now))
-    return Walk(dict(changes), shown)
+    return WordChanges(dict(changes), shown)
 
 
-def _walk_joint(profile: Profile, entity: Entity) -> Walk:
-    changes: dict[Pair, set[Cause]] = defaultdict(set)
+def _walk_joint(profile: Profile, entity: Entity) -> WordChanges:
+    changes: dict[Pair, set[ChangeCause]] = defaultdict(set)
     shown: set[Pair] = set()
-    seen: set[tuple[Joint, str | None]] = set()
+    seen: set[tuple[JointState, str | None]] = set()
     todo = deque([(START, _word(profile, entity, START, None))])
     while todo:
         here, word = todo.popleft()
@@ -134,25 +134,25 @@ def _walk_joint(profile: Profile, entity: Entity) -> Walk:
             shown.add((getattr(here, entity), word))
         for move in moves_from(here):
             now = word
-            for joint, edge, fresh in strides(move, entity):
+            for joint, edge, fresh in project_move(move, entity):
                 then = _word(profile, entity, joint, None if fresh else now)
                 if then is not None:
                     shown.add((getattr(joint, entity), then))
                     if now is not None and then != now and not fresh:
-                        changes[now, then].add(Cause(move.name, edge.owner if edge else ""))
+                        changes[now, then].add(ChangeCause(move.name, edge.owner if edge else ""))
                 now = then
             todo.append((move.end, now))
-    return Walk(dict(changes), shown)
+    return WordChanges(dict(changes), shown)
 
 
-def moves_from(here: Joint) -> Iterator[Move]:
+def moves_from(here: JointState) -> Iterator[Move]:
     """The moves that start in this joint state."""
     for (_, start), move in MOVES.items():
         if start == here:
             yield move
 
 
-def strides(move: Move, entity: Entity) -> Iterator[tuple[Joint, Edge | None, bool]]:
+def project_move(move: Move, entity: Entity) -> Iterator[tuple[JointState, Edge | None, bool]]:
     """A move as seen by one machine: the joint state reached, the edge it took, whether it is a new object."""
     machine = MACHINE_OF[entity]
     taken = iter([edge for name, edge in move.edges if name == entity])
@@ -166,7 +166,7 @@ def strides(move: Move, entity: Entity) -> Iterator[tuple[Joint, Edge | None, bo
         before = after
 
 
-def _word(profile: Profile, entity: Entity, joint: Joint, last: str | None) -> str | None:
+def _word(profile: Profile, entity: Entity, joint: JointState, last: str | None) -> str | None:
     state: str = getattr(joint, entity)
     return None if state == "-" else profile.word(entity, state, joint.attempt, last)
 
@@ -176,7 +176,7 @@ def _word(profile: Profile, entity: Entity, joint: Joint, last: str | None) -> s
 
 def _prove_entity(profile: Profile, entity: Entity) -> EntityProof:
     vocabulary = profile.vocabulary(entity)
-    seen = walk(profile, entity)
+    seen = find_word_changes(profile, entity)
     problems: list[str] = []
     document = {pair: row.owner for row in vocabulary.edges for pair in row.pairs()}
     beyond = {pair: row for row in vocabulary.beyond for pair in row.pairs()}
@@ -224,7 +224,9 @@ def _prove_entity(profile: Profile, entity: Entity) -> EntityProof:
     )
 
 
-def _word_problems(profile: Profile, entity: Entity, vocabulary: Vocabulary, seen: Walk) -> Iterator[str]:
+def _word_problems(
+    profile: Profile, entity: Entity, vocabulary: Vocabulary, seen: WordChanges
+) -> Iterator[str]:
     machine = MACHINE_OF[entity]
     never = set(vocabulary.states) - {word for _, word in seen.shown}
     if entity == "run":
@@ -240,12 +242,14 @@ def _word_problems(profile: Profile, entity: Entity, vocabulary: Vocabulary, see
             yield f"{word} is where a {state} {entity} ends, but the document neither ends nor goes on there"
 
 
-def _beside_problems(profile: Profile, entity: Entity, seen: Walk, pair: Pair, row: Beside) -> Iterator[str]:
+def _beside_problems(
+    profile: Profile, entity: Entity, seen: WordChanges, pair: Pair, row: IndirectEdge
+) -> Iterator[str]:
     arrow, words = _arrow(pair), {word for _, word in seen.shown}
     if pair in seen.changes:
         yield f"{arrow} is listed beside the state but a change of state makes it: it belongs in the table"
     if row.fact:
-        if row.fact not in Run.__struct_fields__:
+        if row.fact not in RunRow.__struct_fields__:
             yield f"{arrow} rests on the fact '{row.fact}', which a run does not have"
         if pair[0] not in words:
             yield f"{arrow} starts from a word that is never shown"
@@ -274,7 +278,7 @@ def _arrow(pair: Pair) -> str:
 # --------------------------------------------------------------------------------- the kernel's own sanity
 
 
-def joint_states() -> set[Joint]:
+def joint_states() -> set[JointState]:
     """Every joint state of step, attempt and lease that moves can reach between two commits."""
     seen, todo = {START}, [START]
     while todo:
@@ -290,7 +294,7 @@ def kernel_problems() -> list[str]:
     return [*_joint_problems(joint_states()), *_coverage_problems(), *_run_path_problems()]
 
 
-def _joint_problems(reached: set[Joint]) -> Iterator[str]:
+def _joint_problems(reached: set[JointState]) -> Iterator[str]:
     for name, start in MOVES:
         if start not in reached:
             yield f"the move {name} starts in {_joint(start)}, which nothing reaches"
@@ -353,5 +357,5 @@ def _run_path_problems() -> Iterator[str]:
             yield f"the path from {old} to {new} leaves a terminal state"
 
 
-def _joint(here: Joint) -> str:
+def _joint(here: JointState) -> str:
     return f"{here.step}/{here.attempt}/{here.lease}"

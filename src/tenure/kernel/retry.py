@@ -93,7 +93,7 @@ def delay_us(backoff: Backoff, n: int, jitter: float, rng: Rng, until_cap_us: in
     return max(delay, 0)
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of a failure classification."""
 
     pattern: str
@@ -102,7 +102,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     note: str = ""
 
 
-def classify(rules: Iterable[Rule], default: bool, code: str) -> bool:
+def is_retryable(rules: Iterable[FailureRule], default: bool, code: str) -> bool:
     """Whether a failure with this code may be tried again: the first matching rule says so."""
     for rule in rules:
         if fnmatchcase(code, rule.pattern):
@@ -110,13 +110,13 @@ def classify(rules: Iterable[Rule], default: bool, code: str) -> bool:
     return default
 
 
-ALWAYS: tuple[Rule, ...] = (
-    Rule("STEP_TIMED_OUT", True, "another worker may be quicker; the budget of tries still ends it"),
-    Rule("STEP_STALLED", True, "another worker may get on; the budget of tries still ends it"),
-    Rule("STEP_LOST", True, "the worker was lost, which says nothing about the work"),
-    Rule("RUN_RESUME_FAILED", False, "trying again is what could not be done safely"),
-    Rule("RUN_ORPHANED", False, "the recovery of this profile has already decided"),
-    Rule("PAYLOAD_TOO_LARGE", False, "the same work makes the same payload"),
-    Rule("CHECKPOINT_*", False, "the code no longer fits its history"),
+KERNEL_RULES: tuple[FailureRule, ...] = (
+    FailureRule("STEP_TIMED_OUT", True, "another worker may be quicker; the budget of tries still ends it"),
+    FailureRule("STEP_STALLED", True, "another worker may get on; the budget of tries still ends it"),
+    FailureRule("STEP_LOST", True, "the worker was lost, which says nothing about the work"),
+    FailureRule("RUN_RESUME_FAILED", False, "trying again is what could not be done safely"),
+    FailureRule("RUN_ORPHANED", False, "the recovery of this profile has already decided"),
+    FailureRule("PAYLOAD_TOO_LARGE", False, "the same work makes the same payload"),
+    FailureRule("CHECKPOINT_*", False, "the code no longer fits its history"),
 )
 """What the kernel's own codes mean under every profile; looked at before the profile's rules."""

@@ -12,7 +12,7 @@ class Row(msgspec.Struct, gc=False):
 
     table: ClassVar[str]
     key: ClassVar[tuple[str, ...]]
-    beside: ClassVar[frozenset[str]] = frozenset()
+    unlogged: ClassVar[frozenset[str]] = frozenset()
     """Columns that are not history."""
     fixed: ClassVar[int] = 0
     """How many of the first columns never change."""

@@ -1,12 +1,12 @@
-"""What is known of one run: its row and the rows beside it that were loaded.
-
+"""A snapshot: one run's row and those of its other rows that were loaded.
 Laws:
-1. A snapshot never guesses: asking for what was not loaded raises `Need`, and the caller loads it and
-   decides again. So a command's neighbourhood is whatever its decision looks at, and nothing else.
-2. "Known" and "there is none" are different things; `known` holds what has been looked up.
-3. Rows in a snapshot are never changed; `put` puts the new ones of a decision in their place.
-4. A decision that would look at more rows than `rows_max` raises `TooLong`: the caller decides again where that may take its time.
-5. Looking for one wait or one event costs the same however many there are: they are indexed by what they are looked for.
+1. A snapshot never guesses: access to a row that was not loaded raises `NotLoaded`. The caller loads it and decides
+   again, so a decision loads only what it uses.
+2. "Known to be absent" differs from "not loaded": `known` has what was looked up.
+3. Rows in a snapshot never change; `put` replaces them with the rows of a decision.
+4. A decision that would look at more rows than `rows_max` raises `DecisionTooLong`. The caller decides again in a
+   thread.
+5. Finding one wait or one event takes the same time however many there are: they are indexed.
 """
 
 from __future__ import annotations
@@ -14,50 +14,57 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tenure.kernel.behind import Ties
-from tenure.kernel.governance import Governance
-from tenure.kernel.governed import HELD_RECEIPT, OPEN_RECEIPT, CostLine, Purse, Receipt, Verdict
-from tenure.kernel.model import (
-    CLOSED_STEP,
-    Approval,
-    Attempt,
-    Cap,
-    Checkpoint,
-    Child,
-    Inbox,
-    Payload,
-    Row,
-    Run,
-    RunSpec,
-    Step,
-    Wait,
+from tenure.kernel.act_rows import (
+    KEY_HOLDING_RECEIPT,
+    OPEN_RECEIPT,
+    CostLineRow,
+    ReceiptRow,
+    RunSpendRow,
+    VerdictRow,
 )
-from tenure.kernel.service import Person
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.kernel.identity_rows import PersonRow
+from tenure.kernel.run_rows import (
+    CLOSED_STEP,
+    ApprovalRow,
+    AttemptRow,
+    Cap,
+    CheckpointRow,
+    ChildRow,
+    InboxRow,
+    PayloadRow,
+    Row,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+    WaitRow,
+)
+from tenure.kernel.separation_of_duties import LinkedPeople
 
 Key = tuple[Any, ...]
 
 STEPS_KEPT_MAX = 512
-"""Closed steps and waits, and events that were taken, are dropped from a cached snapshot beyond this many."""
+"""Beyond this number, closed steps and waits and taken events are dropped from a cached snapshot."""
 CHECKPOINTS_KEPT_MAX = 512
-"""Of more checkpoints only the names are kept."""
+"""Beyond this number, only the names of checkpoints are kept."""
 RECEIPTS_KEPT_MAX = 64
-"""Beyond this many receipts only open ones are kept; of the rest, only which acts they belong to."""
+"""Beyond this number, only open receipts are kept, and for the others only which acts they belong to."""
 
 
-class Need(Exception):
-    """The decision looked at something that was not loaded."""
+class NotLoaded(Exception):
+    """A decision needs rows that were not loaded."""
 
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         super().__init__(*keys)
 
 
-class TooLong(Exception):
-    """The decision would look at more rows than it may here."""
+class DecisionTooLong(Exception):
+    """A decision would look at more rows than is allowed here."""
 
 
-class Facts:
-    """What admission looks at beyond the run: read under the tenant's lock."""
+class AdmissionFacts:
+    """What admission knows of other runs. It is read under the tenant's lock."""
 
     __slots__ = ("first_waiting_id", "holder_id", "live_ids", "rate_full_until")
 
@@ -74,28 +81,29 @@ class Facts:
         self.rate_full_until = rate_full_until
 
 
-class Outside:
-    """What governs a tenant's actions beyond the run: read in the transaction that intends one, and never kept."""
+class GovernanceFacts:
+    """What governs a tenant's acts. The transaction that intends an act reads it, and it is never cached."""
 
     __slots__ = ("caps", "governance", "holder", "people", "request", "result", "ties")
 
     def __init__(self) -> None:
-        self.governance: Governance | None = None
-        """What holds for the tenant, under a shared lock: freezing and activating wait for this commit."""
+        self.governance: GovernanceRow | None = None
+        """Read under a shared lock: freezing and activating a policy wait for this commit."""
         self.caps: dict[str, Cap] = {}
         """By scope."""
-        self.people: dict[str, Person] = {}
-        self.ties = Ties()
-        """Who counts as one; asked for by itself."""
-        self.holder: Receipt | None = None
-        """The receipt that holds the key, of whichever run."""
+        self.people: dict[str, PersonRow] = {}
+        self.ties = LinkedPeople()
+        """Which people count as one; loaded separately."""
+        self.holder: ReceiptRow | None = None
+        """The receipt that holds the key, of any run."""
         self.request: bytes | None = None
         self.result: bytes | None = None
-        """What it was asked for and what came of it, where it is another run's and was not erased."""
+        """The request and result of the holder, if it is another run's and was not erased."""
 
 
 class _Numbers:
-    """A set of numbers in ascending order. They nearly always come in that order, so they are sorted only where one did not."""
+    """A set of numbers in ascending order. They nearly always come in order, so they are sorted only if one did
+    not."""
 
     __slots__ = ("_numbers", "_sorted")
 
@@ -110,7 +118,6 @@ class _Numbers:
             self._numbers[no] = None
 
     def remove(self, no: int) -> None:
-        """Take a number out, should it be there."""
         self._numbers.pop(no, None)
 
     def first(self) -> Iterable[int]:
@@ -122,8 +129,6 @@ class _Numbers:
 
 
 class Snapshot:
-    """One run as far as it is known. See the laws above."""
-
     __slots__ = (
         "_attempts_known",
         "_event_waits",
@@ -148,50 +153,50 @@ class Snapshot:
         "outside",
         "payloads",
         "place",
-        "purse",
         "receipts",
         "recorded",
         "rows_max",
         "run",
         "run_id",
+        "run_spend",
         "spec",
         "steps",
         "verdicts",
         "waits",
     )
 
-    def __init__(self, run_id: int, run: Run | None = None) -> None:
+    def __init__(self, run_id: int, run: RunRow | None = None) -> None:
         self.run_id = run_id
         self.run = run
-        self.spec: RunSpec | None = None
-        self.steps: dict[int, Step] = {}
-        self.attempts: dict[tuple[int, int], Attempt] = {}
-        self.checkpoints: dict[tuple[int, str], Checkpoint] = {}
-        self.waits: dict[int, Wait] = {}
-        self.approvals: dict[int, Approval] = {}
-        self.inbox: dict[int, Inbox] = {}
-        self.children: dict[int, Child] = {}
-        self.receipts: dict[int, Receipt] = {}
-        self.verdicts: dict[int, Verdict] = {}
-        """Those written since it was loaded; none is ever asked for."""
-        self.purse: Purse | None = None
-        self.cost_lines: dict[int, CostLine] = {}
-        self.outside: dict[Key, Outside] = {}
-        """By what was asked for; of this transaction only."""
-        self.payloads: dict[int, Payload] = {}
+        self.spec: RunSpecRow | None = None
+        self.steps: dict[int, StepRow] = {}
+        self.attempts: dict[tuple[int, int], AttemptRow] = {}
+        self.checkpoints: dict[tuple[int, str], CheckpointRow] = {}
+        self.waits: dict[int, WaitRow] = {}
+        self.approvals: dict[int, ApprovalRow] = {}
+        self.inbox: dict[int, InboxRow] = {}
+        self.children: dict[int, ChildRow] = {}
+        self.receipts: dict[int, ReceiptRow] = {}
+        self.verdicts: dict[int, VerdictRow] = {}
+        """Those written since the snapshot was loaded. Decisions never read verdicts."""
+        self.run_spend: RunSpendRow | None = None
+        self.cost_lines: dict[int, CostLineRow] = {}
+        self.outside: dict[Key, GovernanceFacts] = {}
+        """By what was asked for; valid in this transaction only."""
+        self.payloads: dict[int, PayloadRow] = {}
         """Only those that a decision asked for."""
         self.known: set[Key] = set()
-        self.facts: Facts | None = None
+        self.facts: AdmissionFacts | None = None
         self.caps: dict[str, Cap] = {}
         """The caps of the run's tenant by scope, where it has any."""
         self.recorded: set[tuple[int, str]] = set()
-        """Checkpoints known to exist whose rows are no longer kept."""
+        """Checkpoints that exist and whose rows were dropped."""
         self.rows_max: int | None = None
-        """How many rows of a kind the decision under way may look at; None: as many as there are."""
+        """How many rows of a kind the current decision may look at. None: any number."""
         self.forgotten_acts: set[tuple[int, str]] = set()
-        """Acts, by step and label, whose receipts are no longer kept."""
+        """Acts, by step and label, whose receipts were dropped."""
         self._forgotten_receipt_max = 0
-        """The highest number of a receipt that is no longer kept."""
+        """The highest number of a dropped receipt."""
         self._attempts_known: list[Key] = []
         self._steps_max = self._waits_max = self._inbox_max = STEPS_KEPT_MAX
         self._receipts_max = RECEIPTS_KEPT_MAX
@@ -221,7 +226,7 @@ class Snapshot:
 
     @classmethod
     def of_new_run(cls, run_id: int) -> Snapshot:
-        """A run that does not exist yet: everything about it is known to be absent."""
+        """A run that does not exist yet: all of its rows are known to be absent."""
         snap = cls(run_id)
         snap.known = {
             ("spec",),
@@ -231,7 +236,7 @@ class Snapshot:
             ("open_children",),
             ("all_checkpoints",),
             ("all_receipts",),
-            ("purse",),
+            ("run_spend",),
             ("cost_lines",),
         }
         return snap
@@ -241,10 +246,10 @@ class Snapshot:
         decided on it, and the database does not know that yet."""
         key = tuple(getattr(row, name) for name in row.key[1:])
         place = self.place.get(row.table)
-        if isinstance(row, Payload):
+        if isinstance(row, PayloadRow):
             self.payloads[row.ref] = row
-        elif isinstance(row, Purse):
-            self.purse = self.purse or row
+        elif isinstance(row, RunSpendRow):
+            self.run_spend = self.run_spend or row
         elif place is None:
             self.spec = self.spec or row  # type: ignore[assignment]  # only a spec has no place of its own
         elif place.setdefault(key if len(key) > 1 else key[0], row) is row:
@@ -258,16 +263,16 @@ class Snapshot:
             self._index(row)
         elif key[0] == "run_spec":
             self.spec = row  # type: ignore[assignment]  # the key says which type it is
-        elif isinstance(row, Purse):
-            self.purse = row
+        elif isinstance(row, RunSpendRow):
+            self.run_spend = row
 
     def _index(self, row: Row) -> None:
-        """Know a wait or an event by what it is looked for (law 5)."""
-        if type(row) is Wait:
+        """Index a wait or an event (law 5)."""
+        if type(row) is WaitRow:
             self._labels.setdefault((row.idx, row.label), row.no)
             if row.kind == "event":
                 _keep(self._event_waits, row.name, row.no, there=row.state == "open")
-        elif type(row) is Inbox:
+        elif type(row) is InboxRow:
             self._events_by_id[row.event_id] = row.no
             _keep(self._events_buffered, row.name, row.no, there=row.wait_no is None)
 
@@ -278,16 +283,14 @@ class Snapshot:
             self._attempts_known.append(key)
 
     def forget_attempts(self) -> None:
-        """Look attempts up again: their expiry and sequence change without the run's version."""
+        """Load attempts again: their expiry and sequence number change without a new version of the run."""
         self.attempts.clear()
         self.known.difference_update(self._attempts_known)
         self._attempts_known.clear()
 
     def trim(self) -> None:
-        """Forget what a long run no longer needs, so that a cached snapshot stays small.
-
-        What is looked at grows before the next look, so that a commit's share of this does not.
-        """
+        """Drop what a long run no longer needs, so that a cached snapshot stays small. The next trim happens only
+        after much has been added, so that each commit pays little for it."""
         if len(self.steps) > self._steps_max:
             for step in [step for step in self.steps.values() if step.state in CLOSED_STEP]:
                 del self.steps[step.idx]
@@ -327,48 +330,43 @@ class Snapshot:
     # ------------------------------------------------------------------------------------- questions
 
     def check_room(self, rows: int) -> None:
-        """Refuse to look at so many rows where that may not take long."""
+        """Raise `DecisionTooLong` if this many rows are too many here."""
         if self.rows_max is not None and rows > self.rows_max:
-            raise TooLong
+            raise DecisionTooLong
 
-    def the_spec(self) -> RunSpec:
-        """What the run was asked to be."""
+    def find_spec(self) -> RunSpecRow:
         if self.spec is None:
-            raise Need(("spec",))
+            raise NotLoaded(("spec",))
         return self.spec
 
-    def find_step(self, idx: int) -> Step | None:
-        """A step by its index."""
+    def find_step(self, idx: int) -> StepRow | None:
         step = self.steps.get(idx)
         if step is None and ("step", idx) not in self.known:
-            raise Need(("step", idx))
+            raise NotLoaded(("step", idx))
         return step
 
-    def find_named_step(self, name: str) -> Step | None:
-        """A step by its name."""
+    def find_named_step(self, name: str) -> StepRow | None:
         for step in self.steps.values():
             if step.name == name:
                 return step
         if ("named", name) not in self.known:
-            raise Need(("named", name))
+            raise NotLoaded(("named", name))
         return None
 
-    def open_steps(self) -> list[Step]:
+    def open_steps(self) -> list[StepRow]:
         """Every step that is not closed, in order."""
         if ("open_steps",) not in self.known:
-            raise Need(("open_steps",))
+            raise NotLoaded(("open_steps",))
         self.check_room(len(self.steps))
         return sorted((s for s in self.steps.values() if s.state not in CLOSED_STEP), key=lambda s: s.idx)
 
-    def find_attempt(self, idx: int, n: int) -> Attempt | None:
-        """One try of a step."""
+    def find_attempt(self, idx: int, n: int) -> AttemptRow | None:
         attempt = self.attempts.get((idx, n))
         if attempt is None and ("attempt", idx, n) not in self.known:
-            raise Need(("attempt", idx, n))
+            raise NotLoaded(("attempt", idx, n))
         return attempt
 
-    def find_checkpoint(self, idx: int, name: str) -> Checkpoint | None:
-        """A sub-result of a step."""
+    def find_checkpoint(self, idx: int, name: str) -> CheckpointRow | None:
         found = self.checkpoints.get((idx, name))
         if found is None:
             known = self.known
@@ -377,50 +375,50 @@ class Snapshot:
                 and ("checkpoints", idx) not in known
                 and ("checkpoint", idx, name) not in known
             ):
-                raise Need(("checkpoint", idx, name))
+                raise NotLoaded(("checkpoint", idx, name))
         return found
 
-    def open_waits(self) -> list[Wait]:
-        """Everything the run's steps wait for, oldest first."""
+    def open_waits(self) -> list[WaitRow]:
+        """All open waits, oldest first."""
         if ("open_waits",) not in self.known:
-            raise Need(("open_waits",))
+            raise NotLoaded(("open_waits",))
         self.check_room(len(self.waits))
         return sorted((w for w in self.waits.values() if w.state == "open"), key=lambda w: w.no)
 
-    def find_wait(self, no: int) -> Wait | None:
+    def find_wait(self, no: int) -> WaitRow | None:
         """One wait, open or not."""
         wait = self.waits.get(no)
         if wait is None and ("wait", no) not in self.known:
-            raise Need(("wait", no))
+            raise NotLoaded(("wait", no))
         return wait
 
-    def find_labeled_wait(self, idx: int, label: str) -> Wait | None:
-        """The wait a step opened under this label."""
+    def find_labeled_wait(self, idx: int, label: str) -> WaitRow | None:
+        """The wait that a step opened under this label."""
         no = self._labels.get((idx, label))
         if no is not None:
             return self.waits[no]
         if ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
-            raise Need(("label", idx, label))
+            raise NotLoaded(("label", idx, label))
         return None
 
-    def open_event_waits(self, name: str) -> Iterable[Wait]:
+    def open_event_waits(self, name: str) -> Iterable[WaitRow]:
         """Waits for events of this name, oldest first."""
         if ("open_waits",) not in self.known and ("event_waits", name) not in self.known:
-            raise Need(("event_waits", name))
+            raise NotLoaded(("event_waits", name))
         waiting = self._event_waits.get(name)
         return () if waiting is None else (self.waits[no] for no in waiting.first())
 
-    def find_approval(self, no: int) -> Approval | None:
-        """The question behind a wait."""
+    def find_approval(self, no: int) -> ApprovalRow | None:
+        """The question of a wait."""
         approval = self.approvals.get(no)
         if approval is None and ("approval", no) not in self.known:
-            raise Need(("approval", no))
+            raise NotLoaded(("approval", no))
         return approval
 
-    def first_buffered(self, name: str, taken: set[int]) -> Inbox | None:
-        """The oldest event of this name that no wait has taken (`taken`: in the decision under way)."""
+    def first_buffered_event(self, name: str, taken: set[int]) -> InboxRow | None:
+        """The oldest event of this name that no wait has taken. `taken` are those taken in this decision."""
         if ("buffered", name) not in self.known:
-            raise Need(("buffered", name))
+            raise NotLoaded(("buffered", name))
         waiting = self._events_buffered.get(name)
         return (
             None
@@ -428,103 +426,100 @@ class Snapshot:
             else next((self.inbox[no] for no in waiting.first() if no not in taken), None)
         )
 
-    def find_event_id(self, event_id: str) -> Inbox | None:
-        """The delivery with this id, if there was one."""
+    def find_event_id(self, event_id: str) -> InboxRow | None:
+        """The delivered event with this id, if any."""
         no = self._events_by_id.get(event_id)
         if no is None and ("inbox_id", event_id) not in self.known:
-            raise Need(("inbox_id", event_id))
+            raise NotLoaded(("inbox_id", event_id))
         return None if no is None else self.inbox[no]
 
-    def open_children(self) -> list[Child]:
+    def open_children(self) -> list[ChildRow]:
         """Children that have not ended."""
         if ("open_children",) not in self.known:
-            raise Need(("open_children",))
+            raise NotLoaded(("open_children",))
         self.check_room(len(self.children))
         return sorted((c for c in self.children.values() if c.state == "open"), key=lambda c: c.child_id)
 
-    def find_child(self, child_id: int) -> Child | None:
-        """One child."""
+    def find_child(self, child_id: int) -> ChildRow | None:
         child = self.children.get(child_id)
         if child is None and ("child", child_id) not in self.known:
-            raise Need(("child", child_id))
+            raise NotLoaded(("child", child_id))
         return child
 
-    def receipts_of(self, idx: int, label: str) -> list[Receipt]:
+    def receipts_of(self, idx: int, label: str) -> list[ReceiptRow]:
         """The receipts of one act, oldest first."""
         if ("act", idx, label) not in self.known and (
             ("all_receipts",) not in self.known or (idx, label) in self.forgotten_acts
         ):
-            raise Need(("act", idx, label))
+            raise NotLoaded(("act", idx, label))
         mine = (row for row in self.receipts.values() if row.idx == idx and row.label == label)
         return sorted(mine, key=lambda row: row.no)
 
-    def find_receipt(self, no: int) -> Receipt | None:
-        """One receipt."""
+    def find_receipt(self, no: int) -> ReceiptRow | None:
         found = self.receipts.get(no)
         if (
             found is None
             and ("receipt", no) not in self.known
             and (("all_receipts",) not in self.known or no <= self._forgotten_receipt_max)
         ):
-            raise Need(("receipt", no))
+            raise NotLoaded(("receipt", no))
         return found
 
-    def open_receipts(self) -> list[Receipt]:
-        """Those of which it is not known how they ended, oldest first."""
+    def open_receipts(self) -> list[ReceiptRow]:
+        """Receipts whose outcome is unknown, oldest first."""
         if ("all_receipts",) not in self.known and ("open_receipts",) not in self.known:
-            raise Need(("open_receipts",))
+            raise NotLoaded(("open_receipts",))
         is_open = (row for row in self.receipts.values() if row.state in OPEN_RECEIPT)
         return sorted(is_open, key=lambda row: row.no)
 
-    def the_purse(self) -> Purse:
-        """What the run has spent and written."""
-        if self.purse is None and ("purse",) not in self.known:
-            raise Need(("purse",))
-        return self.purse or Purse(self.run_id)
+    def find_run_spend(self) -> RunSpendRow:
+        if self.run_spend is None and ("run_spend",) not in self.known:
+            raise NotLoaded(("run_spend",))
+        return self.run_spend or RunSpendRow(self.run_id)
 
-    def all_cost_lines(self) -> list[CostLine]:
-        """What the run has spent, line by line."""
+    def all_cost_lines(self) -> list[CostLineRow]:
         if ("cost_lines",) not in self.known:
-            raise Need(("cost_lines",))
+            raise NotLoaded(("cost_lines",))
         return list(self.cost_lines.values())
 
-    def look_outside(self, tenant: str, name: str | None, people: tuple[str, ...]) -> Outside:
-        """What governs an action beyond the run: what holds for the tenant, its caps, who holds the key `name`, and these
+    def governance_facts(self, tenant: str, name: str | None, people: tuple[str, ...]) -> GovernanceFacts:
+        """What governs an act: the tenant's governance row and caps, the holder of the key `name`, and these
         people."""
         key = ("outside", tenant, name, people)
         found = self.outside.get(key)
         if found is None:
-            raise Need(key)
+            raise NotLoaded(key)
         return found
 
-    def ties(self, tenant: str) -> Ties:
-        """Which people of a tenant count as one."""
+    def ties(self, tenant: str) -> LinkedPeople:
         key = ("ties", tenant)
         found = self.outside.get(key)
         if found is None:
-            raise Need(key)
+            raise NotLoaded(key)
         return found.ties
 
-    def own_holder(self, name: str) -> Receipt | None:
-        """The receipt of this run that holds a key, as far as it is known here: one that was decided in this transaction."""
-        return next((r for r in self.receipts.values() if r.name == name and r.state in HELD_RECEIPT), None)
+    def find_own_key_holder(self, name: str) -> ReceiptRow | None:
+        """The receipt of this run that holds a key, if it was written in this transaction."""
+        return next(
+            (r for r in self.receipts.values() if r.name == name and r.state in KEY_HOLDING_RECEIPT), None
+        )
 
-    def find_payload(self, ref: int) -> Payload | None:
-        """The bytes behind a reference; None where they were erased."""
+    def find_payload(self, ref: int) -> PayloadRow | None:
+        """The bytes of a reference; None if they were erased."""
         payload = self.payloads.get(ref)
         if payload is None and ("payload", ref) not in self.known:
-            raise Need(("payload", ref))
+            raise NotLoaded(("payload", ref))
         return payload
 
-    def admission(self, tenant: str, key: str | None, workflow: str) -> Facts:
-        """What admission looks at; only a transaction that took the tenant's lock has it."""
+    def admission(self, tenant: str, key: str | None, workflow: str) -> AdmissionFacts:
+        """What admission knows of other runs. Only a transaction with the tenant's lock has it."""
         if self.facts is None:
-            raise Need(("admission", tenant, key, workflow))
+            raise NotLoaded(("admission", tenant, key, workflow))
         return self.facts
 
 
 def _keep(index: dict[str, _Numbers], name: str, no: int, *, there: bool) -> None:
-    """Have a number in an index under a name, or not."""
+    """Add a number to an index under a name, or remove it."""
     if there:
         index.setdefault(name, _Numbers()).add(no)
     elif name in index:

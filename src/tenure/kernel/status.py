@@ -1,10 +1,10 @@
-"""A run's status as a pure function of its steps, counted, and a few facts about the run."""
+"""A run's status as a pure function of its counted steps and a few facts."""
 
 from __future__ import annotations
 
-from tenure.kernel.model import Run
+from tenure.kernel.run_rows import RunRow
 
-COUNTER: dict[str, str] = {
+STATE_COUNTERS: dict[str, str] = {
     "ready": "steps_ready",
     "leased": "steps_live",
     "starting": "steps_live",
@@ -15,11 +15,11 @@ COUNTER: dict[str, str] = {
     "waiting_external": "steps_external",
     "retry_wait": "steps_retry",
 }
-"""Which counter a step in this state adds to; pending steps add to steps_open alone."""
+"""The counter that a step in this state adds to. Pending steps add to `steps_open` only."""
 
 
-def derive(run: Run, *, past_deadline: bool = False) -> str:
-    """The status a planned run has. Closing (a bad step, a deadline) has closed its steps before."""
+def derive_status(run: RunRow, *, past_deadline: bool = False) -> str:
+    """The status of a planned run. Its steps were closed before, if a step ended badly or the deadline passed."""
     if run.cancel_at is not None:
         return "canceling" if run.steps_open else "canceled"
     if past_deadline:

@@ -1,16 +1,16 @@
-"""A batch of commands as one transaction: lock, then load, decide each in turn, save once.
+"""A batch of commands as one transaction: lock, load, decide each command in turn, save once.
 
 Laws:
-1. Commands on one run are decided in the order they came; runs do not look at each other.
-2. The quick way (`decide_cached`) uses snapshots kept from earlier commits and a time that is an estimate.
-   It is believed only where it accepts: the save checks version, head, lease and time, and everything that was
-   refused, already done or not saved is decided again under the lock. (The head: a run may be deleted and made anew
-   under its id, and come to the same version.)
-3. A snapshot is taken out of the cache before it is used and put back only when its commit is known to
-   have happened, or when nothing was decided on it (`Work.unused`).
-4. An exception in a decision concerns its own command only.
-5. What looks at or writes many rows is not done in the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and
-   a transaction that finds itself long says so (`ASIDE`).
+1. Commands on one run are decided in the order of their arrival. A decision sees one run only.
+2. `decide_cached` uses snapshots of earlier commits and an estimated time. Only what it accepts counts: the save
+   checks version, head, lease and time. Commands that were refused, were already done or could not be saved are
+   decided again under the lock. (The head is checked because a run can be deleted and created again under its id,
+   and reach the same version.)
+3. A snapshot leaves the cache before it is used. It returns when its commit is known to have happened, or when
+   nothing was decided on it (`RunWork.undecided`).
+4. An exception in a decision affects its own command only.
+5. Work on many rows leaves the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and a long
+   transaction yields `LEAVE_EVENT_LOOP`.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.kernel import feed
-from tenure.kernel.actions import IntendAct
+from tenure.kernel.act_commands import IntendAct
 from tenure.kernel.commands import (
+    AcceptPlan,
     AddSteps,
     Admit,
     Command,
     CreateRun,
-    HolderDied,
-    LeaseMessage,
-    PlanReady,
+    ExpireDeadLease,
+    LeaseCommand,
     RecordCheckpoint,
     Tick,
 )
 from tenure.kernel.decide import decide
 from tenure.kernel.draft import Chance, Decision
-from tenure.kernel.model import CLOSED_RUN, Cap, Idempotency, Outbox, Row, Run
-from tenure.kernel.snapshot import Key, Need, Snapshot, TooLong
+from tenure.kernel.run_rows import CLOSED_RUN, Cap, IdempotencyRow, OutboxRow, Row, RunRow
+from tenure.kernel.snapshot import DecisionTooLong, Key, NotLoaded, Snapshot
 from tenure.limits import ROWS_DECIDED_ON_LOOP_MAX, ROWS_WRITTEN_ON_LOOP_MAX
 from tenure.logs import get_logger
-from tenure.orchestrator.keyed import settle_keys
-from tenure.orchestrator.loading import is_long_load, load
+from tenure.orchestrator.idempotency import answer_used_keys
+from tenure.orchestrator.loader import is_long_load, load_needs
 from tenure.store.port import (
-    ASIDE,
-    Ambiguous,
-    Conflict,
+    LEAVE_EVENT_LOOP,
+    AmbiguousCommit,
+    DataRejected,
     Query,
-    Rejected,
-    Request,
     Save,
     Saved,
+    StoreRequest,
     Transaction,
+    WriteConflict,
 )
 
 log = get_logger(__name__)
 
 
-GONE = -1
-"""In place of a sequence number: the proof of a deletion is that the run is not there."""
+RUN_GONE = -1
+"""In place of a sequence number: a deletion is proven by the absence of its run."""
 
 
-Recorder = Callable[[Run], Idempotency]
-"""Makes the record of a creation's key, which is written in the commit that makes the run."""
+KeyRecorder = Callable[[RunRow], IdempotencyRow]
+"""Makes the record of an idempotency key. The commit that creates the run writes it."""
 
 
-WITH_PLANS = frozenset({CreateRun, AddSteps, PlanReady})
-"""Commands that bring steps."""
+PLAN_COMMANDS = frozenset({CreateRun, AddSteps, AcceptPlan})
+"""Commands that have a plan."""
 
 
-class Item:
-    """A command under way: what it is, who waits for it, and what is known of its fate."""
+class PendingCommand:
+    """A submitted command, the future of its answer, and what is known of its commits."""
 
     __slots__ = (
         "caps",
@@ -80,9 +80,9 @@ class Item:
         "deadline",
         "delivery",
         "error",
-        "evidence",
         "future",
         "long",
+        "proofs",
         "record",
         "result",
         "run_id",
@@ -95,26 +95,26 @@ class Item:
         deadline: float,
         caps: dict[str, Cap] | None,
         delivery: tuple[int, int, int] | None = None,
-        record: Recorder | None = None,
+        record: KeyRecorder | None = None,
     ) -> None:
         self.command = command
         self.run_id: int = command.run_id  # type: ignore[attr-defined]  # every concrete command has one
         self.future = future
         self.deadline = deadline
         self.caps = caps
-        """The tenant's caps by scope, for a creation; None: to be read in the transaction."""
+        """For a creation: the tenant's caps by scope. None: the transaction reads them."""
         self.delivery = delivery
         self.record = record
-        self.long = type(command) in WITH_PLANS and len(command.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX  # type: ignore[attr-defined]  # they have one
-        """Whether it brings so many steps that deciding it would hold the event loop."""
+        self.long = type(command) in PLAN_COMMANDS and len(command.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX  # type: ignore[attr-defined]  # they have one
+        """Whether its plan is so long that its decision would hold the event loop."""
         self.result: Any = None
         self.error: Exception | None = None
-        self.evidence: tuple[tuple[int, int, bytes, Any], ...] = ()
-        """(run, sequence, hash, result) of its event in each commit whose fate is unknown."""
+        self.proofs: tuple[tuple[int, int, bytes, Any], ...] = ()
+        """(run, sequence, hash, result) of its event in each commit of unknown fate."""
 
     @property
     def gate_tenant(self) -> str | None:
-        """Whose lock it needs first: admission looks beyond the run."""
+        """The tenant whose lock the command needs first, because admission looks at other runs too."""
         command = self.command
         if isinstance(command, Admit):
             return command.gate_tenant
@@ -127,21 +127,19 @@ class Item:
         return None
 
 
-class Outcome(msgspec.Struct):
-    """What a batch came to."""
-
-    done: list[Item] = []
-    again: list[Item] = []
+class BatchOutcome(msgspec.Struct):
+    done: list[PendingCommand] = []
+    again: list[PendingCommand] = []
     snapshots: list[Snapshot] = []
-    outbox: list[Outbox] = []
+    outbox: list[OutboxRow] = []
     ready: bool = False
-    works: list[Work] = []
-    """What was saved, for whoever watches."""
+    works: list[RunWork] = []
+    """What was saved, for the watchers."""
     told: bool = False
-    """Whether the feed has something new."""
+    """Whether the commit wrote to the feed."""
 
 
-class Work:
+class RunWork:
     """The commands of one run in a batch, and what was decided about them."""
 
     __slots__ = (
@@ -156,29 +154,29 @@ class Work:
         "snap",
         "told",
         "touched",
-        "unused",
+        "undecided",
         "valid_until",
     )
 
-    def __init__(self, snap: Snapshot, items: list[Item]) -> None:
+    def __init__(self, snap: Snapshot, items: list[PendingCommand]) -> None:
         self.snap = snap
         self.items = items
         self.base = snap.run.version if snap.run is not None else 0
         self.head = snap.run.head if snap.run is not None else b""
         self.new = snap.run is None
         self.light = not self.new
-        self.decided: list[tuple[Item, Decision, Run | None]] = []
-        """Each with the run as it found it."""
-        self.told: list[feed.Line] = []
+        self.decided: list[tuple[PendingCommand, Decision, RunRow | None]] = []
+        """Each command with its decision and the run before it."""
+        self.told: list[feed.FeedLine] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.touched = False
         self.valid_until: int | None = None
         self.deleted = False
-        self.unused = False
-        """Whether nothing was decided on the snapshot, and nothing is wrong with it: it only lacks something, or the lock."""
+        self.undecided = False
+        """Whether nothing was decided on the snapshot: rows are missing, or the command needs the lock."""
 
-    def accept(self, item: Item, decision: Decision) -> None:
-        """Take a decision's rows over; the next command of the run is decided on top of them."""
+    def accept(self, item: PendingCommand, decision: Decision) -> None:
+        """Apply a decision to the snapshot: the run's next command is decided on the result."""
         snap = self.snap
         before = snap.run
         if decision.run is not None:
@@ -192,7 +190,7 @@ class Work:
             for key, row in decision.rows.items():
                 snap.put(key, row)
         if decision.event is not None:
-            if (line := feed.line_of(snap, before, decision)) is not None:
+            if (line := feed.build_feed_line(snap, before, decision)) is not None:
                 self.told.append(line)
             if item.record is not None and decision.run is not None:
                 record = decision.result.record = item.record(decision.run)
@@ -203,19 +201,18 @@ class Work:
         self.decided.append((item, decision, before))
 
 
-def group(items: list[Item]) -> dict[int, list[Item]]:
-    """Items by run, in the order they came."""
-    by_run: dict[int, list[Item]] = {}
+def group_by_run(items: list[PendingCommand]) -> dict[int, list[PendingCommand]]:
+    by_run: dict[int, list[PendingCommand]] = {}
     for item in items:
         by_run.setdefault(item.run_id, []).append(item)
     return by_run
 
 
-def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
-    """A decision, or the refusal as one; Need passes through."""
+def _decide_one(work: RunWork, item: PendingCommand, now: int, chance: Chance) -> Decision:
+    """Decide a command; a refusal is a decision too. `NotLoaded` and `DecisionTooLong` pass through."""
     try:
         return decide(work.snap, item.command, now, chance)
-    except (Need, TooLong):
+    except (NotLoaded, DecisionTooLong):
         raise
     except TenureError as refused:
         return Decision(None, error=refused)
@@ -230,25 +227,25 @@ def _decide_one(work: Work, item: Item, now: int, chance: Chance) -> Decision:
         return Decision(None, error=error)
 
 
-# ------------------------------------------------------------------------------------- the quick way
+# ------------------------------------------------------------------------------ on cached snapshots
 
 
-TICKS = (Tick, HolderDied)
+TIME_COMMANDS = (Tick, ExpireDeadLease)
 
 
-def decide_cached(work: Work, now: int, chance: Chance) -> bool:
-    """Decide a run's commands on a cached snapshot, from where it was left; False when it has to be done under the lock.
-    TooLong: it was left, to be gone on with in a thread."""
-    work.unused = False
-    # Under the lock whatever is known of the run: what was delivered is deleted in the commit, so it must be sure; what has a proof may
-    # have happened already; and a heartbeat elsewhere may have moved the moment of a tick, without the run's version.
+def decide_cached(work: RunWork, now: int, chance: Chance) -> bool:
+    """Decide a run's commands on a cached snapshot, from the first undecided one on. False: they need the lock.
+    After `DecisionTooLong` the caller goes on in a thread."""
+    work.undecided = False
+    # These always need the lock: a delivery deletes its outbox row in the commit, a command with proofs may have happened already,
+    # and another process's heartbeat moves the moment of a tick without a new version of the run.
     for item in work.items:
-        if item.delivery is not None or item.evidence or isinstance(item.command, TICKS):
-            work.unused = True
+        if item.delivery is not None or item.proofs or isinstance(item.command, TIME_COMMANDS):
+            work.undecided = True
             return False
     for item in work.items[len(work.decided) :]:
         command = item.command
-        if isinstance(command, LeaseMessage):
+        if isinstance(command, LeaseCommand):
             attempt = work.snap.attempts.get((command.idx, command.n))
             if attempt is None:
                 return False
@@ -256,11 +253,11 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
                 work.valid_until = attempt.expires_at
         try:
             decision = decide(work.snap, command, now, chance)
-        except TooLong:
-            work.unused = not work.decided
+        except DecisionTooLong:
+            work.undecided = not work.decided
             raise
-        except Need:
-            work.unused = not work.decided
+        except NotLoaded:
+            work.undecided = not work.decided
             return False
         except Exception:
             return False
@@ -270,24 +267,23 @@ def decide_cached(work: Work, now: int, chance: Chance) -> bool:
     return True
 
 
-def _is_over(item: Item, decision: Decision) -> bool:
-    """Whether a delivery has had its effect or never will: only then is what was owed forgotten. A child that
-    cannot be created is still owed to its parent, which is told so by another command."""
+def _is_delivered(item: PendingCommand, decision: Decision) -> bool:
+    """Whether the outbox row can be deleted: its command took effect, or never will. The row of a child that cannot
+    be created stays, because another command has to tell its parent."""
     error = decision.error
     if error is None:
         return True
     return not (error.retryable or error.code == "INTERNAL_ERROR" or isinstance(item.command, CreateRun))
 
 
-def save_of(works: list[Work], estimate_us: int | None) -> Save:
-    """One save for everything that was decided."""
+def build_save(works: list[RunWork], estimate_us: int | None) -> Save:
     tables: dict[str, list[Row]] = {}
     events: list[Row] = []
     outbox: list[Row] = []
     save = Save(estimate_us=estimate_us, rows=tables)
     for work in works:
         for item, made, _ in work.decided:
-            if item.delivery and _is_over(item, made):
+            if item.delivery and _is_delivered(item, made):
                 save.delivered.append(item.delivery)
         if work.deleted:
             save.delete_runs.append(work.snap.run_id)
@@ -326,8 +322,8 @@ def save_of(works: list[Work], estimate_us: int | None) -> Save:
     return save
 
 
-def is_long_save(works: list[Work]) -> bool:
-    """Whether writing what was decided would hold the event loop. (What lies beneath a run that is deleted is not counted.)"""
+def is_long_save(works: list[RunWork]) -> bool:
+    """Whether the save would hold the event loop. A deletion counts as long: the rows of the run are not counted."""
     rows = 0
     for work in works:
         rows += len(work.rows)
@@ -336,16 +332,16 @@ def is_long_save(works: list[Work]) -> bool:
     return rows > ROWS_WRITTEN_ON_LOOP_MAX
 
 
-def saving(works: list[Work], estimate_us: int, *, aside: bool = False) -> Transaction[Saved]:
+def save_cached(works: list[RunWork], estimate_us: int, *, long: bool = False) -> Transaction[Saved]:
     """The transaction that saves what was decided on cached snapshots."""
-    if aside:
-        yield ASIDE
-    saved: Saved = yield save_of(works, estimate_us)
+    if long:
+        yield LEAVE_EVENT_LOOP
+    saved: Saved = yield build_save(works, estimate_us)
     return saved
 
 
-def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
-    """Sort what was decided into done and to be decided again."""
+def sort_outcomes(works: list[RunWork], saved: Saved, outcome: BatchOutcome) -> None:
+    """Sort the decided commands: saved ones are done, the others are decided again."""
     for work in works:
         if work.touched and work.snap.run_id not in saved.ids:
             outcome.again += [item for item, _, _ in work.decided]
@@ -358,92 +354,92 @@ def conclude(works: list[Work], saved: Saved, outcome: Outcome) -> None:
             outcome.outbox += decision.outbox
         outcome.works.append(work)
         outcome.told = outcome.told or bool(work.told)
-        keep(work.snap, outcome)
+        keep_snapshot(work.snap, outcome)
 
 
-WAITING = frozenset({"waiting_approval", "waiting_external", "retry_wait"})
+WAITING_STATUSES = frozenset({"waiting_approval", "waiting_external", "retry_wait"})
 
 
-def keep(snap: Snapshot, outcome: Outcome) -> None:
-    """Keep the snapshot of a run that goes on. One that waits may do so for days: it is loaded when somebody comes."""
+def keep_snapshot(snap: Snapshot, outcome: BatchOutcome) -> None:
+    """Keep the snapshot of a run that goes on. A waiting run may wait for days, so its snapshot is not kept."""
     run = snap.run
-    if run is not None and run.status not in CLOSED_RUN and run.status not in WAITING:
+    if run is not None and run.status not in CLOSED_RUN and run.status not in WAITING_STATUSES:
         snap.facts = snap.rows_max = None
         snap.trim()
         outcome.snapshots.append(snap)
 
 
-def remember(works: list[Work]) -> None:
-    """Note the proof by which a commit of unknown fate can be recognised later."""
+def remember_proofs(works: list[RunWork]) -> None:
+    """Keep the event hashes by which a commit of unknown fate is recognised later."""
     for work in works:
         for item, decision, _ in work.decided:
             event = decision.event
             if event is not None:
-                item.evidence += ((event.run_id, event.seq, event.hash, decision.result),)
+                item.proofs += ((event.run_id, event.seq, event.hash, decision.result),)
             elif decision.deleted:
-                item.evidence += ((work.snap.run_id, GONE, b"", decision.result),)
+                item.proofs += ((work.snap.run_id, RUN_GONE, b"", decision.result),)
 
 
-def unsaved(works: list[Work], fault: Exception) -> list[Item]:
-    """The items of a save that failed: under the lock each command learns its own fate."""
-    if isinstance(fault, Ambiguous):
-        remember(works)
-    elif not isinstance(fault, Conflict | Rejected | TenureError):
+def unsaved_commands(works: list[RunWork], fault: Exception) -> list[PendingCommand]:
+    """The commands of a failed save. Each is decided again under the lock."""
+    if isinstance(fault, AmbiguousCommit):
+        remember_proofs(works)
+    elif not isinstance(fault, WriteConflict | DataRejected | TenureError):
         log.error("save_failed", error=repr(fault))
     return [item for work in works for item in work.items]
 
 
-def refusal(fault: Exception) -> TenureError:
-    """What somebody is told whose command alone makes the store fail."""
-    if isinstance(fault, Rejected):
-        return TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+def store_failure_error(fault: Exception) -> TenureError:
+    """The error for a command that makes the store fail by itself."""
+    if isinstance(fault, DataRejected):
+        return TenureError("INVALID_INPUT", f"the database rejected a value: {fault}")
     log.error("commit_failed", error=repr(fault), traceback=traceback.format_exc())
     return TenureError("INTERNAL_ERROR", f"the commit failed: {fault!r}")
 
 
-def lost_race(item: Item, fault: Exception) -> bool:
-    """Whether somebody else has taken an action's key between the look and the save: the next look finds who has it."""
-    return isinstance(fault, Rejected) and isinstance(item.command, IntendAct)
+def is_lost_race(item: PendingCommand, fault: Exception) -> bool:
+    """Whether another run took the act's key between the decision and the save. The next decision sees the holder."""
+    return isinstance(fault, DataRejected) and isinstance(item.command, IntendAct)
 
 
 # ------------------------------------------------------------------------------------ under the lock
 
 
-def locked(
-    items: list[Item], cached: dict[int, Snapshot], chance: Chance, works_out: list[Work]
-) -> Transaction[Outcome]:
-    """The whole way: lock the tenants and runs, load, decide, save. `works_out` is for `remember`."""
-    outcome = Outcome()
+def commit_locked(
+    items: list[PendingCommand], cached: dict[int, Snapshot], chance: Chance, works_out: list[RunWork]
+) -> Transaction[BatchOutcome]:
+    """Lock the tenants and runs, load, decide, save. `works_out` is for `remember_proofs`."""
+    outcome = BatchOutcome()
     works_out.clear()
     yield from _read_caps(items)
     tenants = sorted({t for item in items if (t := item.gate_tenant) is not None})
     if tenants:
         yield Query("lock_tenants", [(t,) for t in tenants])
-    by_run = group(items)
-    runs: list[Run] = yield Query("lock_runs", [(run_id,) for run_id in sorted(by_run)])
+    by_run = group_by_run(items)
+    runs: list[RunRow] = yield Query("lock_runs", [(run_id,) for run_id in sorted(by_run)])
     found = {run.id: run for run in runs}
     now: int = (yield Query("now"))[0].now_us
-    yield from _settle_evidence(items, found, outcome)
-    yield from settle_keys(items, found, now, outcome)
-    works: list[Work] = works_out
+    yield from _answer_proven(items, found, outcome)
+    yield from answer_used_keys(items, found, now, outcome)
+    works: list[RunWork] = works_out
     settled = {id(item) for item in (*outcome.done, *outcome.again)}
-    for run_id, mine in by_run.items():
-        left = [item for item in mine if id(item) not in settled]
+    for run_id, items_of_run in by_run.items():
+        left = [item for item in items_of_run if id(item) not in settled]
         if left:
-            works.append(Work(_snapshot(run_id, found.get(run_id), cached, left), left))
+            works.append(RunWork(_snapshot(run_id, found.get(run_id), cached, left), left))
     if any(item.long for work in works for item in work.items):
-        yield from _go_aside(works)
-    yield from load([(work.snap, _surely_needed(work)) for work in works], now)
+        yield from _leave_event_loop(works)
+    yield from load_needs([(work.snap, _expected_needs(work)) for work in works], now)
     yield from _decide_all(works, now, chance)
     if is_long_save(works):
-        yield ASIDE
-    saved: Saved = yield save_of(works, None)
-    conclude(works, saved, outcome)
+        yield LEAVE_EVENT_LOOP
+    saved: Saved = yield build_save(works, None)
+    sort_outcomes(works, saved, outcome)
     return outcome
 
 
-def _read_caps(items: list[Item]) -> Generator[Query | Save, Any, None]:
-    """The caps of the tenants whose remembered ones were too old."""
+def _read_caps(items: list[PendingCommand]) -> Generator[Query | Save, Any, None]:
+    """Read the caps of tenants that the cap cache did not know."""
     unknown = [item for item in items if item.caps is None and isinstance(item.command, CreateRun)]
     if not unknown:
         return
@@ -454,7 +450,9 @@ def _read_caps(items: list[Item]) -> Generator[Query | Save, Any, None]:
         item.caps = found.get(item.command.tenant, {})  # type: ignore[attr-defined]  # creations
 
 
-def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: list[Item]) -> Snapshot:
+def _snapshot(
+    run_id: int, run: RunRow | None, cached: dict[int, Snapshot], items: list[PendingCommand]
+) -> Snapshot:
     snap = cached.get(run_id)
     if run is None:
         snap = Snapshot.of_new_run(run_id)
@@ -463,27 +461,27 @@ def _snapshot(run_id: int, run: Run | None, cached: dict[int, Snapshot], items: 
     else:
         snap.run = run
         snap.forget_attempts()
-        snap.outside.clear()  # of a try of this transaction that did not happen
+        snap.outside.clear()  # it may be left from an earlier try of this transaction
     snap.caps = items[0].caps or {}
     snap.rows_max = ROWS_DECIDED_ON_LOOP_MAX
     return snap
 
 
-def _go_aside(works: list[Work]) -> Generator[Request, Any, None]:
-    """Leave the event loop's thread, where a decision may look at as much as there is."""
-    yield ASIDE
+def _leave_event_loop(works: list[RunWork]) -> Generator[StoreRequest, Any, None]:
+    """Go on in a store's thread, where a decision may look at any number of rows."""
+    yield LEAVE_EVENT_LOOP
     for work in works:
         work.snap.rows_max = None
 
 
-def _surely_needed(work: Work) -> tuple[Key, ...]:
-    """What these commands will ask for anyway, so that it comes in the first round."""
+def _expected_needs(work: RunWork) -> tuple[Key, ...]:
+    """The rows that these commands certainly need, to be loaded in the first round."""
     snap = work.snap
     keys: set[Key] = set()
     if snap.run is not None:
         for item in work.items:
             command = item.command
-            if isinstance(command, LeaseMessage | HolderDied):
+            if isinstance(command, LeaseCommand | ExpireDeadLease):
                 if command.idx not in snap.steps:
                     keys.add(("step", command.idx))
                 keys.add(("attempt", command.idx, command.n))
@@ -494,21 +492,21 @@ def _surely_needed(work: Work) -> tuple[Key, ...]:
     return tuple(keys - snap.known)
 
 
-def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Request, Any, None]:
-    """Decide run by run until nothing more has to be loaded."""
+def _decide_all(works: list[RunWork], now: int, chance: Chance) -> Generator[StoreRequest, Any, None]:
+    """Decide run by run, loading rows until no decision misses any."""
     left = [(work, 0) for work in works]
-    while True:  # ends: what was loaded is never asked for again
+    while True:  # it ends: loaded rows are never asked for again
         needs: list[tuple[Snapshot, tuple[Key, ...]]] = []
-        waiting: list[tuple[Work, int]] = []
+        waiting: list[tuple[RunWork, int]] = []
         for work, position in left:
             while position < len(work.items):
                 item = work.items[position]
                 try:
                     decision = _decide_one(work, item, now, chance)
-                except TooLong:
-                    yield from _go_aside(works)
+                except DecisionTooLong:
+                    yield from _leave_event_loop(works)
                     continue
-                except Need as need:
+                except NotLoaded as need:
                     needs.append((work.snap, need.keys))
                     waiting.append((work, position))
                     break
@@ -517,23 +515,23 @@ def _decide_all(works: list[Work], now: int, chance: Chance) -> Generator[Reques
         if not needs:
             return
         if any(is_long_load(snap, keys) for snap, keys in needs):
-            yield from _go_aside(works)
-        yield from load(needs, now)
+            yield from _leave_event_loop(works)
+        yield from load_needs(needs, now)
         left = waiting
 
 
-def _settle_evidence(
-    items: list[Item], found: dict[int, Run], outcome: Outcome
+def _answer_proven(
+    items: list[PendingCommand], found: dict[int, RunRow], outcome: BatchOutcome
 ) -> Generator[Query | Save, Any, None]:
     """Answer the commands whose earlier commit turns out to have happened."""
-    proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.evidence}
+    proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.proofs}
     if not proofs:
         return
-    rows = yield Query("load_event_hashes", sorted(proof for proof in proofs if proof[1] != GONE))
+    rows = yield Query("load_event_hashes", sorted(proof for proof in proofs if proof[1] != RUN_GONE))
     happened = {(row.run_id, row.seq, row.hash) for row in rows}
-    happened |= {(run_id, GONE, b"") for run_id, seq in proofs if seq == GONE and run_id not in found}
+    happened |= {(run_id, RUN_GONE, b"") for run_id, seq in proofs if seq == RUN_GONE and run_id not in found}
     for item in items:
-        for run_id, seq, proof, result in item.evidence:
+        for run_id, seq, proof, result in item.proofs:
             if (run_id, seq, proof) in happened:
                 item.result = result
                 outcome.done.append(item)

@@ -1,13 +1,13 @@
-"""The orchestrator: the only writer. Collects what arrives while the last commit is under way, and commits it at once.
+"""The orchestrator: the only writer of runs. Commands that arrive during a commit are committed together in the next one.
 
 Laws:
-1. Every command gets exactly one answer: its result or its error. None is lost, none answered twice.
-2. Commands on one run are carried out in the order they were submitted: a run always uses the same lane.
-3. The queue is bounded: `submit` says QUEUE_FULL, `send` waits for room.
-4. A batch is retried after deadlocks, divided after data errors, and after a commit of unknown fate decided
-   again under the lock, where the hash of its event tells whether it happened.
-5. Nothing here decides; the kernel does. Nothing here is needed for recovery: whatever dies, the sweeper of
-   any other process finds what is due.
+1. Every command gets exactly one answer: its result or its error.
+2. Commands on one run are carried out in the order of submission: a run always uses the same lane.
+3. The queue is bounded: `submit` raises QUEUE_FULL, `send` waits for room.
+4. After a deadlock a batch is retried. After a data error it is divided. After a commit of unknown fate its commands
+   are decided again under the lock, where the hash of each event shows whether the commit happened.
+5. The kernel makes every decision. Recovery needs no state of this process: after a crash the sweeper of any
+   process finds what is due.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from tenure import tracing
+from tenure.chance import SystemChance
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
-from tenure.futures import fail, run_in_thread
+from tenure.futures import fail_future, run_in_thread
 from tenure.ids import RunIds
-from tenure.kernel.commands import ClaimBy, Command, CreateRun, Heartbeat, Resolution
-from tenure.kernel.decide.checks import check_cap
-from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.decide.plans import Created
+from tenure.kernel.commands import Claimant, Command, CreateRun, Heartbeat, Resolution
+from tenure.kernel.decide.creation import CreatedRun
+from tenure.kernel.decide.validation import check_cap
 from tenure.kernel.draft import Chance
-from tenure.kernel.feed import Seen, seen
-from tenure.kernel.model import Cap, Outbox
-from tenure.kernel.snapshot import Snapshot, TooLong
+from tenure.kernel.feed import ObservedEvent, build_observed_event
+from tenure.kernel.lease_types import Lease, LeaseReply
+from tenure.kernel.run_rows import Cap, OutboxRow
+from tenure.kernel.snapshot import DecisionTooLong, Snapshot
 from tenure.limits import (
     CLAIM_STEPS_MAX,
     COMMAND_SECONDS_MAX,
@@ -42,56 +44,53 @@ from tenure.limits import (
 )
 from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
-from tenure.orchestrator import spans
-from tenure.orchestrator.batch import Item, Outcome, Recorder, Work
-from tenure.orchestrator.caps import NO_CAPS, KnownCaps
-from tenure.orchestrator.chance import SystemChance
-from tenure.orchestrator.claiming import Claiming
+from tenure.orchestrator.batch import BatchOutcome, KeyRecorder, PendingCommand, RunWork
+from tenure.orchestrator.cap_cache import NO_CAPS, CapCache
+from tenure.orchestrator.claim_dispatcher import ClaimDispatcher
 from tenure.orchestrator.claims import Claim
-from tenure.orchestrator.heartbeats import Pulse
-from tenure.orchestrator.lanes import Lane
-from tenure.orchestrator.outbox import deliver
-from tenure.store.port import Ambiguous, Conflict, Save, Saved, Store
+from tenure.orchestrator.commit_lanes import CommitLane
+from tenure.orchestrator.heartbeats import HeartbeatBatcher
+from tenure.orchestrator.outbox import deliver_outbox
+from tenure.store.port import AmbiguousCommit, Save, Saved, Store, WriteConflict
 
 log = get_logger(__name__)
 
-LANES = 2
-"""Two, so that one batch is decided while the other is being committed."""
+COMMIT_LANES = 2
+"""With two lanes one batch is decided while the other commits."""
 POLL_SECONDS = 1.0
-"""The poll beneath the wake-ups: what a lost one costs."""
+"""How long a lost wake-up delays a claim: waiting claims also poll."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
-ROWS_IN_A_TURN = 500
-"""Runs of one batch, and rows beneath them, that are decided before the loop turns."""
-LOOKS_MAX = 3
-"""How often an action's key is looked up before what the database says against it is believed to be something else."""
+ROWS_PER_TURN = 500
+"""Runs of a batch, and rows of those runs, that are decided before the event loop gets a turn."""
+KEY_LOOKUPS_MAX = 3
+"""How often an act whose key was taken meanwhile is decided again before the database's refusal counts as an error."""
 
 
 class Resolver(Protocol):
-    """What is above the orchestrator and evaluates templates (`tenure.declared.resolution`)."""
+    """Evaluates templates. `tenure.declared.step_resolver` implements it: that package is above this one."""
 
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
-        """What was made for these steps (index, number of the try). An error that is retryable: ask again later."""
+        """The inputs of these steps (index, number of the attempt). After a retryable error the caller asks again later."""
         ...
 
 
-def _parts(items: list[Item]) -> list[list[Item]]:
-    """A batch in the parts that are committed together: a run with a long plan is one of its own, so that no commit is larger
-    than the loop can hand over in a turn."""
+def _split_long_plans(items: list[PendingCommand]) -> list[list[PendingCommand]]:
+    """Split a batch: a run with a long plan gets its own commit, so that no commit holds the event loop for long."""
     if not any(item.long for item in items):
         return [items]
-    short: list[Item] = []
-    long: list[list[Item]] = []
-    for mine in batches.group(items).values():
-        if any(item.long for item in mine):
-            long.append(mine)
+    short: list[PendingCommand] = []
+    long: list[list[PendingCommand]] = []
+    for items_of_run in batches.group_by_run(items).values():
+        if any(item.long for item in items_of_run):
+            long.append(items_of_run)
         else:
-            short += mine
+            short += items_of_run
     return [short, *long] if short else long
 
 
 class Orchestrator:
-    """See the laws above. Use it as an async context manager, or call `start` and `stop`."""
+    """Use it as an async context manager, or call `start` and `stop`."""
 
     def __init__(
         self,
@@ -108,38 +107,39 @@ class Orchestrator:
         self.ids = ids or RunIds()
         self._chance: Chance = chance or SystemChance()
         self._clock: Clock = clock or HostClock()
-        self._caps = KnownCaps(self)
-        self._lanes = [Lane(i, self._caps.of) for i in range(lanes or min(LANES, store.lanes_max))]
+        self._caps = CapCache(self)
+        self._lanes = [
+            CommitLane(i, self._caps.of) for i in range(lanes or min(COMMIT_LANES, store.lanes_max))
+        ]
         self._queue_max = queue_max
         self._command_seconds = command_seconds
-        self._queued = self._patient = 0
+        self._queued = self._waiting_for_room = 0
         self._room = asyncio.Condition()
         self._cache: dict[int, Snapshot] = {}
         self._work_ready = asyncio.Event()
-        self._pulse = Pulse(self, lane=len(self._lanes) + 1)
-        self.claims = Claiming(self, self._cache, self._chance, len(self._lanes), command_seconds)
+        self._heartbeats = HeartbeatBatcher(self, lane=len(self._lanes) + 1)
+        self.claims = ClaimDispatcher(self, self._cache, self._chance, len(self._lanes), command_seconds)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._context = contextvars.copy_context()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.batches = self.commands = self.stale = 0
-        """How many batches and commands there were, and messages of leases that had ended."""
+        """Counters: batches, commands, and messages of leases that had ended."""
         self.on_batch: Callable[[int, float], None] | None = None
-        """Told of every batch: its commands, and the seconds it took."""
-        self._watching: list[Callable[[list[Seen]], None]] = []
+        """Called after every batch with the number of its commands and its seconds."""
+        self._watchers: list[Callable[[list[ObservedEvent]], None]] = []
         self.resolver: Resolver | None = None
-        """Makes the inputs of steps from their templates. Without one that is left to other processes."""
-        self.on_told: list[Callable[[], None]] = []
-        """Called after each commit of this process that has put something into the feed."""
+        """Makes the inputs of steps from templates. Without a resolver, other processes do that."""
+        self.on_feed: list[Callable[[], None]] = []
+        """Called after each commit of this process that wrote to the feed."""
 
     # ------------------------------------------------------------------------------------- life cycle
 
     async def start(self) -> None:
-        """Begin to take commands."""
         self._loop = asyncio.get_running_loop()
         await self._caps.read()
         for lane in self._lanes:
-            lane.task = self._loop.create_task(self._serve(lane), name=f"tenure-lane-{lane.number}")
+            lane.task = self._loop.create_task(self._run_lane(lane), name=f"tenure-lane-{lane.number}")
 
     async def stop(self) -> None:
         """Finish what was submitted, then stop."""
@@ -148,11 +148,11 @@ class Orchestrator:
             lane.wake.set()
         await asyncio.gather(*(lane.task for lane in self._lanes if lane.task is not None))
         if self._tasks:
-            await self.store.tell_work()  # it may be among them: work that was given back just now
+            await self.store.notify_work()  # a task that is canceled next may have been about to
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._pulse.close()
+        self._heartbeats.close()
 
     async def __aenter__(self) -> Orchestrator:
         await self.start()
@@ -168,51 +168,58 @@ class Orchestrator:
         command: Command,
         *,
         delivery: tuple[int, int, int] | None = None,
-        record: Recorder | None = None,
+        record: KeyRecorder | None = None,
     ) -> asyncio.Future[Any]:
-        """Put a command into its lane's queue; the future is its answer. QUEUE_FULL when there is no room."""
+        """Put a command into its lane's queue. The future is its answer. Raises QUEUE_FULL when there is no room."""
         loop = self._loop
         if loop is None or self._stopping:
-            raise TenureError("STORE_UNAVAILABLE", "the orchestrator is not running")
+            raise TenureError(
+                "STORE_UNAVAILABLE", "the orchestrator is not running: start it before you submit commands"
+            )
         if self._queued >= self._queue_max:
             raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting")
         future: asyncio.Future[Any] = loop.create_future()
         caps: dict[str, Cap] | None = NO_CAPS
         if isinstance(command, CreateRun):
             caps = self._caps.of(command.tenant)
-            if (trace := spans.going_on(command)) is not None:
+            if (trace := tracing.trace_for_new_run(command)) is not None:
                 command = replace(command, trace=trace)
-        item = Item(command, future, loop.time() + self._command_seconds, caps, delivery, record)
+        item = PendingCommand(command, future, loop.time() + self._command_seconds, caps, delivery, record)
         lane = self._lanes[item.run_id % len(self._lanes)]
-        if self.store.at_once and lane.alone and not item.long and self._commit_now(lane, item, loop):
+        if (
+            self.store.commits_inline
+            and lane.is_idle
+            and not item.long
+            and self._commit_now(lane, item, loop)
+        ):
             return future
         lane.put(item)
         self._queued += 1
         return future
 
-    async def send(self, command: Command, *, record: Recorder | None = None) -> Any:
+    async def send(self, command: Command, *, record: KeyRecorder | None = None) -> Any:
         """Submit a command, waiting for room in the queue, and wait for its answer."""
         await self.wait_for_room()
         return await self.submit(command, record=record)
 
     async def wait_for_room(self) -> None:
-        """Wait until the queue has room: what is submitted at once finds it. QUEUE_FULL when there is none for long."""
+        """Wait until the queue has room for a command that is submitted immediately. Raises QUEUE_FULL after a timeout."""
         if self._queued >= self._queue_max:
-            self._patient += 1
+            self._waiting_for_room += 1
             try:
                 async with asyncio.timeout(self._command_seconds), self._room:
                     await self._room.wait_for(lambda: self._queued < self._queue_max)
             except TimeoutError:
                 raise TenureError("QUEUE_FULL", f"{self._queued} commands are waiting") from None
             finally:
-                self._patient -= 1
+                self._waiting_for_room -= 1
 
-    async def create(self, command: CreateRun, record: Recorder | None = None) -> Created:
-        """Create a run; the command's id is replaced should another run have it. With `record`, the record of its key is
-        written in the same commit, and the answer has it (`Created.record`)."""
+    async def create(self, command: CreateRun, record: KeyRecorder | None = None) -> CreatedRun:
+        """Create a run. If another run has the command's id, the run gets a new id. With `record`, the same commit writes the
+        record of the idempotency key, and the answer has it (`CreatedRun.record`)."""
         while True:
             try:
-                created: Created = await self.send(command, record=record)
+                created: CreatedRun = await self.send(command, record=record)
             except TenureError as refused:
                 if refused.code != "RUN_ID_TAKEN" or command.parent_id is not None:
                     raise
@@ -221,11 +228,9 @@ class Orchestrator:
                 return created
 
     def new_id(self, tenant: str) -> int:
-        """An id for a new run of this tenant."""
         return self.ids.new(self.store.estimate_us() or self._clock.now_us(), tenant)
 
     async def put_caps(self, caps: list[Cap]) -> None:
-        """Set caps and weights."""
         for cap in caps:
             check_cap(cap)
         await self.store.put_caps(caps)
@@ -237,7 +242,7 @@ class Orchestrator:
 
     # ------------------------------------------------------------------------------------------ lanes
 
-    async def _serve(self, lane: Lane) -> None:
+    async def _run_lane(self, lane: CommitLane) -> None:
         while True:
             if not lane:
                 if self._stopping:
@@ -248,49 +253,49 @@ class Orchestrator:
             lane.busy = True
             items = lane.take()
             self._queued -= len(items)
-            if self._patient and self._queued < self._queue_max:
+            if self._waiting_for_room and self._queued < self._queue_max:
                 async with self._room:
                     self._room.notify_all()
             began = self._now()
             try:
                 await self._commit(lane.number, items)
-            except Exception as broken:  # a defect here must not lose commands
-                self._give_up(items, broken)
+            except Exception as broken:  # every command still gets an answer
+                self._fail_batch(items, broken)
             finally:
                 lane.busy = False
             self._count(len(items), began)
 
-    def _commit_now(self, lane: Lane, item: Item, loop: asyncio.AbstractEventLoop) -> bool:
-        """Carry out a command that is alone before its caller is left: no task is woken for it, nor its caller by
-        one. False: it has to go the ordinary way."""
+    def _commit_now(self, lane: CommitLane, item: PendingCommand, loop: asyncio.AbstractEventLoop) -> bool:
+        """Commit a lone command before `submit` returns, so that no task has to be woken for it or for its caller.
+        False: the command goes through the queue instead."""
         if not (item.run_id in self._cache or isinstance(item.command, CreateRun)):
             return False
-        lane.go_alone(loop)
+        lane.count_lone_command(loop)
         lane.busy = True
-        works: list[Work] = []
+        works: list[RunWork] = []
         try:
             try:
-                saved = self.store.save_now(partial(self._decide_now, item, works))
+                saved = self.store.commit_inline(partial(self._decide_now, item, works))
             except Exception as fault:
-                batches.unsaved(works, fault)
+                batches.unsaved_commands(works, fault)
                 return False
-            if saved is None or self._conclude(works, saved):
+            if saved is None or self._answer_saved(works, saved):
                 return False
         except Exception as broken:
-            self._give_up([item], broken)
+            self._fail_batch([item], broken)
         finally:
             lane.busy = False
         self._count(1, item.deadline - self._command_seconds)
         return True
 
-    def _decide_now(self, item: Item, works: list[Work], now: int) -> Save | None:
-        """Decided only when nobody is in the way: a snapshot that was decided on cannot be used again. None: it needs
-        the lock."""
+    def _decide_now(self, item: PendingCommand, works: list[RunWork], now: int) -> Save | None:
+        """Decide a lone command. The store calls this when it has the write lock: a snapshot that a decision has changed
+        cannot be used again. None: the command needs the run's lock."""
         work = self._decide_run([item], now)
         if work is None:
             return None
         works.append(work)
-        return batches.save_of(works, None)
+        return batches.build_save(works, None)
 
     def _count(self, commands: int, began: float) -> None:
         self.batches += 1
@@ -298,87 +303,89 @@ class Orchestrator:
         if self.on_batch is not None:
             self.on_batch(commands, self._now() - began)
 
-    def _give_up(self, items: list[Item], broken: Exception) -> None:
+    def _fail_batch(self, items: list[PendingCommand], broken: Exception) -> None:
         log.error("batch_failed", traceback=traceback.format_exc())
-        error = TenureError("INTERNAL_ERROR", f"the batch failed: {broken!r}")
+        error = TenureError("INTERNAL_ERROR", f"the commit failed: {broken!r}; see the log of this process")
         for item in items:
             self._answer(item, None, error)
 
-    async def _commit(self, lane: int, items: list[Item]) -> None:
-        for part in _parts(items):
-            slow = await self._commit_cached(lane, part)
-            if slow:
-                await self._commit_locked(lane, slow)
+    async def _commit(self, lane: int, items: list[PendingCommand]) -> None:
+        for part in _split_long_plans(items):
+            needs_lock = await self._commit_cached(lane, part)
+            if needs_lock:
+                await self._commit_locked(lane, needs_lock)
 
-    async def _commit_cached(self, lane: int, items: list[Item]) -> list[Item]:
-        """The quick way, for runs whose snapshots we have. Answers the items that need the lock."""
+    async def _commit_cached(self, lane: int, items: list[PendingCommand]) -> list[PendingCommand]:
+        """Commit the items whose runs have a cached snapshot. Returns the items that need the lock."""
         now = self.store.estimate_us()
         if now is None:
             return items
-        works, slow = await self._decide_cached(items, now)
+        works, needs_lock = await self._decide_cached(items, now)
         if works:
             long = batches.is_long_save(works)
-            save = partial(batches.saving, works, now, aside=long)
+            save = partial(batches.save_cached, works, now, long=long)
             try:
                 saved = await self.store.transact(save, lane=lane, single=not long)
             except Exception as fault:
-                return slow + batches.unsaved(works, fault)
-            slow += self._conclude(works, saved)
-        return slow
+                return needs_lock + batches.unsaved_commands(works, fault)
+            needs_lock += self._answer_saved(works, saved)
+        return needs_lock
 
-    async def _decide_cached(self, items: list[Item], now: int) -> tuple[list[Work], list[Item]]:
-        """What can be decided on the snapshots we have, and the items that need the lock. What takes long is decided in a
-        thread: one at a time in each lane, and nobody else has its snapshot."""
-        works: list[Work] = []
-        slow: list[Item] = []
+    async def _decide_cached(
+        self, items: list[PendingCommand], now: int
+    ) -> tuple[list[RunWork], list[PendingCommand]]:
+        """Decide on cached snapshots. Returns the decided runs and the items that need the lock. A long decision is made in a
+        thread, one at a time in each lane; nobody else has its snapshot."""
+        works: list[RunWork] = []
+        needs_lock: list[PendingCommand] = []
         rows = 0
-        for mine in batches.group(items).values():
-            if rows >= ROWS_IN_A_TURN:
+        for items_of_run in batches.group_by_run(items).values():
+            if rows >= ROWS_PER_TURN:
                 rows = 0
                 await asyncio.sleep(0)
-            work = self._begin(mine)
+            work = self._take_snapshot(items_of_run)
             if work is None:
-                slow += mine
+                needs_lock += items_of_run
                 continue
             decide = partial(batches.decide_cached, work, now, self._chance)
-            aside, decided = any(item.long for item in mine), False
-            if not aside:
+            in_thread, decided = any(item.long for item in items_of_run), False
+            if not in_thread:
                 try:
                     decided = decide()
                     rows += 1 + len(work.rows)
-                except TooLong:
-                    aside = True
-            if aside:
+                except DecisionTooLong:
+                    in_thread = True
+            if in_thread:
                 work.snap.rows_max = None
                 decided = await run_in_thread(decide)
             if decided:
                 works.append(work)
             else:
-                self._put_back(work)
-                slow += mine
-        return works, slow
+                self._keep_undecided(work)
+                needs_lock += items_of_run
+        return works, needs_lock
 
-    def _put_back(self, work: Work) -> None:
-        """Keep a snapshot that nothing was decided on, for the same commands under the lock: there it counts if its run has the same head."""
-        if work.unused and not work.new:
+    def _keep_undecided(self, work: RunWork) -> None:
+        """Put an undecided snapshot back into the cache. Under the lock it is used if its run still has the same head."""
+        if work.undecided and not work.new:
             work.snap.rows_max = None
             self._cache[work.snap.run_id] = work.snap
 
-    def _decide_run(self, mine: list[Item], now: int) -> Work | None:
-        """What is decided about the commands of one run on the snapshot we have; None: they need the lock."""
-        work = self._begin(mine)
+    def _decide_run(self, items_of_run: list[PendingCommand], now: int) -> RunWork | None:
+        """Decide the commands of one run on its cached snapshot. None: they need the lock."""
+        work = self._take_snapshot(items_of_run)
         try:
             if work is None or batches.decide_cached(work, now, self._chance):
                 return work
-        except TooLong:
-            pass  # it is decided where that may take long
+        except DecisionTooLong:
+            pass  # it is decided again in a thread
         assert work is not None
-        self._put_back(work)
+        self._keep_undecided(work)
         return None
 
-    def _begin(self, mine: list[Item]) -> Work | None:
-        """Commands of one run with the snapshot we have; None: there is none."""
-        first = mine[0]
+    def _take_snapshot(self, items_of_run: list[PendingCommand]) -> RunWork | None:
+        """The commands of one run with its cached snapshot, which leaves the cache. None: there is none."""
+        first = items_of_run[0]
         snap = self._cache.pop(first.run_id, None)
         if snap is None:
             if not isinstance(first.command, CreateRun) or first.gate_tenant is not None:
@@ -386,30 +393,30 @@ class Orchestrator:
             snap = Snapshot.of_new_run(first.run_id)
             snap.caps = first.caps or NO_CAPS
         snap.rows_max = ROWS_DECIDED_ON_LOOP_MAX
-        return Work(snap, mine)
+        return RunWork(snap, items_of_run)
 
-    def _conclude(self, works: list[Work], saved: Saved) -> list[Item]:
-        """Answer what was saved; the items whose runs have moved on."""
-        outcome = Outcome()
-        batches.conclude(works, saved, outcome)
+    def _answer_saved(self, works: list[RunWork], saved: Saved) -> list[PendingCommand]:
+        """Answer the saved items. Returns the items whose runs have changed since they were decided."""
+        outcome = BatchOutcome()
+        batches.sort_outcomes(works, saved, outcome)
         self.finish(outcome)
         return outcome.again
 
-    async def _commit_locked(self, lane: int, items: list[Item]) -> None:
-        """Under the lock, until every item has its answer."""
+    async def _commit_locked(self, lane: int, items: list[PendingCommand]) -> None:
+        """Commit items under the locks of their runs, until every item has its answer."""
         pause = RETRY_SECONDS_MIN
-        looked = 0
+        lookups = 0
         while items:
-            works: list[Work] = []
+            works: list[RunWork] = []
             cached = {item.run_id: snap for item in items if (snap := self._cache.pop(item.run_id, None))}
-            make = partial(batches.locked, items, cached, self._chance, works)
+            make = partial(batches.commit_locked, items, cached, self._chance, works)
             failure: Exception
             try:
                 outcome = await self.store.transact(make, lane=lane)
-            except Ambiguous as unknown:
-                batches.remember(works)
+            except AmbiguousCommit as unknown:
+                batches.remember_proofs(works)
                 failure = unknown
-            except Conflict as conflict:
+            except WriteConflict as conflict:
                 failure = conflict
             except TenureError as refused:
                 if not refused.retryable:
@@ -417,29 +424,29 @@ class Orchestrator:
                         self._answer(item, None, refused)
                     return
                 failure = refused
-            except Exception as fault:  # something in the batch is at fault, the rest is not
+            except Exception as fault:  # one command is at fault: divide the batch until it is alone
                 if len(items) > 1:
                     half = len(items) // 2
                     await self._commit_locked(lane, items[:half])
                     items = items[half:]
                     continue
-                looked += 1
-                if not batches.lost_race(items[0], fault) or looked > LOOKS_MAX:
-                    self._answer(items[0], None, batches.refusal(fault))
+                lookups += 1
+                if not batches.is_lost_race(items[0], fault) or lookups > KEY_LOOKUPS_MAX:
+                    self._answer(items[0], None, batches.store_failure_error(fault))
                     return
                 failure = fault
             else:
                 self.finish(outcome)
                 items = outcome.again
                 if outcome.done:
-                    continue  # there was progress: nothing to wait for
-                failure = Conflict("the run changed")
-            items = self._drop_late(items, failure)
+                    continue  # there was progress: retry without a pause
+                failure = WriteConflict("the run changed")
+            items = self._answer_late(items, failure)
             await asyncio.sleep(pause * (0.5 + self._chance.random()))
             pause = min(pause * 2, RETRY_SECONDS_MAX)
 
-    def _drop_late(self, items: list[Item], failure: Exception) -> list[Item]:
-        """Tell those whose deadline has passed; the rest is tried again."""
+    def _answer_late(self, items: list[PendingCommand], failure: Exception) -> list[PendingCommand]:
+        """Answer the items whose deadline has passed. Returns the others."""
         now = self._now()
         left = []
         for item in items:
@@ -448,11 +455,15 @@ class Orchestrator:
             elif isinstance(failure, TenureError):
                 self._answer(item, None, failure)
             else:
-                self._answer(item, None, TenureError("COMMAND_DEADLINE", f"not done in time: {failure}"))
+                self._answer(
+                    item,
+                    None,
+                    TenureError("COMMAND_DEADLINE", f"the command was not committed in time: {failure}"),
+                )
         return left
 
-    def finish(self, outcome: Outcome) -> None:
-        """Answer, remember, and set off what follows from a commit that happened."""
+    def finish(self, outcome: BatchOutcome) -> None:
+        """After a commit: answer its commands, cache its snapshots, and start what follows from it."""
         cache = self._cache
         for snap in outcome.snapshots:
             cache[snap.run_id] = snap
@@ -463,69 +474,69 @@ class Orchestrator:
                 self.stale += 1
             self._answer(item, item.result, item.error)
         if outcome.told:
-            for wake in self.on_told:
+            for wake in self.on_feed:
                 wake()
-        if self._watching:
-            self._show(outcome.works)
+        if self._watchers:
+            self._notify_watchers(outcome.works)
         if outcome.ready:
             self._work_ready.set()
             self.claims.ring()
-            self.spawn(self.store.tell_work())
+            self.spawn(self.store.notify_work())
         if outcome.outbox:
             self.spawn(self.deliver(outcome.outbox))
 
-    def watch(self, callback: Callable[[list[Seen]], None]) -> Callable[[], None]:
-        """Have a function called in the event loop with the events of every commit of this process, after it. (Not
-        those of a commit of unknown fate that turned out to have happened.) Answers how to end it."""
-        self._watching.append(callback)
-        return lambda: self._watching.remove(callback)
+    def watch(self, callback: Callable[[list[ObservedEvent]], None]) -> Callable[[], None]:
+        """Call a function in the event loop after every commit of this process, with its events. A commit of unknown fate
+        that turns out to have happened is not reported. Returns a function that ends the watch."""
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
 
-    def _show(self, works: list[Work]) -> None:
+    def _notify_watchers(self, works: list[RunWork]) -> None:
         events = [
             event
             for work in works
             for _, decision, before in work.decided
-            if (event := seen(work.snap, before, decision)) is not None
+            if (event := build_observed_event(work.snap, before, decision)) is not None
         ]
         if not events:
             return
-        for callback in list(self._watching):
+        for callback in list(self._watchers):
             try:
                 callback(events)
-            except Exception:  # whoever watches must not hold up those who wait for answers
+            except Exception:  # a failing watcher must not delay the answers
                 log.error("watcher_failed", traceback=traceback.format_exc())
 
     @staticmethod
-    def _answer(item: Item, result: Any, error: Exception | None) -> None:
+    def _answer(item: PendingCommand, result: Any, error: Exception | None) -> None:
         future = item.future
         if future is None or future.done():
             return
         if error is None:
             future.set_result(result)
         else:
-            fail(future, error)
+            fail_future(future, error)
 
     @property
     def waiting(self) -> int:
-        """Commands that wait for their batch."""
+        """How many commands are queued."""
         return self._queued
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued, being committed or on its way to another run."""
+        """Whether nothing is queued, being committed or being delivered to another run."""
         return not self._tasks and not any(lane or lane.wake.is_set() for lane in self._lanes)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something beside, in nobody's context; stopped with the orchestrator."""
+        """Run a task in the background, in a context of its own. `stop` cancels it."""
         assert self._loop is not None
         task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._spawned_ended)
+        task.add_done_callback(self._task_ended)
 
-    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            # What the store refused now, the sweeper finds again; anything else is a defect.
+            # The sweeper retries what the store refused; anything else is a defect.
             tell = log.warning if isinstance(fault, TenureError) else log.error
             tell("task_failed", error=repr(fault))
 
@@ -541,10 +552,12 @@ class Orchestrator:
         wait_seconds: float = 0.0,
         session: int | None = None,
     ) -> list[Lease]:
-        """Take up to `limit` ready steps; with `wait_seconds`, wait for some when there are none."""
+        """Lease up to `limit` ready steps. With `wait_seconds`, wait if there are none."""
         if not 0 < limit <= CLAIM_STEPS_MAX:
-            raise TenureError("INVALID_INPUT", f"a claim takes 1 to {CLAIM_STEPS_MAX} steps, not {limit}")
-        wanted = Claim(ClaimBy(worker, ack, session), tuple(dict.fromkeys(queues)), limit)
+            raise TenureError(
+                "INVALID_INPUT", f"`limit` must be between 1 and {CLAIM_STEPS_MAX}, not {limit}"
+            )
+        wanted = Claim(Claimant(worker, ack, session), tuple(dict.fromkeys(queues)), limit)
         deadline = self._now() + wait_seconds
         while True:
             self._work_ready.clear()
@@ -555,15 +568,15 @@ class Orchestrator:
             await self.wait_for_work(min(left, POLL_SECONDS))
 
     async def wait_for_work(self, timeout_s: float) -> None:
-        """Until work became ready here or elsewhere, or the time is over."""
+        """Wait until a step becomes ready in this or another process, or until the timeout."""
         await self.claims.until(self._work_ready, timeout_s)
 
-    def heartbeat(self, message: Heartbeat) -> asyncio.Future[Reply]:
-        """Extend a lease; collected into commits of their own so that nothing holds them up."""
-        return self._pulse.heartbeat(message)
+    def heartbeat(self, message: Heartbeat) -> asyncio.Future[LeaseReply]:
+        """Extend a lease. Heartbeats have their own commits, so that commands do not delay them."""
+        return self._heartbeats.heartbeat(message)
 
-    def extended(self, message: Heartbeat, reply: Reply) -> None:
-        """A heartbeat was written: what we know of its lease is brought up to date."""
+    def update_lease(self, message: Heartbeat, reply: LeaseReply) -> None:
+        """Bring the cached lease up to date after its heartbeat was written."""
         snap = self._cache.get(message.run_id)
         attempt = snap.attempts.get((message.idx, message.n)) if snap is not None else None
         if snap is not None and attempt is not None and reply.expires_at is not None:
@@ -575,6 +588,6 @@ class Orchestrator:
 
     # ----------------------------------------------------------------------------------------- outbox
 
-    async def deliver(self, rows: Iterable[Outbox], lacking: list[Outbox] | None = None) -> int:
-        """Tell other runs what they are owed; what fails is found again by the sweeper. See `outbox.deliver`."""
-        return await deliver(self, rows, lacking)
+    async def deliver(self, rows: Iterable[OutboxRow], lacking: list[OutboxRow] | None = None) -> int:
+        """Deliver outbox rows to other runs. The sweeper finds again what fails. See `deliver_outbox`."""
+        return await deliver_outbox(self, rows, lacking)

@@ -15,24 +15,26 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import profiles
-from tenure.kernel.actions import MarkReversed
+from tenure.kernel.act_commands import MarkReversed
 from tenure.kernel.capability import capability, flow
 from tenure.kernel.commands import (
     Admit,
-    ChildFinished,
     Command,
     Context,
     CreateRun,
+    FinishChild,
     RequestCancel,
     Resolution,
     ResolveSteps,
+    RunRequest,
     StepSpec,
     Trigger,
 )
-from tenure.kernel.model import Outbox, Run, RunSpec
+from tenure.kernel.new_run import build_create_run
+from tenure.kernel.run_rows import OutboxRow, RunRow, RunSpecRow
 from tenure.limits import BATCH_COMMANDS_MAX, KEY_HORIZON_SECONDS
 from tenure.logs import get_logger
-from tenure.store.port import Ambiguous, Conflict, KeyQueue, Query, Save, Transaction
+from tenure.store.port import AmbiguousCommit, ConcurrencyKeyQueue, Query, Save, Transaction, WriteConflict
 
 if TYPE_CHECKING:
     from tenure.orchestrator.core import Orchestrator
@@ -43,14 +45,14 @@ MESSAGE_CHARS_MAX = 1_000
 _create = msgspec.msgpack.Decoder(CreateRun)
 
 
-async def deliver(
-    orchestrator: Orchestrator, rows: Iterable[Outbox], lacking: list[Outbox] | None = None
+async def deliver_outbox(
+    orchestrator: Orchestrator, rows: Iterable[OutboxRow], lacking: list[OutboxRow] | None = None
 ) -> int:
     """Carry out what these rows say; how many were. Rows that are for a process with another profile go to `lacking`.
 
     Commands are submitted one after the other without waiting for each: those of a thousand children share a few commits."""
     done = 0
-    under_way: list[tuple[Outbox, asyncio.Future[Any]]] = []
+    under_way: list[tuple[OutboxRow, asyncio.Future[Any]]] = []
     unmade: dict[int, set[int | None]] = {}
     for row in rows:
         # A run's first cancel must see what was made before it.
@@ -66,8 +68,8 @@ async def deliver(
 
 async def _submitted(
     orchestrator: Orchestrator,
-    row: Outbox,
-    lacking: list[Outbox] | None,
+    row: OutboxRow,
+    lacking: list[OutboxRow] | None,
     unmade: dict[int, set[int | None]],
 ) -> asyncio.Future[Any] | int:
     """The answer to come to a row's command; where there is none, whether the row is done with. `unmade`: of each run that cancels others,
@@ -75,7 +77,7 @@ async def _submitted(
     key = (row.run_id, row.seq, row.part)
     try:
         if row.topic == "cancel" and row.run_id not in unmade:
-            owed: list[Outbox] = await orchestrator.store.read("outbox_of", row.run_id)
+            owed: list[OutboxRow] = await orchestrator.store.read("outbox_of", row.run_id)
             unmade[row.run_id] = {other.target_id for other in owed if other.topic == "create"}
         if row.topic == "cancel" and row.target_id in unmade[row.run_id]:
             return 0  # else it would find nobody to cancel, and be gone; the sweeper comes back to it
@@ -85,7 +87,7 @@ async def _submitted(
             return 0
         command = await _command(orchestrator, row)
         if isinstance(command, CreateRun):
-            profiles.of_run(command.profile)  # whoever owes it has it: the run can be made, only not here
+            profiles.for_run(command.profile)  # whoever owes it has it: the run can be made, only not here
         if command is not None:
             return orchestrator.submit(command, delivery=key)
         await orchestrator.store.transact(partial(_forget, key))
@@ -96,8 +98,8 @@ async def _submitted(
 
 async def _carried_out(
     orchestrator: Orchestrator,
-    under_way: list[tuple[Outbox, asyncio.Future[Any]]],
-    lacking: list[Outbox] | None,
+    under_way: list[tuple[OutboxRow, asyncio.Future[Any]]],
+    lacking: list[OutboxRow] | None,
 ) -> int:
     """Wait for the answers to commands that were submitted; how many rows are done with."""
     done = 0
@@ -116,10 +118,10 @@ async def _carried_out(
 
 
 async def _failed(
-    orchestrator: Orchestrator, row: Outbox, fault: Exception, lacking: list[Outbox] | None
+    orchestrator: Orchestrator, row: OutboxRow, fault: Exception, lacking: list[OutboxRow] | None
 ) -> int:
     """A row that could not be carried out: it stays owed, or nothing is owed any more; whether it is done with."""
-    if isinstance(fault, Conflict | Ambiguous):
+    if isinstance(fault, WriteConflict | AmbiguousCommit):
         log.warning("delivery_failed", topic=row.topic, error=repr(fault))
     elif isinstance(fault, TenureError):
         # A child's id is its parent's choice: another is not taken. Whatever else is owed is made with another one.
@@ -136,7 +138,7 @@ async def _failed(
     return 0
 
 
-async def _give_up(orchestrator: Orchestrator, row: Outbox, refused: TenureError) -> int:
+async def _give_up(orchestrator: Orchestrator, row: OutboxRow, refused: TenureError) -> int:
     """A row that is refused for good. The other run is gone or finished, so nothing is owed any more; but a child that cannot be
     made has failed, and its parent is told so, and steps whose inputs cannot be brought in fail, so that nobody waits for them."""
     key = (row.run_id, row.seq, row.part)
@@ -147,16 +149,16 @@ async def _give_up(orchestrator: Orchestrator, row: Outbox, refused: TenureError
         if told is not None:
             await orchestrator.submit(told, delivery=key)
         await orchestrator.store.transact(partial(_forget, key))
-    except (Conflict, Ambiguous, TenureError) as fault:
+    except (WriteConflict, AmbiguousCommit, TenureError) as fault:
         log.warning("delivery_failed", topic=row.topic, error=repr(fault))
         return 0
     return 1
 
 
-def _failure(row: Outbox, refused: TenureError) -> Command | None:
+def _failure(row: OutboxRow, refused: TenureError) -> Command | None:
     """What is to be told of a row that is refused for good; None: it concerns nobody."""
     if row.topic == "create" and row.target_id is not None:
-        return ChildFinished(context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed")
+        return FinishChild(context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed")
     if row.topic == "resolve" and refused.code != "RUN_NOT_FOUND":
         message = f"{refused.code}: {refused.message}"[:MESSAGE_CHARS_MAX].encode()
         steps: list[tuple[int, int]] = msgspec.msgpack.decode(row.body)["steps"]
@@ -165,7 +167,7 @@ def _failure(row: Outbox, refused: TenureError) -> Command | None:
     return None
 
 
-def _cause(row: Outbox) -> Context:
+def _cause(row: OutboxRow) -> Context:
     return Context(actor="system:outbox", initiator="system", cause=f"{row.run_id}/{row.seq}/{row.part}")
 
 
@@ -173,7 +175,7 @@ def _forget(key: tuple[int, int, int]) -> Transaction[None]:
     yield Save(delivered=[key])
 
 
-async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
+async def _command(orchestrator: Orchestrator, row: OutboxRow) -> Command | None:
     """The command behind a row; None when nobody is concerned any more."""
     cause = _cause(row)
     if row.topic == "create":
@@ -189,13 +191,13 @@ async def _command(orchestrator: Orchestrator, row: Outbox) -> Command | None:
     if row.topic == "reversed":
         return MarkReversed(context=cause, run_id=row.target_id, **body)
     if row.topic == "child_finished":
-        return ChildFinished(context=cause, run_id=row.target_id, **body)
+        return FinishChild(context=cause, run_id=row.target_id, **body)
     assert row.topic == "cancel", f"unknown topic {row.topic}"
     return RequestCancel(context=cause, run_id=row.target_id, reason=body["reason"])
 
 
 async def _resolved(
-    orchestrator: Orchestrator, row: Outbox, steps: list[tuple[int, int]]
+    orchestrator: Orchestrator, row: OutboxRow, steps: list[tuple[int, int]]
 ) -> ResolveSteps | None:
     """What steps waited for: their inputs, made from their templates."""
     assert orchestrator.resolver is not None
@@ -207,8 +209,8 @@ async def _next_for_key(orchestrator: Orchestrator, cause: Context, tenant: str,
     now = orchestrator.store.estimate_us()
     horizon = (1 << 62) if now is None else now + us(KEY_HORIZON_SECONDS)
 
-    def look() -> Transaction[KeyQueue]:
-        rows: list[KeyQueue] = yield Query("key_queue", (), (tenant, key, horizon))
+    def look() -> Transaction[ConcurrencyKeyQueue]:
+        rows: list[ConcurrencyKeyQueue] = yield Query("key_queue", (), (tenant, key, horizon))
         return rows[0]
 
     queue = await orchestrator.store.transact(look)
@@ -221,24 +223,21 @@ UNDO_WORKFLOW, UNDO_VERSION = "tenure.undo", "1"
 UNDO_QUEUE = "default"
 
 
-def undoing(run: Run, spec: RunSpec, run_id: int, context: Context, **given: Any) -> CreateRun:
+def build_undo_run(run: RunRow, spec: RunSpecRow, run_id: int, context: Context, **given: Any) -> CreateRun:
     """The run that takes back what another one did to the world, on behalf of whoever asked for that one. `given`: whatever is to
     be otherwise."""
     text = ids.run_text(run.id)
     queue = capability(UNDO_QUEUE, flow(UNDO_WORKFLOW, UNDO_VERSION))
     asked: dict[str, Any] = {
         "requester": spec.requester,
-        "behind": spec.behind,
+        "involved": spec.involved,
         "input": msgspec.json.encode({"run": text}),
         "trigger": Trigger("child", text),
         "source": "undo",
         **given,
     }
-    return CreateRun(
+    request = RunRequest(
         context=context,
-        run_id=run_id,
-        tenant=run.tenant,
-        workspace=run.workspace,
         workflow=UNDO_WORKFLOW,
         code_version=UNDO_VERSION,
         profile=run.profile,
@@ -248,15 +247,16 @@ def undoing(run: Run, spec: RunSpec, run_id: int, context: Context, **given: Any
         trace=run.trace,
         **asked,
     )
+    return build_create_run(request, run_id=run_id, tenant=run.tenant, workspace=run.workspace)
 
 
 async def _compensation(orchestrator: Orchestrator, cause: Context, run_id: int) -> CreateRun | None:
     """What a canceled run asked for: made once, however often it is delivered, by its key."""
-    runs: list[Run] = await orchestrator.store.read("get_run", run_id)
-    specs: list[RunSpec] = await orchestrator.store.read("get_spec", run_id)
+    runs: list[RunRow] = await orchestrator.store.read("get_run", run_id)
+    specs: list[RunSpecRow] = await orchestrator.store.read("get_spec", run_id)
     if not runs or not specs:
         return None
     key = f"compensation/{ids.run_text(run_id)}"
     turn = f"tenure.undo/{ids.run_text(run_id)}"  # as of an undo that somebody asks for: one at a time
     new_id = orchestrator.new_id(runs[0].tenant)
-    return undoing(runs[0], specs[0], new_id, cause, idempotency_key=key, concurrency_key=turn)
+    return build_undo_run(runs[0], specs[0], new_id, cause, idempotency_key=key, concurrency_key=turn)

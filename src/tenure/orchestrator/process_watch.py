@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 
 from tenure.errors import TenureError
-from tenure.kernel.beside import WorkerProcess
-from tenure.kernel.commands import Context, HolderDied
+from tenure.kernel.commands import Context, ExpireDeadLease
+from tenure.kernel.registry_rows import WorkerProcessRow
 from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
-from tenure.orchestrator.rounds import Rounds
+from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.processes import ProcessIdentity, is_gone, own_identity
-from tenure.store.beside import SessionLease
+from tenure.store.workers import SessionLease, delete_worker_process
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ NEVER_MANY = 1 << 30
 """A round is never followed at once."""
 
 
-class ProcessWatch(Rounds):
+class ProcessWatch(PeriodicTask):
     """Watches until it is stopped."""
 
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = WATCH_SECONDS) -> None:
@@ -40,7 +40,7 @@ class ProcessWatch(Rounds):
         mine = own_identity()
         if mine is None:
             return 0
-        rows: list[WorkerProcess] = await self._orchestrator.store.read(
+        rows: list[WorkerProcessRow] = await self._orchestrator.store.read(
             "worker_processes_at", mine.boot_id, mine.namespaces
         )
         found = 0
@@ -50,18 +50,18 @@ class ProcessWatch(Rounds):
                 found += await self._free(row, other)
         return found
 
-    async def _free(self, row: WorkerProcess, dead: ProcessIdentity) -> int:
+    async def _free(self, row: WorkerProcessRow, dead: ProcessIdentity) -> int:
         """Free the leases of a dead process; a row that has none is of no more use."""
         store = self._orchestrator.store
         leases: list[SessionLease] = await store.read("leases_of_session", row.session, row.tenant)
         if not leases:
-            await store.drop_worker_process(row.session)
+            await delete_worker_process(store, row.session)
             return 0
         context = Context("system:process-watch", "system", f"process is gone: {dead}")
         answers = await asyncio.gather(
             *(
                 self._orchestrator.send(
-                    HolderDied(
+                    ExpireDeadLease(
                         context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=row.session
                     )
                 )

@@ -16,12 +16,12 @@ from typing import Generic, TypeVar
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import Admit, Command, Context, Tick
-from tenure.kernel.model import Outbox
+from tenure.kernel.run_rows import OutboxRow
 from tenure.limits import SET_ASIDE_MAX, SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
-from tenure.orchestrator.rounds import Rounds
-from tenure.store.port import Timer
+from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.store.port import DueTimer
 
 log = get_logger(__name__)
 
@@ -31,7 +31,7 @@ OUTBOX_GRACE_SECONDS = 2.0
 """Whoever wrote a row delivers it; only after this does the sweeper take it up."""
 
 
-def command_of(timer: Timer) -> Command:
+def build_timer_command(timer: DueTimer) -> Command:
     """The command for a moment that has come."""
     context = Context("system:sweeper", "timeout", f"timer:{timer.entity}:{timer.at}")
     if timer.entity == "run" and not timer.admitted:
@@ -68,14 +68,14 @@ class _Aside(Generic[T]):
             self._keys.update(map(self._key, lacking[:room]))
 
 
-class Sweeper(Rounds):
+class Sweeper(PeriodicTask):
     """Sweeps until it is stopped."""
 
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SWEEP_SECONDS) -> None:
         super().__init__("sweeper", self.sweep, seconds, SWEEP_TIMERS_MAX)
         self._orchestrator = orchestrator
-        self._timers: _Aside[Timer] = _Aside(lambda timer: (timer.entity, timer.run_id, timer.at))
-        self._owed: _Aside[Outbox] = _Aside(lambda row: (row.run_id, row.seq, row.part))
+        self._timers: _Aside[DueTimer] = _Aside(lambda timer: (timer.entity, timer.run_id, timer.at))
+        self._owed: _Aside[OutboxRow] = _Aside(lambda row: (row.run_id, row.seq, row.part))
 
     async def sweep(self) -> int:
         """Do what is due now; how much that was."""
@@ -83,7 +83,7 @@ class Sweeper(Rounds):
         now = store.estimate_us() or (await store.read("now"))[0].now_us
         timers = self._timers.others(await store.read("due", now, self._timers.most))
         answers = await asyncio.gather(
-            *(self._orchestrator.send(command_of(timer)) for timer in timers), return_exceptions=True
+            *(self._orchestrator.send(build_timer_command(timer)) for timer in timers), return_exceptions=True
         )
         lacking = []
         for timer, answer in zip(timers, answers, strict=True):
@@ -100,7 +100,7 @@ class Sweeper(Rounds):
         owed = self._owed.others(
             await self._orchestrator.store.read("outbox_pending", before, self._owed.most)
         )
-        lacking: list[Outbox] = []
+        lacking: list[OutboxRow] = []
         if owed:
             await self._orchestrator.deliver(owed, lacking)
         self._owed.put(lacking)

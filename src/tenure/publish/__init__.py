@@ -1,6 +1,6 @@
-"""Telling others by webhooks: notices from the feed, delivered in order and at least once."""
+"""Webhooks from the feed, and approval cards in Slack."""
 
-from tenure.publish.dispatcher import Publisher
-from tenure.publish.targets import Reach, check_url
+from tenure.publish.webhook_dispatcher import WebhookDispatcher
+from tenure.publish.webhook_targets import check_url
 
-__all__ = ["Publisher", "Reach", "check_url"]
+__all__ = ["WebhookDispatcher", "check_url"]

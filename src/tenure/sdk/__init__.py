@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tenure.sdk.acts import act
-from tenure.sdk.definitions import Registry, Step, Tool, Workflow, registry, step, tool, workflow
-from tenure.sdk.faults import (
+from tenure.sdk.definitions import Registry, StepFunction, Tool, Workflow, registry, step, tool, workflow
+from tenure.sdk.errors import (
     ActionConflict,
     ActionFailed,
     ApprovalExpired,
@@ -14,9 +14,9 @@ from tenure.sdk.faults import (
     StepFailed,
     WaitExpired,
 )
-from tenure.sdk.words import (
-    Child,
-    Decision,
+from tenure.sdk.primitives import (
+    ApprovalDecision,
+    ChildHandle,
     Proposal,
     approve,
     current,
@@ -38,16 +38,16 @@ from tenure.sdk.words import (
 __all__ = [
     "ActionConflict",
     "ActionFailed",
+    "ApprovalDecision",
     "ApprovalExpired",
     "ApprovalRejected",
-    "Child",
     "ChildFailed",
-    "Decision",
+    "ChildHandle",
     "Failure",
     "Proposal",
     "Registry",
-    "Step",
     "StepFailed",
+    "StepFunction",
     "Tool",
     "WaitExpired",
     "Workflow",

@@ -1,12 +1,12 @@
-"""Acts of a workflow: asked for in its body, done by a governor behind the line.
+"""Acts of a workflow: the code asks for them, and a governor does them.
 
 Laws:
-1. The receipt of an act is what a replay finds: one that was done or has failed for good is not asked for again. What went
-   wrong before there was a receipt is recorded as a checkpoint, so that a replay sees the same.
+1. A replay finds an act by its receipt: one that was done or has failed for good is not asked for again. What goes wrong before there
+   is a receipt is recorded as a checkpoint, so that a replay sees the same.
 2. An act begins only when everything its run recorded before is durable.
-3. What a policy or people refuse has ended the run: nobody catches it.
-4. What was not made because its time was over is tried again: under this lease as often as the act's retries say, then this attempt
-   fails and the next one goes on (within the attempts of the run's step).
+3. When a policy or people refuse an act, the run has ended: the code cannot catch it.
+4. A call whose deadline passed before it was sent is tried again: under this lease as often as the act's retries allow, then this
+   attempt fails and the next one goes on (within the attempts of the run's step).
 """
 
 from __future__ import annotations
@@ -21,183 +21,200 @@ from msgspec.structs import replace
 
 from tenure.canonical import is_equal
 from tenure.errors import TenureError
-from tenure.kernel.decide.checks import is_name
+from tenure.kernel.decide.validation import is_name
 from tenure.kernel.retry import Rng, delay_us
 from tenure.limits import CODE_CHARS_MAX, RETRIES_MAX
-from tenure.sdk import codec, here
-from tenure.sdk.acting import Ask, Told
+from tenure.sdk import codec, context
+from tenure.sdk.act_request import ActRequest, ActResult
 from tenure.sdk.definitions import Workflow
-from tenure.sdk.faults import ActionConflict, ActionFailed, ActionLate, LeaseLost
-from tenure.sdk.frame import Frame
-from tenure.sdk.line import Line
+from tenure.sdk.errors import ActionConflict, ActionFailed
+from tenure.sdk.execution_waits import CANCELED_BY_CODE, ExecutionWaits
+from tenure.sdk.exits import ActionLate, LeaseLost
+from tenure.sdk.journal import CANCELING, ExecutionJournal
 from tenure.sdk.outcomes import MESSAGE_CHARS_MAX
-from tenure.sdk.past import BESIDE, Past
-from tenure.sdk.turns import NEW
-from tenure.sdk.waiting import STOPPED, Waiting
-from tenure.store.acting import Acted
-from tenure.store.port import Recorded
+from tenure.sdk.replay_log import INNER_KEY_MARK
+from tenure.sdk.replay_order import NEW
+from tenure.sdk.step_calls import StepCalls
+from tenure.store.replay import ReplayAct, ReplayCheckpoint
 
 LATE = "ACTION_LATE"
 BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 30.0, 60.0, 300.0)
-"""Pauses while another run does the action of the same key."""
+"""Pauses while another run does the action with the same key."""
 _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 DONE = frozenset({"succeeded", "reused", "reversed"})
-"""Receipts of an act that was done. (One that was taken back later was done all the same.)"""
+"""States of the receipt of an act that was done, including one that was reversed later."""
 
 
-class Acting(Waiting):
-    """See the laws above."""
-
-    def __init__(self, workflow: Workflow[..., Any], line: Line, past: Past, chance: Rng) -> None:
-        super().__init__(line, past, workflow.steps_max)
-        self.workflow = workflow
-        self.at_work: dict[str, Frame] = {}
-        """The steps that are being tried now, by key."""
+class ActCalls:
+    def __init__(
+        self,
+        workflow: Workflow[..., Any],
+        journal: ExecutionJournal,
+        waits: ExecutionWaits,
+        steps: StepCalls,
+        chance: Rng,
+    ) -> None:
+        self._workflow = workflow
+        self._journal = journal
+        self._waits = waits
+        self._lease_port = journal.lease_port
+        self._replay_log = journal.replay_log
+        self._steps = steps
         self._chance = chance
 
-    async def act(self, ask: Ask) -> Any:
-        """Have something done; what the other side answered."""
-        key = ask.label
-        self.unbegun.pop(key, None)
-        self.check()
-        if self.closed:
-            raise asyncio.CancelledError  # a task that comes to it when the workflow has ended
+    async def perform(self, request: ActRequest) -> Any:
+        key = request.label
+        self._journal.unawaited.pop(key, None)
+        self._journal.check()
+        if self._journal.closed:
+            raise asyncio.CancelledError  # the call of a task that has outlived its workflow
         tries = 0
-        if self.past:
-            recorded, known = self.past.checkpoints.get(key), self.past.acts.get(key)
+        if self._replay_log:
+            recorded, known = self._replay_log.checkpoints.get(key), self._replay_log.acts.get(key)
             if known is not None:
-                await self._check_same(known, ask)
-            elif recorded is None and key not in self.past.proposed:
-                self._fit(self.past.check_new_act, key)
+                await self._check_same(known, request)
+            elif recorded is None and key not in self._replay_log.proposed:
+                self._journal.check_replay(self._replay_log.check_new_act, key)
             if recorded is not None:
-                tries = await self._refused_before(ask, recorded)
+                tries = await self._wait_for_next_try(request, recorded)
             if known is not None and known.state in DONE:
-                await self.turns.take((known.settled_at or 0, known.no))
-                return _value(await self.fetched(known.result))
+                await self._journal.replay_order.take((known.settled_at or 0, known.no))
+                return _value(await self._waits.load_payload(known.result))
             if known is not None and known.state == "failed" and known.eligible_at is None:
-                await self.turns.take((known.settled_at or 0, known.no))
+                await self._journal.replay_order.take((known.settled_at or 0, known.no))
                 raise ActionFailed(
-                    ask.action, known.error or "ACTION_FAILED", _text(await self.fetched(known.result))
+                    request.action,
+                    known.error or "ACTION_FAILED",
+                    _text(await self._waits.load_payload(known.result)),
                 )
         try:
-            value = await self._done(ask, tries)
+            value = await self._repeat(request, tries)
         except asyncio.CancelledError:
-            if self.goes_on():
-                self.record(key, state="failed", error=STOPPED, tries=0)
+            if self._journal.is_active():
+                self._journal.record(key, state="failed", error=CANCELED_BY_CODE, tries=0)
             raise
         except (ActionFailed, ActionConflict):
-            await self._in_turn()
+            await self._take_turn()
             raise
-        await self._in_turn()
+        await self._take_turn()
         return value
 
-    async def _in_turn(self) -> None:
-        """Of several strands, as a replay will give them: one by one."""
-        if self.at_work or self.turns.awaited:
-            await self.turns.take(NEW)
+    async def _take_turn(self) -> None:
+        """Several branches get their results one by one, as in a replay."""
+        if self._steps.running or self._journal.replay_order.awaited:
+            await self._journal.replay_order.take(NEW)
 
-    async def _check_same(self, known: Acted, ask: Ask) -> None:
-        """Another action at the same place is other code."""
-        same = known.action == ask.action and ask.key in ("", known.name)
+    async def _check_same(self, known: ReplayAct, request: ActRequest) -> None:
+        """End with ReplayMismatch if the code asks for another action than the one that was recorded here."""
+        same = known.action == request.action and request.key in ("", known.name)
         if same and known.request is not None:
-            asked = msgspec.json.decode(await self.fetched(known.request) or b"{}")
-            same = is_equal(asked, {"target": ask.target, "fields": ask.fields})
+            known_request = msgspec.json.decode(await self._waits.load_payload(known.request) or b"{}")
+            same = is_equal(known_request, {"target": request.target, "fields": request.fields})
         if not same:
-            self.misfit(f"the code asks for {ask.action} at {ask.label!r} where something else was done")
+            self._journal.fail_replay(
+                f"the code asks for {request.action} at {request.label!r} where something else was done"
+            )
 
-    async def _refused_before(self, ask: Ask, recorded: Recorded) -> int:
-        """How often it went wrong before there was a receipt, once the next try is due; raises what it came to."""
-        if recorded.error == STOPPED and not recorded.tries:
-            await self.never()
+    async def _wait_for_next_try(self, request: ActRequest, recorded: ReplayCheckpoint) -> int:
+        """Wait until a recorded act may be tried again, and return its tries so far. Raises its error if it has failed for good."""
+        if recorded.error == CANCELED_BY_CODE and not recorded.tries:
+            await self._waits.block()
         if recorded.next_at is None:
-            await self.turns.take((recorded.at, recorded.no))
-            message = (await self.fetched(recorded.output) or b"").decode(errors="replace")
-            raise _failed(ask.action, recorded.error or "ACTION_FAILED", message)
-        await self.pause(f"{ask.label}{BESIDE}{recorded.tries}", recorded.next_at)
+            await self._journal.replay_order.take((recorded.at, recorded.no))
+            message = (await self._waits.load_payload(recorded.output) or b"").decode(errors="replace")
+            raise _failed(request.action, recorded.error or "ACTION_FAILED", message)
+        await self._waits.pause(f"{request.label}{INNER_KEY_MARK}{recorded.tries}", recorded.next_at)
         return recorded.tries
 
-    async def _done(self, ask: Ask, tries: int) -> Any:
-        """Ask until it is done or will not be."""
-        ask = replace(ask, fresh=not self.past)
+    async def _repeat(self, request: ActRequest, tries: int) -> Any:
+        """Ask the governor until the act is done or has failed for good."""
+        request = replace(request, fresh=not self._replay_log)
         late = 0
-        busy = sum(label.startswith(f"{ask.label}{BESIDE}") for label in self.past.waits)
+        busy = sum(label.startswith(f"{request.label}{INNER_KEY_MARK}") for label in self._replay_log.waits)
         while True:
-            await self.barrier()
-            if self._letting_go is not None:
-                await self.undecided()
-            if self.line.draining:
-                await self.park()
-            told = await self._told(ask)
-            ask = replace(ask, fresh=False)
-            if told.state == "done":
-                return told.result
-            if told.state == "wait":
-                assert told.no is not None
-                await self.wait_for(told.no)
-            elif told.state == "conflict":
-                await self._not_begun(ask, told, tries + 1, None)
-            elif told.state == "failed" and told.code == "ACTION_BUSY":
+            await self._waits.barrier()
+            if self._waits.suspending is not None:
+                await self._waits.wait_while_suspending()
+            if self._lease_port.draining:
+                await self._waits.park()
+            result = await self._send(request)
+            request = replace(request, fresh=False)
+            if result.state == "done":
+                return result.result
+            if result.state == "wait":
+                assert result.no is not None
+                await self._waits.wait_for(result.no)
+            elif result.state == "conflict":
+                await self._record_failure(request, result, tries + 1, None)
+            elif result.state == "failed" and result.code == "ACTION_BUSY":
                 length = BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)]
                 busy += 1
-                await self._pause_until(ask, self.line.now_us() + round(length * 1e6))
-            elif told.state == "failed" and told.code == LATE and told.tried:
+                await self._pause_until(request, self._lease_port.now_us() + round(length * 1e6))
+            elif result.state == "failed" and result.code == LATE and result.tried:
                 late += 1
-                if late > (ask.retries or 0):
-                    self.end(ActionLate(f"{ask.action} was not made in time {late} times under one lease"))
-                    self.check()
-                assert told.retry_at is not None, "what was late may be tried again"
-                await self._pause_until(ask, told.retry_at)
-            elif told.state == "failed" and told.receipt is None:
+                if late > (request.retries or 0):
+                    self._journal.end(
+                        ActionLate(f"{request.action} was not sent in time, {late} times under one lease")
+                    )
+                    self._journal.check()
+                assert result.retry_at is not None, "a late call may be tried again"
+                await self._pause_until(request, result.retry_at)
+            elif result.state == "failed" and result.receipt is None:
                 tries += 1
-                await self._not_begun(ask, told, tries, self._next_at(ask, told, tries))
-            elif told.state == "failed" and told.retry_at is not None:
-                await self._pause_until(ask, told.retry_at)
-            elif told.state == "failed":
-                raise ActionFailed(ask.action, told.code, told.message)
+                await self._record_failure(request, result, tries, self._next_at(request, result, tries))
+            elif result.state == "failed" and result.retry_at is not None:
+                await self._pause_until(request, result.retry_at)
+            elif result.state == "failed":
+                raise ActionFailed(request.action, result.code, result.message)
             else:
-                await self._ended(told)
+                await self._end(result)
 
-    async def _told(self, ask: Ask) -> Told:
+    async def _send(self, request: ActRequest) -> ActResult:
         try:
-            return await self._at_work(self.line.act(ask))
+            return await self._waits.work(self._lease_port.act(request))
         except TenureError as refused:
-            if refused.code != "RUN_CANCELING":
-                raise self._trouble(refused) from refused
-        return Told(state="cancel")
+            if refused.code != CANCELING:
+                raise self._journal.refuse(refused) from refused
+        return ActResult(state="cancel")
 
-    async def _pause_until(self, ask: Ask, until: int) -> None:
-        await self.pause(f"{ask.label}{BESIDE}{until}", until)
+    async def _pause_until(self, request: ActRequest, until: int) -> None:
+        await self._waits.pause(f"{request.label}{INNER_KEY_MARK}{until}", until)
 
-    def _next_at(self, ask: Ask, told: Told, tries: int) -> int | None:
-        if told.retry_at is None or tries > (ask.retries or 0):
+    def _next_at(self, request: ActRequest, result: ActResult, tries: int) -> int | None:
+        if result.retry_at is None or tries > (request.retries or 0):
             return None
-        timing = self.workflow.profile.timing
+        timing = self._workflow.profile.timing
         delay = delay_us(timing.backoff, tries, timing.jitter, self._chance, None)
-        return max(told.retry_at, self.line.now_us() + delay)
+        return max(result.retry_at, self._lease_port.now_us() + delay)
 
-    async def _not_begun(self, ask: Ask, told: Told, tries: int, next_at: int | None) -> None:
-        """Record what went wrong before there was a receipt; see law 1."""
-        code = told.code if is_name(told.code, 1, CODE_CHARS_MAX) else "ACTION_FAILED"
-        message = told.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None
-        self.record(
-            ask.label, state="failed", error=code, message=message, tries=tries, next_at=next_at, meta="{}"
+    async def _record_failure(
+        self, request: ActRequest, result: ActResult, tries: int, next_at: int | None
+    ) -> None:
+        """Record a failure before there was a receipt; see law 1."""
+        code = result.code if is_name(result.code, 1, CODE_CHARS_MAX) else "ACTION_FAILED"
+        message = result.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None
+        self._journal.record(
+            request.label,
+            state="failed",
+            error=code,
+            message=message,
+            tries=tries,
+            next_at=next_at,
+            meta="{}",
         )
         if next_at is None:
-            raise _failed(ask.action, code, told.message)
-        await self.barrier()
-        await self.pause(f"{ask.label}{BESIDE}{tries}", next_at)
+            raise _failed(request.action, code, result.message)
+        await self._waits.barrier()
+        await self._waits.pause(f"{request.label}{INNER_KEY_MARK}{tries}", next_at)
 
-    async def _ended(self, told: Told) -> None:
-        """The run has ended, is being canceled, or other code did something else at this place."""
-        if told.state == "misfit":
-            self.misfit(told.message)
-        if told.state == "refused":
-            self.end(LeaseLost(told.code or "refused"))
-            self.check()
-        if self.line.stop.is_set():  # it knows, and asks all the same
-            raise asyncio.CancelledError
-        self.line.hurry()
-        await self.never()
+    async def _end(self, result: ActResult) -> None:
+        """The run has ended, is being canceled, or does not match what was recorded."""
+        if result.state == "misfit":
+            self._journal.fail_replay(result.message)
+        if result.state == "refused":
+            self._journal.end(LeaseLost(result.code or "refused"))
+            self._journal.check()
+        await self._waits.await_cancel()
 
 
 def act(
@@ -211,23 +228,24 @@ def act(
     reverses: tuple[str, int] | None = None,
     expects: Mapping[str, Any] | None = None,
 ) -> Coroutine[Any, Any, Any]:
-    """Do something to the world, as a policy allows it: `await tenure.act("github.label.add", target=…, fields=…)`.
+    """Do something to the world, if policy allows it: `await tenure.act("github.label.add", target=…, fields=…)`.
 
-    What the other side answered. `key` is its idempotency key (made from run, step and place where it is left out), `why` the
-    agent's own words for the people who are asked, `retry` how often it is tried again where it is known not to have happened.
-    An act that takes another back says which receipt it `reverses` (run and number), and what the target must look like for it.
+    Returns what the service answered. `key` is the idempotency key (made from run, step and place by default), `why` the agent's own
+    words for the people who are asked, `retry` how often the act is tried again if it is known not to have happened. An act that
+    reverses another names its receipt in `reverses` (run and number), and in `expects` what the target must look like.
 
-    Raises ActionFailed, and ActionConflict of one that takes another back. What a policy or people refuse ends the run.
+    Raises ActionFailed, and ActionConflict if a reversal finds another target than it expects. If a policy or people refuse the act,
+    the run ends.
     """
-    if here.frame() is not None:
+    if context.current_frame() is not None:
         raise TenureError("ACT_IN_STEP")
-    scope = here.scope("act")
+    scope = context.require_scope("act")
     if not _ACTION.fullmatch(action):
-        raise TenureError("INVALID_INPUT", f"an action is connector.operation, unlike {action[:80]!r}")
-    retries = retry if retry is not None else scope.body.workflow.profile.timing.retries
+        raise TenureError("INVALID_INPUT", f"action {action[:80]!r} is not connector.operation")
+    retries = retry if retry is not None else scope.execution.workflow.profile.timing.retries
     if not 0 <= retries <= RETRIES_MAX:
         raise TenureError("INVALID_INPUT", f"tenure.act: retry is 0 to {RETRIES_MAX}, not {retries}")
-    ask = Ask(
+    request = ActRequest(
         label=scope.key(f"act:{action}"),
         action=action,
         target=_plain("target", target),
@@ -238,14 +256,14 @@ def act(
         reverses=reverses,
         expects=None if expects is None else _plain("expects", expects),
     )
-    return scope.say(ask.label, scope.body.act(ask))
+    return scope.submit(request.label, scope.execution.acts.perform(request))
 
 
 def _plain(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What is asked for as the JSON that is kept of it: a replay compares it."""
+    """The JSON that is recorded of it: a replay compares it."""
     plain = msgspec.json.decode(codec.encode(given or {}, f"{name} of an act") or b"{}")
     if not isinstance(plain, dict):
-        raise TenureError("INVALID_INPUT", f"tenure.act: {name} is an object")
+        raise TenureError("INVALID_INPUT", f"tenure.act: {name} must be an object")
     return plain
 
 

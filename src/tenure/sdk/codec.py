@@ -1,12 +1,11 @@
-"""Values of the user's as bytes and back, by the types their functions declare.
+"""User values as payloads and back, by the types that their functions declare.
 
 Laws:
-1. Payloads are JSON. What a step returns to its workflow is what was stored, read back: a first run and a
-   replay see the same value.
-2. The digest of arguments is the same in every process and for equal values alone (`tenure.canonical`): sets and dictionaries
-   are ordered, and an argument that has no value of its own (a client, a connection) counts as its type's name.
-3. What cannot be encoded or does not fit its type is refused with the place and what was expected; so is what JSON would change:
-   NaN and infinities, and two names of an object that are one text (1 and "1").
+1. Payloads are JSON. A step returns its stored payload, decoded: the first execution and a replay see the same value.
+2. Equal arguments have the same digest in every process (`tenure.canonical`): sets and dictionaries are ordered, and an argument that
+   cannot be encoded (a client, a connection) counts as the name of its type.
+3. A value that cannot be encoded or does not match its type is refused, with the place and what was expected. So is a value that JSON
+   would change: NaN, infinities, and two keys of an object that become the same text (1 and "1").
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ import msgspec
 from tenure.canonical import canonical, encode_json
 from tenure.errors import Detail, TenureError
 from tenure.limits import PAYLOAD_BYTES_MAX
-from tenure.suggestions import close_to
+from tenure.suggestions import did_you_mean
 
 _SIMPLE = (str, int, bool, NoneType)
-"""What JSON gives back exactly as it was, unless something else was declared."""
+"""Types whose values JSON gives back exactly, unless another type was declared."""
 _DIGEST_BYTES = 8
 INLINE_BYTES_MAX = PAYLOAD_BYTES_MAX
 RESERVED = b'{"$tenure'
-"""How a stored payload begins that is a reference of ours; a user's that begins so is put among the artifacts."""
+"""The beginning of a stored reference. A user's payload that begins like this is stored as an artifact."""
 
 
-def _nameless(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
@@ -53,37 +52,37 @@ def encode(value: Any, what: str) -> bytes | None:
         return encode_json(value)
     except msgspec.DecodeError as twice:
         raise TenureError(
-            "INVALID_INPUT", f"{what}: {twice}; names that are not texts become texts"
+            "INVALID_INPUT", f"{what}: {twice}; keys that are not strings become strings"
         ) from twice
     except (TypeError, ValueError, OverflowError, RecursionError) as fault:
         raise TenureError("INVALID_INPUT", f"{what} must be JSON or a msgspec type: {fault}") from fault
 
 
-def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
-    """What a call was made with, for people to read; what has no value of its own is told by its type."""
+def describe_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """The arguments of a call, for people to read; one that cannot be encoded is shown as the name of its type."""
     try:
-        return msgspec.json.encode({"args": args, **kwargs} if args else kwargs, enc_hook=_nameless)
+        return msgspec.json.encode({"args": args, **kwargs} if args else kwargs, enc_hook=_type_name)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 
-def digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """What a call was made with, in a few bytes."""
+def digest_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """A digest of the arguments of a call; see law 2."""
     if not args and not kwargs:
         return NO_ARGUMENTS
-    return blake2b(_digested(args, kwargs), digest_size=_DIGEST_BYTES).digest()
+    return blake2b(_canonical_arguments(args, kwargs), digest_size=_DIGEST_BYTES).digest()
 
 
-def _digested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def _canonical_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     if all(map(_is_short, args)) and all(map(_is_short, kwargs.values())):
-        return _sorter.encode((args, kwargs))  # which is canonical already
+        return _sorter.encode((args, kwargs))  # this is canonical already
     try:
-        plain = msgspec.to_builtins([args, kwargs], enc_hook=_nameless, order="deterministic", str_keys=True)
+        plain = msgspec.to_builtins([args, kwargs], enc_hook=_type_name, order="deterministic", str_keys=True)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return repr([_nameless(a) for a in (*args, *kwargs.values())]).encode()
+        return repr([_type_name(a) for a in (*args, *kwargs.values())]).encode()
     try:
         return canonical(plain)
-    except TenureError:  # NaN and the like: no payload, but a step may be called with it
+    except TenureError:  # NaN and the like: not a payload, but a step may be called with it
         return repr(plain).encode("utf-8", "surrogatepass")
 
 
@@ -93,8 +92,6 @@ def _is_short(value: Any) -> bool:
 
 
 class Codec:
-    """Encodes and decodes the values of one declared type."""
-
     __slots__ = ("_declared", "_decode", "_exact", "_what")
 
     def __init__(self, declared: Any, what: str) -> None:
@@ -102,7 +99,7 @@ class Codec:
         self._declared = declared
         self._decode: Callable[[bytes], Any] = msgspec.json.decode
         self._exact: tuple[Any, ...] = _SIMPLE
-        """Types whose values come back as they were, so that nobody has to look."""
+        """Types whose values come back as they were, so that no check is needed."""
         if declared not in (Any, None, NoneType, inspect.Signature.empty):
             try:
                 self._decode = msgspec.json.Decoder(declared).decode
@@ -111,11 +108,9 @@ class Codec:
                 raise TypeError(f"{what} has a type that cannot be stored: {fault}") from fault
 
     def encode(self, value: Any) -> bytes | None:
-        """A value as a payload."""
         return encode(value, self._what)
 
     def decode(self, body: bytes | None) -> Any:
-        """A payload as a value."""
         if body is None:
             return None
         try:
@@ -123,27 +118,27 @@ class Codec:
         except msgspec.DecodeError as fault:
             problem, _, where = str(fault).partition(" - at ")
             place = where.strip("`").removeprefix("$").lstrip(".")
-            said = f"{self._what}: {problem}" + (f" at {place}" if place else "")
-            raise TenureError("INVALID_INPUT", said, (Detail(place or self._what, problem),)) from fault
+            text = f"{self._what}: {problem}" + (f" at {place}" if place else "")
+            raise TenureError("INVALID_INPUT", text, (Detail(place or self._what, problem),)) from fault
 
     def echo(self, value: Any, body: bytes | None) -> Any:
-        """The value as it would be read back, from its payload; see law 1. Refused where it does not fit its type."""
+        """The value as it is decoded from its payload; see laws 1 and 3."""
         if type(value) in self._exact:
             return value
         try:
             return self.decode(body)
-        except TenureError as misfit:
+        except TenureError as mismatch:
             who = self._what.removeprefix("the result of ")
             declared = self._declared.__name__ if type(self._declared) is type else str(self._declared)
-            said = f"{who} returned {type(value).__name__} where its annotation says {declared}"
-            place = misfit.details[0].path if misfit.details else self._what
+            text = f"{who} returned {type(value).__name__} where its annotation says {declared}"
+            place = mismatch.details[0].path if mismatch.details else self._what
             if place != self._what:
-                said += f": {misfit.details[0].problem} at {place}"
-            raise TenureError(misfit.code, said, misfit.details) from misfit
+                text += f": {mismatch.details[0].problem} at {place}"
+            raise TenureError(mismatch.code, text, mismatch.details) from mismatch
 
 
 class Parameters:
-    """The inputs of a workflow or tool: a JSON object with a field per parameter, checked and converted."""
+    """The input of a workflow or tool: a JSON object with a field per parameter, checked and converted."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._signature = inspect.signature(function)
@@ -152,7 +147,7 @@ class Parameters:
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"{name}: inputs are named, so {parameter} cannot be one")
+                raise TypeError(f"{name}: inputs are named, so {parameter} is not supported")
             kind = hints.get(parameter.name, Any)
             if parameter.default is parameter.empty:
                 fields.append((parameter.name, kind))
@@ -173,21 +168,20 @@ class Parameters:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The inputs as a JSON Schema."""
         try:
             return msgspec.json.schema(self._struct)
         except TypeError:
             return {"type": "object", "properties": {name: {} for name in self.names}}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """A call's arguments as an input; defaults stay out, so that a later version may change them."""
-        given = self._bound(args, kwargs)
+        """The arguments of a call as an input. Defaults are left out, so that a later version may change them."""
+        given = self._by_parameter(args, kwargs)
         body = encode(given, f"input of {self._name}") or b"{}"
-        self._codec.decode(body)  # what the worker could not take is refused here
+        self._codec.decode(body)  # refuse here what the worker would refuse
         return body
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name. (What is plainly right is not given to `inspect`, which takes ten times as long.)"""
+    def _by_parameter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name. The common case avoids `inspect`, which takes ten times as long."""
         if len(args) <= self._by_place and kwargs.keys() <= self._by_name:
             given = dict(zip(self.names, args, strict=False))
             if given.keys().isdisjoint(kwargs):
@@ -195,16 +189,18 @@ class Parameters:
                 if given.keys() >= self._required:
                     return given
         for unknown in kwargs.keys() - self._by_name:
-            said = f"{self._name}: unexpected keyword argument {unknown!r}{self.meant(unknown)}"
-            raise TenureError("INVALID_INPUT", said)
+            raise TenureError(
+                "INVALID_INPUT",
+                f"{self._name}: unexpected keyword argument {unknown!r}{self.suggest(unknown)}",
+            )
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as fault:
             raise TenureError("INVALID_INPUT", f"{self._name}: {fault}; {self._inputs()}") from fault
 
-    def meant(self, name: str) -> str:
-        """What may have been meant by a name that no input has, as the end of a sentence."""
-        return f"{close_to(name, self.names)}; {self._inputs()}"
+    def suggest(self, name: str) -> str:
+        """The end of an error about a name that no input has."""
+        return f"{did_you_mean(name, self.names)}; {self._inputs()}"
 
     def _inputs(self) -> str:
         if not self.names:
@@ -219,15 +215,14 @@ class Parameters:
             unknown = _UNKNOWN.fullmatch(refused.details[0].problem) if refused.details else None
             if unknown is None or refused.details[0].path != f"input of {self._name}":
                 raise
-            said = f"{refused.message}{self.meant(unknown[1])}"
-            raise TenureError(refused.code, said, refused.details) from refused
+            raise TenureError(
+                refused.code, f"{refused.message}{self.suggest(unknown[1])}", refused.details
+            ) from refused
 
     def check(self, body: bytes | None) -> None:
-        """Refuse an input that does not fit."""
         self._decoded(body)
 
     def call(self, function: Callable[..., Any], body: bytes | None) -> Any:
-        """Call the function with an input."""
         given = self._codec.decode(body or b"{}")
         values = {name: getattr(given, name) for name in self.names}
         positional = [values.pop(name) for name in self._positional]
@@ -238,7 +233,6 @@ _UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 
 
 def _default(value: Any) -> Any:
-    """A default that is safe to share: mutable ones are made anew each time."""
     if isinstance(value, list | dict | set | bytearray):
         return msgspec.field(default_factory=lambda: copy(value))
     return value
@@ -247,23 +241,22 @@ def _default(value: Any) -> Any:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
-    except NameError:  # a name only a type checker sees: that parameter takes anything
+    except NameError:  # a name that only type checkers see: its parameter accepts anything
         return {}
 
 
-def returns(function: Callable[..., Any]) -> Any:
-    """What a function says it returns."""
+def return_type(function: Callable[..., Any]) -> Any:
     return _hints(function).get("return", Any)
 
 
 RESTARTED = "$tenure.restarted"
 
 
-def restarted(run_id: str) -> bytes:
-    """The output of a run that went on as another one."""
+def encode_restart(run_id: str) -> bytes:
+    """The output of a run that went on as another run."""
     return _encoder.encode({RESTARTED: run_id})
 
 
-def restarted_as(body: bytes) -> str:
-    """Which run a restarted one went on as."""
+def decode_restart(body: bytes) -> str:
+    """The run that a restarted one went on as."""
     return str(msgspec.json.decode(body)[RESTARTED])

@@ -1,36 +1,42 @@
-"""What something came to, in the words that are recorded: failures, refusals, and what is told beside a result."""
+"""Outcomes of tries as they are recorded: failures, pauses, costs, tracebacks."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import time
 import traceback
+from pathlib import Path
+from traceback import TracebackException
 from typing import Any
 
 import msgspec
 
 from tenure.errors import CODES, TenureError
 from tenure.kernel import retry
-from tenure.kernel.costs import Cost, added_up
-from tenure.kernel.decide.checks import is_name
+from tenure.kernel.costs import Cost, sum_costs
+from tenure.kernel.decide.validation import is_name
 from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
 from tenure.limits import CODE_CHARS_MAX, LABEL_CHARS_MAX, META_BYTES_MAX
-from tenure.sdk.definitions import Step
-from tenure.sdk.faults import ActionLate, ApprovalExpired, ApprovalRejected, Failure, ResumeFailed, StepFailed
+from tenure.sdk.definitions import StepFunction
+from tenure.sdk.errors import ApprovalExpired, ApprovalRejected, Failure, StepFailed
+from tenure.sdk.exits import ActionLate, ResumeFailed
 from tenure.sdk.frame import Frame
-from tenure.store.port import Waited
+from tenure.sdk.lease_port import LeasePort
+from tenure.store.replay import ReplayWait
 
 MESSAGE_CHARS_MAX = 4_000
 WORD_CHARS_MAX = 100
 
-LOST = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
-"""Refusals that mean: this lease is over."""
+LEASE_OVER_CODES = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
+"""Refusals that mean that the lease has ended."""
 
 _encode_meta = msgspec.json.Encoder().encode
 
 
 class _Meta(msgspec.Struct, omit_defaults=True):
-    """What is told of a checkpoint beside its result (GWI-17)."""
+    """What is recorded of a try beside its result (GWI-17)."""
 
     us: int
     agent: str | None = None
@@ -39,39 +45,39 @@ class _Meta(msgspec.Struct, omit_defaults=True):
     tokens_out: int = 0
 
 
-def told_of(step: Step[..., Any], frame: Frame, begun: int) -> str:
+def step_meta(step: StepFunction[..., Any], frame: Frame, begun: int) -> str:
     """What is recorded of a try beside its result, as a JSON object."""
     spent = (time.perf_counter_ns() - begun) // 1000
     if step.agent is None and not frame.costs:
         return f'{{"us":{spent}}}'
-    return _told(spent, step.agent, frame.costs, META_BYTES_MAX)
+    return _encode(spent, step.agent, frame.costs, META_BYTES_MAX)
 
 
-def told_of_tool(costs: list[Cost], begun: int) -> str | None:
-    """What is kept of a try of a tool that has told of costs."""
+def tool_meta(costs: list[Cost], begun: int) -> str | None:
+    """What is recorded of a tool's try that reported costs."""
     if not costs:
         return None
-    return _told((time.perf_counter_ns() - begun) // 1000, None, costs, LABEL_CHARS_MAX)
+    return _encode((time.perf_counter_ns() - begun) // 1000, None, costs, LABEL_CHARS_MAX)
 
 
-def _told(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) -> str:
+def _encode(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) -> str:
     tokens_in = sum(cost.tokens_in for cost in costs)
     tokens_out = sum(cost.tokens_out for cost in costs)
-    told = _Meta(spent, agent and agent[:WORD_CHARS_MAX], added_up(costs), tokens_in, tokens_out)
-    most = len(told.costs)
-    while len(encoded := _encode_meta(told)) > bytes_max and most > 1:
+    meta = _Meta(spent, agent and agent[:WORD_CHARS_MAX], sum_costs(costs), tokens_in, tokens_out)
+    most = len(meta.costs)
+    while len(encoded := _encode_meta(meta)) > bytes_max and most > 1:
         most //= 2
-        told.costs = added_up(told.costs, most)
+        meta.costs = sum_costs(meta.costs, most)
     return encoded.decode()
 
 
-def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
-    """Code, message and whether it may be tried again (None: the profile says) of something that went wrong."""
+def describe_failure(fault: BaseException) -> tuple[str, str, bool | None]:
+    """The code and message of an error, and whether it is retryable (None: the profile decides)."""
     if isinstance(fault, Failure):
         code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
         return code, fault.message, fault.retryable
     if isinstance(fault, StepFailed):
-        return fault.code, fault.told() if fault.code in CODES else str(fault), False
+        return fault.code, fault.describe() if fault.code in CODES else str(fault), False
     if isinstance(fault, TenureError):
         return fault.code, fault.message, fault.retryable
     if isinstance(fault, ActionLate):
@@ -81,22 +87,22 @@ def failure_of(fault: BaseException) -> tuple[str, str, bool | None]:
     try:
         text = str(fault)
     except Exception:
-        text = "(it has no text)"
+        text = "(its str() failed)"
     if isinstance(fault, TimeoutError):
-        return "STEP_TIMED_OUT", text or "it took too long", None
+        return "STEP_TIMED_OUT", text or "timed out", None
     where = traceback.extract_tb(fault.__traceback__)
     at = f" ({where[-1].filename.rpartition('/')[2]}:{where[-1].lineno})" if where else ""
     return "STEP_FAILED", f"{type(fault).__name__}: {text}{at}"[:MESSAGE_CHARS_MAX], None
 
 
-def pause_us(
-    step: Step[..., Any], profile: Profile, code: str, retryable: bool | None, tries: int, chance: Rng
+def retry_pause_us(
+    step: StepFunction[..., Any], profile: Profile, code: str, retryable: bool | None, tries: int, chance: Rng
 ) -> int | None:
-    """How long to wait before the next try of a step that has failed; None: there is none."""
+    """The pause before the next try of a failed step; None if there is no next try."""
     if retryable is None:
         retryable = profile.retryable(code)
     retries = step.retries
-    if retries is None:  # what must not be done twice is tried again only where that was asked for
+    if retries is None:  # a step that is not idempotent is retried only if its author asked for it
         retries = profile.timing.retries if step.idempotent else 0
     if not retryable or tries > retries:
         return None
@@ -104,11 +110,56 @@ def pause_us(
     return retry.delay_us(step.backoff or profile.timing.backoff, tries, jitter, chance, None)
 
 
-def refusal(row: Waited, action: str) -> TenureError | None:
-    """What an approval that was not given raises."""
+def approval_error(row: ReplayWait, action: str) -> TenureError | None:
+    """The error of an approval that was not given."""
     if row.outcome == "rejected":
         reason = None if row.reason is None else msgspec.json.decode(row.reason)
         return ApprovalRejected(action, reason)
     if row.outcome == "expired":
         return ApprovalExpired(action)
     return None
+
+
+# ---- tracebacks of the user's own code, for the run's log
+
+TRACE_CHARS_MAX = 4_000
+_OUR_FOLDERS = (
+    *(str(Path(__file__).parent.parent / each) for each in ("sdk", "worker", "testing")),
+    *(str(Path(each.__file__ or "").parent) for each in (asyncio, concurrent.futures)),
+)
+"""Folders whose frames are left out of a traceback."""
+
+
+def user_traceback(fault: BaseException) -> str:
+    """The end of an error's traceback with the user's frames only; empty if there are none. It never raises."""
+    try:
+        found = TracebackException.from_exception(fault)
+        if not _drop_our_frames(found):
+            return ""
+        text = "".join(found.format()).strip()
+    except Exception:  # str(error) is user code too
+        return ""
+    return text if len(text) <= TRACE_CHARS_MAX else f"...{text[3 - TRACE_CHARS_MAX :]}"
+
+
+def _drop_our_frames(found: TracebackException) -> bool:
+    """Whether frames are left."""
+    theirs = False
+    every = [found]
+    while every:
+        each = every.pop()
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_OUR_FOLDERS)]
+        theirs = theirs or bool(each.stack)
+        every += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more]
+    return theirs
+
+
+def log_traceback(lease_port: LeasePort, key: str, fault: Exception) -> None:
+    """Log where the user's own code failed, if it did."""
+    if text := user_traceback(fault):
+        lease_port.log(key, "error", text, {})
+
+
+def has_step_failure(fault: BaseException) -> bool:
+    """Whether it is an exception group (of an `asyncio.TaskGroup`) that contains a StepFailed."""
+    return isinstance(fault, BaseExceptionGroup) and fault.subgroup(StepFailed) is not None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar
 
-from tenure.server.call import Call
-from tenure.server.http.entry import Entry
-from tenure.server.http.front import Front
-from tenure.server.http.openapi import only_known
-from tenure.server.problems import answer
-from tenure.server.service import Service
+from tenure.server.context import ServerContext
+from tenure.server.error_responses import handle_exception
+from tenure.server.http.fast_routes import FastRoutes
+from tenure.server.http.middleware import RequestMiddleware
+from tenure.server.http.openapi import reject_unknown_parameters
+from tenure.server.request import ApiRequest
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 MODULES = (
-    "about",
+    "server_info",
     "admin",
     "approvals",
     "costs",
-    "creating",
+    "run_creation",
     "errors",
     "evidence",
     "freezes",
     "health",
     "hooks",
-    "hooks_in",
+    "hook_deliveries",
     "inbox",
     "ledger",
     "policies",
@@ -44,10 +44,10 @@ MODULES = (
     "runs",
     "schedules",
     "session",
-    "steering",
-    "stream",
-    "tenancy",
-    "undoing",
+    "run_control",
+    "event_stream",
+    "identity",
+    "undo",
     "webhooks",
     "workflows",
 )
@@ -62,25 +62,25 @@ def handlers() -> list[Any]:
     return found
 
 
-def make_app(service: Service) -> ASGIApp:
+def make_app(service: ServerContext) -> ASGIApp:
     """The application over a service, which whoever serves it starts and stops."""
-    return Entry(Front(_router(), service), service.settings, service.observer)
+    return RequestMiddleware(FastRoutes(_router(), service), service.settings, service.observer)
 
 
 @cache
 def _router() -> Litestar:
-    """All routes. It takes half a second to make, so a process makes one; the service comes with each request (`Front`)."""
+    """All routes. It takes half a second to make, so a process makes one; the service comes with each request (`FastRoutes`)."""
     return Litestar(
         route_handlers=handlers(),
-        request_class=Call,
-        guards=[_admit, only_known],
-        exception_handlers={Exception: answer},
+        request_class=ApiRequest,
+        guards=[_admit, reject_unknown_parameters],
+        exception_handlers={Exception: handle_exception},
         openapi_config=None,  # the document is made, completed and served by ourselves
         debug=False,
         logging_config=None,
     )
 
 
-async def _admit(connection: ASGIConnection, handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
-    service: Service = connection.scope["state"]["service"]
-    await service.gate.admit(connection, handler)
+async def _admit(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
+    service: ServerContext = connection.scope["state"]["service"]
+    await service.gate.admit(connection)

@@ -8,14 +8,16 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
-import msgspec
 from litestar.params import QueryParameter
 
-from tenure.orchestrator.cursors import cursor_of, place_of
+from tenure.errors import TenureError
+from tenure.reads.cursors import decode_cursor, encode_cursor
+from tenure.shapes.pages import Page
 
-__all__ = ["LIMIT_DEFAULT", "Cursor", "Limit", "Page", "cursor_of", "place_of"]
+__all__ = ["LIMIT_DEFAULT", "Cursor", "Limit", "Page", "decode_cursor", "encode_cursor", "page_of_list"]
 
 T = TypeVar("T")
 
@@ -26,8 +28,18 @@ Cursor = Annotated[
 LIMIT_DEFAULT = 50
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A page of a list."""
-
-    items: list[T]
-    next_cursor: str | None = None
+def page_of_list(
+    items: list[T], key: Callable[[T], Any], at: tuple[str, str, Any], cursor: str | None, limit: int
+) -> Page[T]:
+    """A page of a whole list; `at` is what its cursors are bound to: tenant, list and filters."""
+    begin = 0
+    if cursor is not None:
+        place = decode_cursor(cursor, *at)
+        if len(place) != 2 or not isinstance(place[0], int) or place[0] < 0:
+            raise TenureError("CURSOR_INVALID")
+        keys = [key(item) for item in items]
+        begin = keys.index(place[1]) + 1 if place[1] in keys else place[0]
+    page = items[begin : begin + limit]
+    more = len(items) > begin + limit
+    following = [begin + limit, key(page[-1])] if page and more else []
+    return Page(items=page, next_cursor=encode_cursor(*at, following) if following else None)

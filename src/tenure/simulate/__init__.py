@@ -5,11 +5,11 @@ invariants are checked after every commit, and once the faults stop everything m
 one line that reproduces it: `tenure simulate --seed N`.
 """
 
-from tenure.simulate.world import Report, World
+from tenure.simulate.world import SeedReport, World
 
-__all__ = ["Report", "World", "simulate"]
+__all__ = ["SeedReport", "World", "simulate"]
 
 
-def simulate(seed: int, *, trace: bool = False) -> Report:
+def simulate(seed: int, *, trace: bool = False) -> SeedReport:
     """Run one seed's world from its beginning to its end, or to the first violation."""
     return World(seed, trace=trace).run()

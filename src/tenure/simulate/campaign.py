@@ -12,13 +12,13 @@ from contextlib import closing
 
 import msgspec
 
-from tenure.simulate.world import Report, World
+from tenure.simulate.world import SeedReport, World
 
 SEEDS_PER_PIECE = 5
 """Enough to make sending them worth while, few enough for a lively progress bar."""
 
 
-class Tally(msgspec.Struct):
+class SeedTally(msgspec.Struct):
     """What many seeds came to."""
 
     seeds: int = 0
@@ -27,9 +27,9 @@ class Tally(msgspec.Struct):
     commits: int = 0
     seconds: float = 0.0
     """Virtual ones."""
-    failed: list[Report] = []
+    failed: list[SeedReport] = []
 
-    def add(self, report: Report) -> None:
+    def add(self, report: SeedReport) -> None:
         """Count one more seed."""
         self.seeds += 1
         self.runs += report.runs
@@ -40,16 +40,16 @@ class Tally(msgspec.Struct):
             self.failed.append(report)
 
 
-def line_of(seed: int) -> str:
+def reproduction_command(seed: int) -> str:
     """The one line that reproduces a seed."""
     return f"tenure simulate --seed {seed}"
 
 
 def run_seeds(
-    seeds: Iterable[int], *, jobs: int = 1, seen: Callable[[Report], None] = lambda _: None
-) -> Tally:
+    seeds: Iterable[int], *, jobs: int = 1, seen: Callable[[SeedReport], None] = lambda _: None
+) -> SeedTally:
     """Run every seed and count; `seen` is told of each as it comes in, in whatever order."""
-    tally = Tally()
+    tally = SeedTally()
     with closing(_reports(list(seeds), jobs)) as reports:
         for report in reports:
             tally.add(report)
@@ -58,7 +58,7 @@ def run_seeds(
     return tally
 
 
-def _reports(seeds: list[int], jobs: int) -> Generator[Report, None, None]:
+def _reports(seeds: list[int], jobs: int) -> Generator[SeedReport, None, None]:
     if jobs <= 1 or len(seeds) <= SEEDS_PER_PIECE:
         yield from map(_one, seeds)
         return
@@ -70,9 +70,9 @@ def _reports(seeds: list[int], jobs: int) -> Generator[Report, None, None]:
             yield from done.result()
 
 
-def _several(seeds: list[int]) -> list[Report]:
+def _several(seeds: list[int]) -> list[SeedReport]:
     return [_one(seed) for seed in seeds]
 
 
-def _one(seed: int) -> Report:
+def _one(seed: int) -> SeedReport:
     return World(seed).run()

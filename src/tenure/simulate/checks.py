@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenure.clock import SECOND_US, us
-from tenure.doctor import Bundle, Violation, check_run
-from tenure.kernel.model import CLOSED_RUN, Attempt, Event, Run
-from tenure.simulate.store import Seen
+from tenure.doctor import RunDump, Violation, check_run
+from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, EventRow, RunRow
+from tenure.simulate.store import WriteLog
 
 if TYPE_CHECKING:
     from tenure.simulate.process import Process
@@ -34,7 +34,7 @@ _BENEATH = {
     "events": "events_of",
     "outbox": "outbox_of",
 }
-_OF_ACTS = {"verdicts": "verdicts_of", "receipts": "receipts_of", "purses": "purses_of"}
+_OF_ACTS = {"verdicts": "verdicts_of", "receipts": "receipts_of", "run_spends": "run_spends_of"}
 """Read of runs that act only: nobody else has any."""
 
 
@@ -53,7 +53,7 @@ class Checks:
 
     # -------------------------------------------------------------------------------- after a commit
 
-    def after(self, process: Process, seen: Seen) -> None:
+    def after(self, process: Process, seen: WriteLog) -> None:
         """Look at everything a transaction touched."""
         world = self._world
         for run_id in seen.run_ids:
@@ -72,14 +72,14 @@ class Checks:
             world.oracle.follow(bundle)
         for save, saved in seen.saves:
             self._granted(
-                [row for row in save.rows.get("attempt", ()) if isinstance(row, Attempt)], saved.ids
+                [row for row in save.rows.get("attempt", ()) if isinstance(row, AttemptRow)], saved.ids
             )
             admitted = [
                 run for run in (*save.new_runs, *save.runs) if run.id in saved.ids and run.admitted_at
             ]
             self._admitted(admitted, saved.now_us)
 
-    def bundle(self, run_id: int) -> Bundle | None:
+    def bundle(self, run_id: int) -> RunDump | None:
         """All rows of a run."""
         inspect = self._world.inspect
         runs = inspect("get_run", run_id)
@@ -88,13 +88,13 @@ class Checks:
         specs = inspect("get_spec", run_id)
         queries = _BENEATH | _OF_ACTS if self._world.workload.acts else _BENEATH
         beneath = {field: inspect(query, run_id) for field, query in queries.items()}
-        return Bundle(run=runs[0], spec=specs[0] if specs else None, **beneath)
+        return RunDump(run=runs[0], spec=specs[0] if specs else None, **beneath)
 
     def _report(self, violations: list[Violation]) -> None:
         for violation in violations[:1]:
             self._world.violate(f"{violation} (run {violation.run_id & 0xFFFF:04x})")
 
-    def _news(self, run: Run, events: list[Event]) -> list[Event]:
+    def _news(self, run: RunRow, events: list[EventRow]) -> list[EventRow]:
         """The events since the last look; what was there then must be there still."""
         version, head = self._heads.get(run.id, (0, b""))
         self._heads[run.id] = (run.version, run.head)
@@ -104,7 +104,7 @@ class Checks:
             self._world.violate(f"I3: event {version} of run {run.id & 0xFFFF:04x} is not what it was")
         return events[version:]
 
-    def _granted(self, attempts: list[Attempt], ids: set[int]) -> None:
+    def _granted(self, attempts: list[AttemptRow], ids: set[int]) -> None:
         """Leases were given: within the caps?"""
         world = self._world
         tenants = set()
@@ -129,7 +129,7 @@ class Checks:
                     f"I46: {cap.tenant} {cap.scope} has {used} live leases, its cap is {cap.max_concurrency}"
                 )
 
-    def _admitted(self, runs: list[Run], now: int) -> None:
+    def _admitted(self, runs: list[RunRow], now: int) -> None:
         """Runs began: is the key theirs alone, is the tenant within its rate?"""
         world = self._world
         if any(run.concurrency_key is not None for run in runs):
@@ -148,9 +148,9 @@ class Checks:
 
     # ------------------------------------------------------------------------------- after the faults
 
-    def open_runs(self) -> list[Run]:
+    def open_runs(self) -> list[RunRow]:
         """Runs that have not ended."""
-        runs: list[Run] = []
+        runs: list[RunRow] = []
         for run_id in self.run_ids:
             runs += [run for run in self._world.inspect("get_run", run_id) if run.status not in CLOSED_RUN]
         return runs
@@ -174,7 +174,7 @@ class Checks:
                 return f"run {run.id & 0xFFFF:04x} is held back"
         return None
 
-    def nothing_late(self) -> None:
+    def check_nothing_late(self) -> None:
         """Without faults, whatever is due by every process's time is swept within a bound (I29, I49)."""
         now = self._world.slowest_us()
         if now is not None:
@@ -184,7 +184,7 @@ class Checks:
                     f"I29: a timer of a {timer.entity} is due since {late:.0f} s, and nobody sweeps it"
                 )
 
-    def _in_line(self, run: Run) -> bool:
+    def _in_line(self, run: RunRow) -> bool:
         """Whether another run, which waits for somebody, holds this one's concurrency key."""
         if run.concurrency_key is None:
             return False

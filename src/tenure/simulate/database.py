@@ -14,7 +14,7 @@ from tenure.store.sqlite import SqliteStore
 T = TypeVar("T")
 
 
-def sync(call: Coroutine[Any, Any, T]) -> T:
+def run_sync(call: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never waits, as an inline store's do not."""
     try:
         call.send(None)
@@ -29,11 +29,11 @@ def _template() -> bytes:
     """A migrated, empty database, as a file's bytes; its first moment is long ago."""
     connection = apsw.Connection(":memory:")
     store = SqliteStore(":memory:", inline=True, connection=connection, clock=ManualClock(0))
-    sync(store.migrate())
+    run_sync(store.migrate())
     return bytes(connection.serialize("main"))
 
 
-def fresh() -> apsw.Connection:
+def new_database() -> apsw.Connection:
     """A new database in memory."""
     connection = apsw.Connection(":memory:", statementcachesize=256)
     connection.deserialize("main", _template())

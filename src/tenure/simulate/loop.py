@@ -176,7 +176,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if not timers:
             raise Stalled
         if self.handles > self.handles_max:
-            raise Restless
+            raise TooManyCallbacks
         self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             _, _, _, handle, host = heapq.heappop(timers)
@@ -239,7 +239,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._closed
 
 
-class Restless(Exception):
+class TooManyCallbacks(Exception):
     """More has been done than anything here needs: something goes round in circles."""
 
 

@@ -8,17 +8,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tenure.errors import TenureError
-from tenure.futures import fail
+from tenure.futures import fail_future
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
 
 PATIENCE_SECONDS = 8.0
-AGAIN = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
+RETRYABLE_CODES = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
 """Refusals that say: ask again, with the same identity."""
 
 
-class Lost(Exception):
+class NoAnswer(Exception):
     """No answer came: whether anything happened is not known."""
 
 
@@ -30,12 +30,12 @@ class Network:
         self._rng = rng
 
     async def call(self, verb: str, asked: Any, *, patience: float = PATIENCE_SECONDS) -> Any:
-        """Ask any process once; `Lost` when no answer comes in time."""
+        """Ask any process once; `NoAnswer` when no answer comes in time."""
         world, rng, faults = self._world, self._rng, self._world.faults
         process = world.any_process()
         if process is None:
             await asyncio.sleep(rng.random())
-            raise Lost
+            raise NoAnswer
         answer: asyncio.Future[Any] = world.loop.create_future()
         back = contextvars.copy_context()
         if rng.random() >= faults.lose:
@@ -47,7 +47,7 @@ class Network:
             async with asyncio.timeout(patience):
                 return await answer
         except TimeoutError:
-            raise Lost from None
+            raise NoAnswer from None
 
     def _delay(self) -> float:
         rng = self._rng
@@ -64,17 +64,17 @@ class Network:
         self._world.loop.call_later(self._delay(), _settle, answer, result, error, context=back)
 
     async def insist(self, verb: str, asked: Any, *, tries: int = 12) -> Any:
-        """Ask with the same identity until there is an answer; `Lost` after so many tries."""
+        """Ask with the same identity until there is an answer; `NoAnswer` after so many tries."""
         for n in range(tries):
             try:
                 return await self.call(verb, asked)
-            except Lost:
+            except NoAnswer:
                 pass
             except TenureError as refused:
-                if refused.code not in AGAIN:
+                if refused.code not in RETRYABLE_CODES:
                     raise
             await asyncio.sleep(min(0.2 * 2**n, 5.0) * self._rng.random())
-        raise Lost
+        raise NoAnswer
 
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: TenureError | None) -> None:
@@ -83,4 +83,4 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: TenureError | None)
     if error is None:
         answer.set_result(result)
     else:
-        fail(answer, error)
+        fail_future(answer, error)

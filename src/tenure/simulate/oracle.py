@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.doctor import Bundle
+from tenure.doctor import RunDump
 from tenure.errors import TenureError
 from tenure.kernel.commands import (
-    CancelAck,
+    AckCancel,
     Command,
     Complete,
     CreateRun,
@@ -24,7 +24,7 @@ from tenure.kernel.commands import (
     DeliverEvent,
     Fail,
     Heartbeat,
-    LeaseMessage,
+    LeaseCommand,
     OpenWait,
     RecordCheckpoint,
     Release,
@@ -32,24 +32,24 @@ from tenure.kernel.commands import (
     RunCommand,
     Suspend,
 )
-from tenure.kernel.decide.leases import Lease, Reply
-from tenure.kernel.decide.plans import Created
-from tenure.kernel.model import CLOSED_RUN, Attempt, Checkpoint, Step
+from tenure.kernel.decide.creation import CreatedRun
+from tenure.kernel.lease_types import Lease, LeaseReply
+from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, CheckpointRow, StepRow
 from tenure.simulate.workload import STRANGER
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
 
 Key = tuple[int, int, int]
-NEVER = frozenset(
+UNEXPECTED_CODES = frozenset(
     {"INTERNAL_ERROR", "INVALID_INPUT", "STORE_READ_ONLY", "STORE_NOT_MIGRATED", "PLAN_INVALID"}
 )
 """Refusals that nothing here gives a reason for."""
-TEMPORARY = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
-_ENDS = {Complete: "succeeded", Fail: "failed", Release: "released", CancelAck: "canceled"}
+TEMPORARY_CODES = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
+_ENDS = {Complete: "succeeded", Fail: "failed", Release: "released", AckCancel: "canceled"}
 
 
-def _key(asked: LeaseMessage) -> tuple[str, int, int, int, int]:
+def _key(asked: LeaseCommand) -> tuple[str, int, int, int, int]:
     return type(asked).__name__, asked.run_id, asked.idx, asked.n, asked.seq
 
 
@@ -80,7 +80,7 @@ class Oracle:
         if verb == "create":
             self._asked[asked.request_hash] = self._asked.get(asked.request_hash, 0) + 1
             return self._keys.get((asked.tenant, asked.idempotency_key or ""))
-        return self._first.get(_key(asked)) if isinstance(asked, LeaseMessage) else None
+        return self._first.get(_key(asked)) if isinstance(asked, LeaseCommand) else None
 
     def deleted(self, run_id: int) -> None:
         """A run was deleted: nothing is promised about it any more, and its key is free. (Should its creation be
@@ -98,10 +98,10 @@ class Oracle:
     def answered(self, verb: str, asked: Any, known: Any, result: Any, error: TenureError | None) -> None:
         """A process has answered; whether the answer arrives is another matter. `known` is from `arrived`."""
         self.answers += 1
-        if error is not None and error.code in NEVER:
+        if error is not None and error.code in UNEXPECTED_CODES:
             self._wrong(f"{type(asked).__name__} was refused with {error}")
         if isinstance(asked, RunCommand) and asked.tenant == STRANGER:
-            if error is None or error.code not in (*TEMPORARY, "RUN_NOT_FOUND"):
+            if error is None or error.code not in (*TEMPORARY_CODES, "RUN_NOT_FOUND"):
                 self._wrong(f"I50: a stranger's {type(asked).__name__} was answered {error or result}")
         elif verb == "claim":
             for lease in result or ():
@@ -110,17 +110,17 @@ class Oracle:
             self._create(asked, known, result, error)
         elif isinstance(asked, RunCommand) and asked.run_id in self._deleted:
             pass
-        elif isinstance(asked, LeaseMessage):
+        elif isinstance(asked, LeaseCommand):
             self._message(asked, known, result, error)
         elif isinstance(asked, Command) and error is None:
             self._command(asked, result)
 
     def _create(
-        self, asked: CreateRun, known: int | None, result: Created | None, error: TenureError | None
+        self, asked: CreateRun, known: int | None, result: CreatedRun | None, error: TenureError | None
     ) -> None:
         key = (asked.tenant, asked.idempotency_key or "")
         if result is None:
-            if known is not None and error is not None and error.code not in TEMPORARY:
+            if known is not None and error is not None and error.code not in TEMPORARY_CODES:
                 self._wrong(f"I31: the key {key[1]} made a run before and is refused now: {error}")
             return
         if result.run_id in self._deleted:
@@ -136,13 +136,21 @@ class Oracle:
             self.lease_handed(result.lease)
 
     def _message(
-        self, asked: LeaseMessage, known: Reply | str | None, reply: Reply | None, error: TenureError | None
+        self,
+        asked: LeaseCommand,
+        known: LeaseReply | str | None,
+        reply: LeaseReply | None,
+        error: TenureError | None,
     ) -> None:
         key = _key(asked)
         if error is not None:
-            if error.code in TEMPORARY:
+            if error.code in TEMPORARY_CODES:
                 return
-            if isinstance(known, Reply) and not isinstance(asked, Heartbeat) and not self._overtaken(asked):
+            if (
+                isinstance(known, LeaseReply)
+                and not isinstance(asked, Heartbeat)
+                and not self._overtaken(asked)
+            ):
                 self._wrong(f"I27: {key} was answered {known} and is now refused: {error}")
             self._first.setdefault(key, error.code)
             return
@@ -155,7 +163,7 @@ class Oracle:
         if known == "LEASE_STALE":
             self._wrong(f"I24: {key} was stale and is accepted now")
         first = self._first.get(key)
-        if isinstance(first, Reply):
+        if isinstance(first, LeaseReply):
             if isinstance(asked, RecordCheckpoint):
                 # It is known again by its row, which has no answer: whether to stop is told as it is now.
                 first = msgspec.structs.replace(first, cancel=reply.cancel)
@@ -165,19 +173,23 @@ class Oracle:
         self._first[key] = reply
         self._effect(asked, reply)
 
-    def _overtaken(self, asked: LeaseMessage) -> bool:
+    def _overtaken(self, asked: LeaseCommand) -> bool:
         """Whether a later message was accepted, so that this one's answer need not be known any more."""
         if isinstance(asked, RecordCheckpoint):
             row = self._checkpoint(asked)
             return row is not None and (row.n, row.seq) > (asked.n, asked.seq)
         attempt = self._attempt(asked.run_id, asked.idx, asked.n)
-        return attempt is not None and bool(attempt.said) and int(attempt.said.split()[1]) > asked.seq
+        return (
+            attempt is not None
+            and bool(attempt.last_message)
+            and int(attempt.last_message.split()[1]) > asked.seq
+        )
 
-    def _checkpoint(self, asked: RecordCheckpoint) -> Checkpoint | None:
-        rows: list[Checkpoint] = self._world.inspect("checkpoints_of", asked.run_id)
+    def _checkpoint(self, asked: RecordCheckpoint) -> CheckpointRow | None:
+        rows: list[CheckpointRow] = self._world.inspect("checkpoints_of", asked.run_id)
         return next((row for row in rows if row.idx == asked.idx and row.name == asked.name), None)
 
-    def _effect(self, asked: LeaseMessage, reply: Reply) -> None:
+    def _effect(self, asked: LeaseCommand, reply: LeaseReply) -> None:
         """The effect of an accepted message is there."""
         run_id, idx = asked.run_id, asked.idx
         attempt = self._attempt(run_id, idx, asked.n)
@@ -218,8 +230,8 @@ class Oracle:
         if found is None or (found.n, found.seq) < (asked.n, asked.seq):
             self._wrong(f"checkpoint {asked.name} was accepted and is not there")
 
-    def _attempt(self, run_id: int, idx: int, n: int) -> Attempt | None:
-        attempts: list[Attempt] = self._world.inspect("attempts_of", run_id)
+    def _attempt(self, run_id: int, idx: int, n: int) -> AttemptRow | None:
+        attempts: list[AttemptRow] = self._world.inspect("attempts_of", run_id)
         return next((a for a in attempts if a.idx == idx and a.n == n), None)
 
     def _command(self, asked: Command, result: Any) -> None:
@@ -244,7 +256,7 @@ class Oracle:
 
     # ---------------------------------------------------------------------------------------- leases
 
-    def lease_written(self, attempt: Attempt) -> None:
+    def lease_written(self, attempt: AttemptRow) -> None:
         """A commit holds a live lease, new or not."""
         if attempt.run_id in self._deleted:
             return
@@ -282,7 +294,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------------------------ rows
 
-    def follow(self, bundle: Bundle) -> None:
+    def follow(self, bundle: RunDump) -> None:
         """A run has changed: does it keep what was promised?"""
         run_id = bundle.run.id
         if run_id in self._deleted:
@@ -316,7 +328,7 @@ class Oracle:
                 if row is None or (row.n, row.seq) < (n, seq):
                     self._wrong(f"checkpoint {name} of attempt {n} was accepted and is lost")
 
-    def _waits(self, bundle: Bundle) -> None:
+    def _waits(self, bundle: RunDump) -> None:
         """Nobody waits for what is there, and no machine's clock ran while a person was waited for."""
         waiting = {
             wait.name
@@ -332,7 +344,7 @@ class Oracle:
             if any(b'"waiting_approval","timed_out"' in event.body for event in ending):
                 self._wrong("decision 19: the run timed out while it waited for a person")
 
-    def _still_completed(self, step: Step | None, n: int) -> None:
+    def _still_completed(self, step: StepRow | None, n: int) -> None:
         if step is None or step.state != "succeeded" or step.attempt != n:
             state = "gone" if step is None else f"{step.state} in attempt {step.attempt}"
             self._wrong(f"a completion by attempt {n} was accepted and the step is {state}")

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.chance import SeededChance
 from tenure.clock import SECOND_US
 from tenure.errors import TenureError
 from tenure.ids import RunIds
 from tenure.orchestrator import Orchestrator
-from tenure.orchestrator.chance import SeededChance
 from tenure.orchestrator.sweeper import OUTBOX_GRACE_SECONDS, Sweeper
 from tenure.simulate.loop import Host, SimLoop
 from tenure.simulate.resolver import PlainResolver
 from tenure.simulate.store import FaultyStore
-from tenure.store.port import Ambiguous, Conflict
+from tenure.store.port import AmbiguousCommit, WriteConflict
 from tenure.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class MachineClock:
         return int(self._loop.time() * SECOND_US)
 
 
-class Ask(msgspec.Struct, frozen=True):
+class SimulatedClaim(msgspec.Struct, frozen=True):
     """What a worker asks for."""
 
     worker: str
@@ -111,7 +111,7 @@ class Process(Host):
                 continue
             try:
                 found = await self.sweeper.sweep()
-            except (TenureError, Conflict, Ambiguous):
+            except (TenureError, WriteConflict, AmbiguousCommit):
                 found = 1
             idle = SWEEP_SECONDS if found else min(2 * idle, SWEEP_IDLE_SECONDS_MAX)
 
@@ -138,7 +138,7 @@ class Process(Host):
             result = await self._do(verb, asked)
         except TenureError as refused:
             error = refused
-        except (Conflict, Ambiguous) as fault:
+        except (WriteConflict, AmbiguousCommit) as fault:
             error = TenureError("STORE_UNAVAILABLE", repr(fault))
         world.oracle.answered(verb, asked, known, result, error)
         world.network.send_back(answer, back, result, error)
@@ -153,7 +153,7 @@ class Process(Host):
             return await orchestrator.heartbeat(asked)
         if verb == "read":
             return await self.store.read(*asked)
-        assert isinstance(asked, Ask), f"unknown verb {verb}"
+        assert isinstance(asked, SimulatedClaim), f"unknown verb {verb}"
         return await orchestrator.claim(
             asked.worker,
             queues=asked.queues,

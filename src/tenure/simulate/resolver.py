@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import Resolution
-from tenure.kernel.model import Payload, Step
-from tenure.store.port import Ambiguous, Conflict, Store
+from tenure.kernel.run_rows import PayloadRow, StepRow
+from tenure.store.port import AmbiguousCommit, Store, WriteConflict
 
 
 class PlainResolver:
@@ -22,11 +22,13 @@ class PlainResolver:
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
         """What becomes of these steps."""
         try:
-            rows: list[Step] = await self._store.read("load_steps", rows=[(run_id, idx) for idx, _ in wanted])
+            rows: list[StepRow] = await self._store.read(
+                "load_steps", rows=[(run_id, idx) for idx, _ in wanted]
+            )
             steps = {step.idx: step for step in rows}
             refs = [(run_id, step.template_ref) for step in rows if step.template_ref is not None]
-            found: list[Payload] = await self._store.read("load_payloads", rows=refs) if refs else []
-        except (Conflict, Ambiguous) as fault:
+            found: list[PayloadRow] = await self._store.read("load_payloads", rows=refs) if refs else []
+        except (WriteConflict, AmbiguousCommit) as fault:
             raise TenureError("STORE_UNAVAILABLE", repr(fault)) from fault
         bodies = {payload.ref: payload.body for payload in found}
         return tuple(

@@ -15,9 +15,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import TenureError
-from tenure.kernel.model import Cap, Outbox
-from tenure.store.beside import Beside
-from tenure.store.port import Ambiguous, Conflict, Query, Save, Saved, Transaction
+from tenure.kernel.run_rows import Cap, OutboxRow
+from tenure.store.port import AmbiguousCommit, Query, Save, Saved, Transaction, WriteConflict
 from tenure.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class _Undone(Exception):
     """The transaction is rolled back after all its work."""
 
 
-class Seen:
+class WriteLog:
     """What a transaction wrote."""
 
     __slots__ = ("beats", "saves")
@@ -58,7 +57,7 @@ class Seen:
         return bool(self.beats) or any(saved.ids or save.delivered for save, saved in self.saves)
 
 
-class FaultyStore(Beside):
+class FaultyStore:
     """See the laws above."""
 
     name = "sqlite"
@@ -70,7 +69,7 @@ class FaultyStore(Beside):
         self._inner = inner
         self._rng = rng
         self._listeners: dict[asyncio.Future[None], None] = {}
-        self._delivered: list[Outbox] = []
+        self._delivered: list[OutboxRow] = []
 
     # -------------------------------------------------------------------------------- transactions
 
@@ -78,7 +77,7 @@ class FaultyStore(Beside):
         """Run one transaction, with whatever goes wrong around it."""
         await self._travel()
         name = self._fate()
-        seen = Seen()
+        seen = WriteLog()
         try:
             result = await self._inner.transact(
                 lambda: _watched(make(), seen, undo=name in _UNDONE), lane=lane, single=single
@@ -87,24 +86,24 @@ class FaultyStore(Beside):
             self._note(name)
             if name == "crash_before":
                 await self._die()
-            raise Ambiguous("simulated: it did not happen") from None
+            raise AmbiguousCommit("simulated: it did not happen") from None
         self._shown(seen, name)
         if name == "crash_after":
             await self._die()
         if name == "ambiguous_after" and seen.wrote:
-            raise Ambiguous("simulated: it did happen")
+            raise AmbiguousCommit("simulated: it did happen")
         await self._travel()
         return result
 
     @property
-    def at_once(self) -> bool:
+    def commits_inline(self) -> bool:
         """The disk is quick every other time."""
         return self._rng.random() < 0.5
 
-    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
+    def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
         """Likewise. Who dies here comes back from its call, but never to anything it could tell somebody."""
         name = self._fate()
-        seen = Seen()
+        seen = WriteLog()
         decided: list[Save] = []
 
         def watched(now: int) -> Save | None:
@@ -115,20 +114,20 @@ class FaultyStore(Beside):
             return save
 
         try:
-            saved = self._inner.save_now(watched)
+            saved = self._inner.commit_inline(watched)
         except _Undone:
             self._note(name)
             if name == "crash_before":
                 self._world.kill(self._process)
-            raise Ambiguous("simulated: it did not happen") from None
+            raise AmbiguousCommit("simulated: it did not happen") from None
         if saved is not None:
             seen.saves.append((decided[0], saved))
         self._shown(seen, name)
         if name == "crash_after":
             self._world.kill(self._process)
-            raise Ambiguous("simulated: nobody is left to know")
+            raise AmbiguousCommit("simulated: nobody is left to know")
         if name == "ambiguous_after" and seen.wrote:
-            raise Ambiguous("simulated: it did happen")
+            raise AmbiguousCommit("simulated: it did happen")
         return saved
 
     def _fate(self) -> str:
@@ -151,13 +150,13 @@ class FaultyStore(Beside):
             return ""
         if name == "conflict":
             self._note(name)
-            raise Conflict("simulated")
+            raise WriteConflict("simulated")
         if name == "busy":
             self._note(name)
             raise TenureError("STORE_BUSY", "simulated")
         return name
 
-    def _shown(self, seen: Seen, name: str) -> None:
+    def _shown(self, seen: WriteLog, name: str) -> None:
         if seen.wrote:
             self._world.committed(self._process, seen)
         if name:
@@ -214,7 +213,7 @@ class FaultyStore(Beside):
             self._listeners.pop(told, None)
         return True
 
-    async def tell_work(self) -> None:
+    async def notify_work(self) -> None:
         """Ring the bell everywhere; it is not always heard."""
         self._world.ring()
 
@@ -228,9 +227,9 @@ class FaultyStore(Beside):
         """The store's time, as this process believes."""
         return self._inner.estimate_us()
 
-    def shift(self, offset_us: int) -> None:
+    def shift_clock(self, offset_us: int) -> None:
         """Move this store's clock."""
-        self._inner.shift(offset_us)
+        self._inner.shift_clock(offset_us)
 
     async def open(self) -> None:
         """Open the store beneath."""
@@ -240,7 +239,7 @@ class FaultyStore(Beside):
         """Processes here do not end in peace."""
 
 
-def _watched(transaction: Transaction[T], seen: Seen, *, undo: bool) -> Transaction[T]:
+def _watched(transaction: Transaction[T], seen: WriteLog, *, undo: bool) -> Transaction[T]:
     """The transaction, with its writes noted; undone at the end where that is its fate."""
     answer: Any = None
     while True:

@@ -16,46 +16,46 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import (
+    AckCancel,
     AckLease,
     ApprovalSpec,
-    CancelAck,
+    BeginUpload,
     Complete,
     Context,
     Fail,
     Heartbeat,
-    LeaseMessage,
+    LeaseCommand,
     OpenWait,
     Park,
     RecordCheckpoint,
     Release,
     StartChild,
     Suspend,
-    Uploading,
     WaitSpec,
 )
-from tenure.kernel.decide.leases import Lease, Reply
-from tenure.simulate.acting import Acting, Ended
+from tenure.kernel.lease_types import Lease, LeaseReply
+from tenure.simulate.acts import SimulatedAct, StepEnded
 from tenure.simulate.loop import Host
-from tenure.simulate.network import Lost
-from tenure.simulate.process import EPOCH_US, Ask
+from tenure.simulate.network import NoAnswer
+from tenure.simulate.process import EPOCH_US, SimulatedClaim
 from tenure.simulate.workload import CODES, Op, Script
 
 if TYPE_CHECKING:
     from tenure.simulate.world import World
 
-M = TypeVar("M", bound=LeaseMessage)
+M = TypeVar("M", bound=LeaseCommand)
 OUTPUT = b'{"ok":true}'
 
 
-class Gone(Exception):
+class LeaseGone(Exception):
     """The lease is over, one way or another."""
 
 
-class Canceled(Exception):
+class CancelRequested(Exception):
     """The work shall stop."""
 
 
-class Worker:
+class SimulatedWorker:
     """A machine with a few slots; when it dies, the next life has the same name."""
 
     def __init__(self, world: World, name: str, life: int = 1) -> None:
@@ -84,7 +84,7 @@ class Worker:
         """The machine is lost, with all it was doing."""
         self.host.alive = False
         self.world.note(self.name, "dies")
-        following = Worker(self.world, self.name, self._life + 1)
+        following = SimulatedWorker(self.world, self.name, self._life + 1)
         self.world.later(20.0 * self.rng.random(), following.start)
         if self._session is not None:
             self.world.proven_dead(self._session)
@@ -97,7 +97,7 @@ class Worker:
             free = self._slots - self._busy
             if free <= 0:
                 continue
-            ask = Ask(
+            ask = SimulatedClaim(
                 self.name,
                 rng.randint(1, free),
                 rng.random() < 0.5,
@@ -107,7 +107,7 @@ class Worker:
             )
             try:
                 leases = await self.world.network.call("claim", ask)
-            except (Lost, TenureError):
+            except (NoAnswer, TenureError):
                 await asyncio.sleep(rng.random())
                 continue
             for lease in leases:
@@ -133,9 +133,9 @@ class Worker:
         beating = self.world.loop.create_task(job.beat())
         try:
             await job.do()
-        except Gone:
+        except LeaseGone:
             pass
-        except Lost:
+        except NoAnswer:
             self.world.note(self.name, "gives up on its lease")
         finally:
             beating.cancel()
@@ -144,7 +144,7 @@ class Worker:
 class Job:
     """One lease in a worker's hands."""
 
-    def __init__(self, worker: Worker, lease: Lease, rng: Random) -> None:
+    def __init__(self, worker: SimulatedWorker, lease: Lease, rng: Random) -> None:
         self.world = worker.world
         self.worker = worker
         self.lease = lease
@@ -163,20 +163,20 @@ class Job:
             context=self.context, run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=self._seq, **fields
         )
 
-    async def say(self, kind: type[LeaseMessage], **fields: Any) -> Reply:
+    async def say(self, kind: type[LeaseCommand], **fields: Any) -> LeaseReply:
         """Send a message until it is answered; the answer may be that it is all over."""
         await self.maybe_pause()
         while True:
             try:
-                reply: Reply = await self.world.network.insist("send", self._message(kind, **fields))
+                reply: LeaseReply = await self.world.network.insist("send", self._message(kind, **fields))
             except TenureError as refused:
                 if refused.code == "MESSAGE_OUT_OF_ORDER":
                     continue
                 if refused.code == "RUN_CANCELING":
-                    raise Canceled from refused
+                    raise CancelRequested from refused
                 if refused.code == "CHECKPOINT_CONFLICT":
-                    return Reply("ignored")
-                raise Gone(refused.code) from refused
+                    return LeaseReply("ignored")
+                raise LeaseGone(refused.code) from refused
             if reply.cancel:
                 self.stop = True
             return reply
@@ -194,7 +194,7 @@ class Job:
     def look_up(self) -> None:
         """Stop where that was asked for."""
         if self.stop:
-            raise Canceled
+            raise CancelRequested
 
     async def beat(self) -> None:
         """Heartbeats beside the work, each sent once."""
@@ -203,8 +203,10 @@ class Job:
             if not self._acked:
                 continue
             try:
-                reply: Reply = await self.world.network.call("beat", self._message(Heartbeat, progress="1/2"))
-            except Lost:
+                reply: LeaseReply = await self.world.network.call(
+                    "beat", self._message(Heartbeat, progress="1/2")
+                )
+            except NoAnswer:
                 continue
             except TenureError:
                 continue
@@ -230,18 +232,18 @@ class Job:
                 await self._body(self.world.workload.script(int(self.lease.input or b"0")))
             else:
                 await self._step()
-        except Canceled:
+        except CancelRequested:
             await self._stopped()
 
-    async def _finish(self, kind: type[LeaseMessage], fields: dict[str, Any] | None = None) -> None:
+    async def _finish(self, kind: type[LeaseCommand], fields: dict[str, Any] | None = None) -> None:
         await self.say(kind, **(fields or {}))
-        raise Gone
+        raise LeaseGone
 
-    async def _checked(self, kind: type[LeaseMessage], **fields: Any) -> Reply:
+    async def _checked(self, kind: type[LeaseCommand], **fields: Any) -> LeaseReply:
         """Say something, and stop where that is asked for."""
         reply = await self.say(kind, **fields)
         if self.stop:
-            raise Canceled
+            raise CancelRequested
         return reply
 
     async def _spend(self, seconds: float) -> None:
@@ -250,7 +252,7 @@ class Job:
             await asyncio.sleep(min(seconds, 2.0))
             seconds -= 2.0
             if self.stop:
-                raise Canceled
+                raise CancelRequested
 
     async def _step(self) -> None:
         rng = self.rng
@@ -258,7 +260,7 @@ class Job:
         if rng.random() < 0.2:
             await self._checked(RecordCheckpoint, name=f"part{rng.randint(1, 2)}", output=OUTPUT)
         if rng.random() < 0.3:
-            await self._checked(Uploading)
+            await self._checked(BeginUpload)
         if self.world.chaos and rng.random() < 0.25:
             await self._finish(
                 Fail,
@@ -276,7 +278,7 @@ class Job:
         await asyncio.sleep(rng.choice((0.1, 5.0)) * rng.random())
         manners = rng.random()
         if not self.world.chaos or manners < 0.5:
-            await self.say(CancelAck)
+            await self.say(AckCancel)
         elif manners < 0.7:
             await self.say(Complete, output=OUTPUT)
         elif manners < 0.8:
@@ -315,12 +317,12 @@ class Job:
     async def _act(self, op: Op) -> None:
         """Do something to the world; suspended until people have spoken, where they have to."""
         try:
-            wait = await Acting(self, op).do()
-        except Ended as ended:
-            raise Gone(str(ended)) from ended
+            wait = await SimulatedAct(self, op).do()
+        except StepEnded as ended:
+            raise LeaseGone(str(ended)) from ended
         if wait is not None:
             await self._suspend([wait])
-            raise Gone("it goes on from its receipts")
+            raise LeaseGone("it goes on from its receipts")
 
     async def _checkpoint(self, op: Op) -> None:
         common = {"name": op.name, "idempotent": op.idempotent, "resumable": op.resumable, "arguments": b"a"}
@@ -363,5 +365,5 @@ class Job:
         if reply.state == "go_on" and not self.stop:
             return
         if self.stop and reply.state == "ok":
-            raise Gone
-        raise Gone(reply.state)
+            raise LeaseGone
+        raise LeaseGone(reply.state)

@@ -10,19 +10,21 @@ import msgspec
 from tenure.clock import SECOND_US
 from tenure.ids import RunIds
 from tenure.kernel import profiles
-from tenure.kernel.actions import Repeats
+from tenure.kernel.act_commands import RepeatSafety
 from tenure.kernel.commands import (
-    BODY,
+    BODY_STEP,
     ApprovalSpec,
     BackoffSpec,
-    ClaimBy,
+    Claimant,
     Context,
     CreateRun,
+    RunRequest,
     StepSpec,
     Trigger,
     WaitSpec,
 )
-from tenure.kernel.model import Cap
+from tenure.kernel.new_run import build_create_run
+from tenure.kernel.run_rows import Cap
 from tenure.simulate.process import EPOCH_US
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Op(msgspec.Struct, frozen=True):
     awaited: bool = True
     """Whether the body suspends on it, or only opens it."""
     digest: str = ""
-    repeats: Repeats = "none"
+    repeats: RepeatSafety = "none"
     shared: bool = False
     """Of an act: whether its key is the tenant's and not the run's own."""
 
@@ -154,7 +156,7 @@ class Workload:
     def _add_acts(rng: Random, ops: list[Op]) -> None:
         """Let a body act here and there. An act of two people asks for an approval, one that is fatal is denied."""
         for at in range(rng.choice((1, 2, 3))):
-            repeats: Repeats = rng.choice(("native_key", "sets_state", "marker", "none"))
+            repeats: RepeatSafety = rng.choice(("native_key", "sets_state", "marker", "none"))
             act = Op(
                 "act",
                 f"a{at}#1",
@@ -247,11 +249,10 @@ class Workload:
         planning = rng.random() < 0.1
         plan = self.plan(rng, profile) if declared else (self.body(rng),)
         key = rng.random() < self.keyed
-        return CreateRun(
-            context=Context(rng.choice(PEOPLE), "user", f"request-{number}"),
-            run_id=self.new_id(now),
-            tenant=rng.choice(self.tenants),
-            workspace=rng.choice(("default", "lab")),
+        context = Context(rng.choice(PEOPLE), "user", f"request-{number}")
+        run_id, tenant, workspace = self.new_id(now), rng.choice(self.tenants), rng.choice(("default", "lab"))
+        request = RunRequest(
+            context=context,
             workflow=f"w{number % 3}",
             profile=profile,
             plan=None if planning else plan,
@@ -266,12 +267,13 @@ class Workload:
             timeout_seconds=rng.choice((None, None, 30.0, 600.0)),
             wall_clock=rng.random() < 0.15,
             over_rate=rng.choice(("refuse", "delay")),
-            eager=ClaimBy(f"eager{number}") if rng.random() < 0.25 else None,
         )
+        eager = Claimant(f"eager{number}") if rng.random() < 0.25 else None
+        return build_create_run(request, run_id=run_id, tenant=tenant, workspace=workspace, eager=eager)
 
     @staticmethod
     def body(rng: Random) -> StepSpec:
         """The one step of a code-first run."""
         return msgspec.structs.replace(
-            BODY, lease_seconds=rng.choice((None, 2.0, 10.0)), retries=rng.choice((None, 0, 1))
+            BODY_STEP, lease_seconds=rng.choice((None, 2.0, 10.0)), retries=rng.choice((None, 0, 1))
         )

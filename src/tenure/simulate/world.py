@@ -23,25 +23,25 @@ import msgspec
 
 from tenure.clock import SECOND_US
 from tenure.errors import TenureError
-from tenure.kernel.commands import Context, HolderDied
-from tenure.kernel.governance import Governance
-from tenure.kernel.model import Outbox
+from tenure.kernel.commands import Context, ExpireDeadLease
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.kernel.run_rows import OutboxRow
 from tenure.simulate import faults as weather
+from tenure.simulate.actors import Finisher, SimulatedClients, SimulatedPeople
 from tenure.simulate.checks import LATE_SECONDS_MAX, Checks
-from tenure.simulate.database import fresh, sync
-from tenure.simulate.loop import Host, Restless, SimLoop, Stalled, Stopped
-from tenure.simulate.network import Lost, Network
+from tenure.simulate.database import new_database, run_sync
+from tenure.simulate.external_service import ExternalService
+from tenure.simulate.log_capture import LogCapture
+from tenure.simulate.loop import Host, SimLoop, Stalled, Stopped, TooManyCallbacks
+from tenure.simulate.network import Network, NoAnswer
 from tenure.simulate.oracle import Oracle
-from tenure.simulate.outside import Clients, Finisher, People
 from tenure.simulate.process import Agenda, MachineClock, Process
-from tenure.simulate.quiet import Quiet
-from tenure.simulate.service import Service
-from tenure.simulate.store import Seen
-from tenure.simulate.worker import Worker
+from tenure.simulate.store import WriteLog
+from tenure.simulate.worker import SimulatedWorker
 from tenure.simulate.workload import Workload
-from tenure.store.beside import SessionLease
 from tenure.store.port import Query, Transaction
 from tenure.store.sqlite import SqliteStore
+from tenure.store.workers import SessionLease
 
 QUEUES = ("default", "slow")
 PROOFS_EVERY = 10
@@ -53,7 +53,7 @@ HANDLES_MAX = 60_000
 """A world that does more than this is going round in circles."""
 
 
-class Report(msgspec.Struct):
+class SeedReport(msgspec.Struct):
     """What one seed came to."""
 
     seed: int
@@ -74,7 +74,7 @@ class World:
         self.seed = seed
         self.loop = SimLoop(self.rng("loop"))  # type: ignore[abstract]  # sockets, signals and processes do not exist here
         self.loop.handles_max = HANDLES_MAX
-        self.connection = fresh()
+        self.connection = new_database()
         self.violation: str | None = None
         self.commits = 0
         self.trace: list[str] = []
@@ -86,14 +86,14 @@ class World:
         self._eye = SqliteStore(
             ":memory:", clock=MachineClock(self.loop), inline=True, connection=self.connection
         )
-        sync(self._eye.open())
+        run_sync(self._eye.open())
         self.network = Network(self, self.rng("network"))
         self.oracle = Oracle(self)
         self.checks = Checks(self)
         self.agenda = Agenda(self)
         self.workload = Workload(self)
-        self.service = Service(self)
-        self.workers: dict[str, Worker] = {}
+        self.service = ExternalService(self)
+        self.workers: dict[str, SimulatedWorker] = {}
         self._proofs = seed % PROOFS_EVERY == PROOFS_EVERY - 3
         self.dead_sessions: set[int] = set()
         """Sessions of workers that have died, in worlds where that is proven."""
@@ -128,23 +128,23 @@ class World:
 
     def inspect(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask the database, outside of all faults and of time."""
-        found: list[Any] = sync(self._eye.read(name, *scalars, rows=rows))
+        found: list[Any] = run_sync(self._eye.read(name, *scalars, rows=rows))
         return found
 
-    def owed(self, limit: int) -> list[Outbox]:
+    def owed(self, limit: int) -> list[OutboxRow]:
         """Outbox rows, oldest first."""
         return self.inspect("outbox_pending", 1 << 62, limit)
 
     def has_work(self) -> bool:
         """Whether any step could be claimed."""
-        return bool(self.inspect("lanes", "", "", 1, rows=[(queue,) for queue in QUEUES]))
+        return bool(self.inspect("claim_queues", "", "", 1, rows=[(queue,) for queue in QUEUES]))
 
     def now_us(self) -> int:
         """The store's time, as a right clock has it."""
         moment: int = self.inspect("now")[0].now_us
         return moment
 
-    def committed(self, process: Process, seen: Seen) -> None:
+    def committed(self, process: Process, seen: WriteLog) -> None:
         """A transaction has been committed."""
         self.commits += 1
         self.checks.after(process, seen)
@@ -208,7 +208,9 @@ class World:
         rng = self.rng(f"proof/{session}")
         for lease in leases:
             context = Context("system:process-watch", "system", f"process is gone: session {session}")
-            told = HolderDied(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=session)
+            told = ExpireDeadLease(
+                context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=session
+            )
             for delay in (4.0 * rng.random(), 90.0 * rng.random()):
                 self.later(delay, partial(self._tell_of_death, told))
 
@@ -223,11 +225,11 @@ class World:
             if alive:
                 rng.choice(alive).die()
 
-    def _tell_of_death(self, told: HolderDied) -> None:
+    def _tell_of_death(self, told: ExpireDeadLease) -> None:
         self.spawn("proof", self._told_of_death(told))
 
-    async def _told_of_death(self, told: HolderDied) -> None:
-        with suppress(Lost, TenureError):
+    async def _told_of_death(self, told: ExpireDeadLease) -> None:
+        with suppress(NoAnswer, TenureError):
             await self.network.call("send", told)
 
     def ring(self) -> None:
@@ -287,8 +289,8 @@ class World:
         for n in range(rng.choice((1, 2, 2, 3))):
             self.start(f"p{n + 1}")
         for n in range(rng.choice((1, 2, 3))):
-            Worker(self, f"w{n + 1}").start()
-        clients, people = Clients(self), People(self)
+            SimulatedWorker(self, f"w{n + 1}").start()
+        clients, people = SimulatedClients(self), SimulatedPeople(self)
         self.spawn("client", clients.live())
         self.spawn("people", people.live())
         weather_task = self.loop.create_task(self._weather())
@@ -309,7 +311,7 @@ class World:
 
         def write() -> Transaction[None]:
             for tenant in self.workload.tenants:
-                row = Governance(tenant, version, None, None, "{}", "{}", version, self.now_us())
+                row = GovernanceRow(tenant, version, None, None, "{}", "{}", version, self.now_us())
                 yield Query("save_governance", scalars=msgspec.structs.astuple(row))
 
         await self._eye.transact(write)
@@ -321,7 +323,7 @@ class World:
         pause = 1.0
         while (found := problem()) is not None:
             if self.loop.time() > begun + 2 * LATE_SECONDS_MAX:
-                self.checks.nothing_late()
+                self.checks.check_nothing_late()
             if self.loop.time() > deadline:
                 self.violate(f"I55: after {seconds_max / 3600:.0f} hours without faults {found}")
                 return
@@ -333,14 +335,14 @@ class World:
         """Let somebody outside do something, on a host of their own."""
         self.loop.create_task(work, context=Host(name).context())
 
-    def run(self) -> Report:
+    def run(self) -> SeedReport:
         """Live from the beginning to the end, or to the first violation."""
-        with Quiet(self.violate):
+        with LogCapture(self.violate):
             try:
                 self.loop.run_until_complete(self._live())
             except Stopped:
                 pass
-            except Restless:
+            except TooManyCallbacks:
                 self.violate("I55: the world goes round in circles")
             except Stalled:
                 self.violate("I55: nothing will ever happen again, and not everything is done")
@@ -349,7 +351,7 @@ class World:
                 self.connection.close()
         if self.violation is None and self.loop.broken:
             self.violation = self.loop.broken[0]
-        return Report(
+        return SeedReport(
             self.seed,
             self.violation,
             self._digest.hexdigest(),

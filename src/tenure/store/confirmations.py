@@ -1,14 +1,14 @@
-"""Confirmations: a second person says that what somebody has made or changed is as it should be.
+"""Confirmations: a second person confirms what somebody has created or changed.
 
 Laws:
-1. What can be confirmed is a row with `unconfirmed`: who has made or changed it since, as `id id`. They stand behind the runs that
-   are made through it (`kernel.behind`); of a person they count as one with that person.
-2. Whoever confirms takes everybody off that list who does not count as one with them. Nobody confirms what they did themselves, nor
-   a person what concerns them or somebody who counts as one with them. The ties of the row that is confirmed do not count against
-   whoever confirms it: else two administrators who have both had a hand in a person could not confirm each other.
-3. What is confirmed is what was looked at: its revision, of a workflow's version its digest. Anything else is CHANGED_MEANWHILE.
-4. A confirmation is a line of the tenant's admin chain, in one transaction with it. The installation's operator and whoever has the
-   database break the glass: the line says so.
+1. A row that can be confirmed has a list, `unconfirmed`: who has created or changed it since, as `id id`. They stand behind
+   the runs that are started through it (`kernel.separation_of_duties`); if the row is a person, they count as one with that person.
+2. A confirmation removes everybody from the list who does not count as one with the person who confirms. Nobody confirms
+   their own work, or a row of a person that is themselves or counts as one with them. The ties of the row itself do not count:
+   else two administrators who have both changed a person could not confirm each other.
+3. A confirmation names what was looked at: the revision, or the digest of a workflow's version. Another one is CHANGED_MEANWHILE.
+4. A confirmation and its line in the tenant's admin chain are one transaction. The installation's operator and the owner of the
+   database may break the glass: the line says so.
 """
 
 from __future__ import annotations
@@ -18,26 +18,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel.behind import Ties
-from tenure.kernel.beside import RegisteredWorkflow, Schedule
-from tenure.kernel.service import ApiKey, Client, Hook, Person, UnconfirmedPerson
-from tenure.store.identity import Change, Identity, Told, saved
+from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, PersonRow, UnconfirmedPerson
+from tenure.kernel.registry_rows import ScheduleRow, WorkflowRow
+from tenure.kernel.separation_of_duties import LinkedPeople
+from tenure.kernel.server_rows import HookRow
+from tenure.store.identity import DATABASE_OWNER, AdminActor, AdminChange, ChangeResult, Identity, save_rows
 from tenure.store.port import Query, Transaction
 
-DATABASE_OWNER = "database-owner"
-"""How the chain names whoever has the database: `database-owner:uid:1000`."""
-R = TypeVar("R", Client, Person, ApiKey, Hook, Schedule, RegisteredWorkflow)
-
-
-class Confirming(msgspec.Struct, frozen=True, kw_only=True):
-    """Who confirms something."""
-
-    actor: str
-    """As the chain names them."""
-    people: str
-    """The person, with those who answer for the credential, as `id id`."""
-    breaks_glass: bool = False
-    """Whether it is the installation's operator, or whoever has the database: they may confirm what is not their own alone."""
+R = TypeVar("R", ClientRow, PersonRow, ApiKeyRow, HookRow, ScheduleRow, WorkflowRow)
 
 
 class Confirmation(msgspec.Struct, Generic[R], frozen=True):
@@ -45,49 +33,49 @@ class Confirmation(msgspec.Struct, Generic[R], frozen=True):
 
     row: R
     people: list[str]
-    """Whose work was confirmed, as `id`; nobody's where nothing was unconfirmed."""
+    """Ids of the people whose work was confirmed; empty where nothing was unconfirmed."""
 
 
-class Confirmations:
+class ConfirmationRecords:
     """The confirmations of one tenant; see the laws above."""
 
-    def __init__(self, identity: Identity, tenant: str, by: Confirming) -> None:
+    def __init__(self, identity: Identity, tenant: str, by: AdminActor) -> None:
         self._identity = identity
         self._tenant = tenant
         self._by = by
 
-    async def client(self, client: str, revision: int) -> Confirmation[Client]:
+    async def client(self, client: str, revision: int) -> Confirmation[ClientRow]:
         """A client, with its owner and its roles."""
         missing = TenureError("CLIENT_NOT_FOUND", f"there is no client {client[:64]!r}")
-        return await self._confirm(Client, "client", client, ("client_named", client), revision, missing)
+        return await self._confirm(ClientRow, "client", client, ("client_named", client), revision, missing)
 
-    async def key(self, key_id: str) -> Confirmation[ApiKey]:
-        """A key: that whoever made it has handed it to its client's people."""
+    async def key(self, key_id: str) -> Confirmation[ApiKeyRow]:
+        """A key: its creator has handed it to the people of its client."""
         missing = TenureError("KEY_NOT_FOUND", f"there is no key {key_id[:64]!r}")
-        return await self._confirm(ApiKey, "key", key_id, ("key_named", key_id), None, missing)
+        return await self._confirm(ApiKeyRow, "key", key_id, ("key_named", key_id), None, missing)
 
-    async def person(self, person: str, revision: int) -> Confirmation[Person]:
-        """A person: that it is them who have enrolled, with these roles, groups and login."""
+    async def person(self, person: str, revision: int) -> Confirmation[PersonRow]:
+        """A person: they have enrolled themselves, with these roles, groups and login."""
         missing = TenureError("PERSON_NOT_FOUND", f"there is no person {person[:64]!r}")
-        return await self._confirm(Person, "person", person, ("person_named", person), revision, missing)
+        return await self._confirm(PersonRow, "person", person, ("person_named", person), revision, missing)
 
-    async def hook(self, hook_id: str, revision: int) -> Confirmation[Hook]:
+    async def hook(self, hook_id: str, revision: int) -> Confirmation[HookRow]:
         """A hook, with its rules and settings."""
         missing = TenureError("HOOK_NOT_FOUND")
-        return await self._confirm(Hook, "hook", hook_id, ("hook_named", hook_id), revision, missing)
+        return await self._confirm(HookRow, "hook", hook_id, ("hook_named", hook_id), revision, missing)
 
-    async def schedule(self, name: str, revision: int) -> Confirmation[Schedule]:
+    async def schedule(self, name: str, revision: int) -> Confirmation[ScheduleRow]:
         """A schedule, with its plan and input."""
         missing = TenureError("SCHEDULE_NOT_FOUND", f"there is no schedule {name[:200]!r}")
-        return await self._confirm(Schedule, "schedule", name, ("schedule_named", name), revision, missing)
+        return await self._confirm(ScheduleRow, "schedule", name, ("schedule_named", name), revision, missing)
 
-    async def workflow(self, name: str, version: str, digest: str) -> Confirmation[RegisteredWorkflow]:
+    async def workflow(self, name: str, version: str, digest: str) -> Confirmation[WorkflowRow]:
         """A version of a workflow that the tenant has registered."""
         missing = TenureError(
             "WORKFLOW_NOT_FOUND", f"the tenant has registered no such version of {name[:200]!r}"
         )
         named, asked = f"{name}@{version}", ("workflow_version", name, version)
-        return await self._confirm(RegisteredWorkflow, "workflow", named, asked, digest, missing)
+        return await self._confirm(WorkflowRow, "workflow", named, asked, digest, missing)
 
     async def _confirm(
         self,
@@ -98,7 +86,7 @@ class Confirmations:
         seen: int | str | None,
         missing: TenureError,
     ) -> Confirmation[R]:
-        def make(_now: int) -> Transaction[Told[Confirmation[R]]]:
+        def make(_now: int) -> Transaction[ChangeResult[Confirmation[R]]]:
             query, *key = asked
             scalars = tuple(key) if what == "hook" else (self._tenant, *key)
             found: list[R] = yield Query(query, scalars=scalars)
@@ -114,31 +102,34 @@ class Confirmations:
             row = yield from _written(row, " ".join(left))
             if self._by.breaks_glass:
                 about["break_glass"] = True
-            line = Change(tenant=self._tenant, kind=f"{what}.confirmed", actor=self._by.actor, about=about)
+            line = AdminChange(
+                tenant=self._tenant, kind=f"{what}.confirmed", actor=self._by.actor, about=about
+            )
             return Confirmation(row, of), [line]
 
         return await self._identity.change(self._tenant, make)
 
     def _left(self, what: str, row: Any) -> Transaction[list[str]]:
-        """Who is still to be confirmed by somebody else (law 2); SECOND_PERSON_NEEDED where that is all of them."""
+        """Whose work still needs another person (law 2); SECOND_PERSON_NEEDED if that is everybody's."""
         everybody = row.unconfirmed.split()
         rows: list[UnconfirmedPerson] = yield Query("people_unconfirmed", scalars=(self._tenant,))
-        ties = Ties(one for one in rows if what != "person" or one.id != row.id)
-        mine = ties.one_with(*self._by.people.split())
+        ties = LinkedPeople(one for one in rows if what != "person" or one.id != row.id)
+        mine = ties.linked_with(*self._by.people.split())
         concerned = what == "person" and f"person:{row.id}" in mine
-        left = [one for one in everybody if concerned or ties.one_with(one) & mine]
+        left = [one for one in everybody if concerned or ties.linked_with(one) & mine]
         if everybody and left == everybody:
             beside = self._by.actor.startswith(DATABASE_OWNER)
             how = " over a server, with a key of their own" if beside else ""
             raise TenureError(
                 "SECOND_PERSON_NEEDED",
-                f"{self._by.actor} has made or changed this {what}, or counts as one with who did: another person confirms it{how}",
+                f"{self._by.actor} has created or changed this {what}, or counts as one with a person who did:"
+                f" another person has to confirm it{how}",
             )
         return left
 
 
 def _check_seen(what: str, name: str, row: Any, seen: int | str | None) -> None:
-    """Refuse to confirm what has changed since it was looked at."""
+    """Refuse to confirm a row that has changed since it was looked at."""
     mark = "digest" if what == "workflow" else "revision"
     has = getattr(row, mark, None)
     if seen is not None and seen != has:
@@ -149,10 +140,10 @@ def _check_seen(what: str, name: str, row: Any, seen: int | str | None) -> None:
 
 
 def _written(row: Any, unconfirmed: str) -> Transaction[Any]:
-    """Write the row's list; whoever has changed the row meanwhile comes first."""
+    """Write the row's list, unless somebody has changed the row meanwhile."""
     if row.table in ("client", "person", "api_key"):  # changed under the lock that the caller holds
         row = msgspec.structs.replace(row, unconfirmed=unconfirmed)
-        yield from saved(row)
+        yield from save_rows(row)
         return row
     if row.table == "hook":
         asked = Query("confirm_hook", scalars=(row.tenant, row.id, row.revision, unconfirmed))
@@ -163,10 +154,12 @@ def _written(row: Any, unconfirmed: str) -> Transaction[Any]:
         asked = Query("confirm_workflow", scalars=(*of, unconfirmed))
     written = yield asked
     if not written:
-        raise TenureError("CHANGED_MEANWHILE", f"the {row.table} is not what it was a moment ago")
+        raise TenureError(
+            "CHANGED_MEANWHILE", f"the {row.table} has changed meanwhile: look at it again, then confirm it"
+        )
     return written[0]
 
 
-def ties_in(tenant: str) -> Transaction[Ties]:
-    """Who counts as one, within a transaction of its own."""
-    return Ties((yield Query("people_unconfirmed", scalars=(tenant,))))
+def load_ties(tenant: str) -> Transaction[LinkedPeople]:
+    """Which people count as one, as a part of a transaction."""
+    return LinkedPeople((yield Query("people_unconfirmed", scalars=(tenant,))))

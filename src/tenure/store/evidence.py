@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.kernel.governance import Evidence
-from tenure.store.port import Answer
+from tenure.kernel.governance_rows import EvidenceRow
+from tenure.store.port import RowType
 
 
-class Unsealed(msgspec.Struct, gc=False):
+class UnsealedRun(msgspec.Struct, gc=False):
     """A run that has ended and whose history is not sealed up to its last event."""
 
     run_id: int
@@ -21,15 +21,13 @@ class Unsealed(msgspec.Struct, gc=False):
     finished_at: int
 
 
-READS: dict[str, Answer] = {
-    "evidence_of": Evidence,  # () ; run_id -> by number
-    "evidence_after": Evidence,  # () ; tenant, before_at, before_run_id, limit -> first parts, newest first
-    "runs_unsealed": Unsealed,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Those whose
+READS: dict[str, RowType] = {
+    "evidence_of": EvidenceRow,  # () ; run_id -> by number
+    "evidence_after": EvidenceRow,  # () ; tenant, before_at, before_run_id, limit -> first parts, newest first
+    "runs_unsealed": UnsealedRun,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Those whose
     # last event is older than the third; of runs that have a part already, than the fourth
 }
-"""Queries used on their own, and within transactions; `evidence.sql` has their texts."""
 
-WRITES: dict[str, Answer] = {
-    "save_evidence": Evidence,
+WRITES: dict[str, RowType] = {
+    "save_evidence": EvidenceRow,
 }
-"""A statement of a transaction that seals."""

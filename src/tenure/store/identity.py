@@ -1,11 +1,11 @@
-"""Who may ask, read and written: tenants, clients, people, keys, sessions, and the chain of changes to them.
+"""Tenants, clients, people, keys and sessions, and the admin chain of changes to them.
 
 Laws:
 1. A change and its line in the tenant's admin chain are one transaction, and changes of one tenant come one after the
-   other: what a change has read is still so when it writes.
-2. A secret is shown once, to whoever it is made for; what is kept is its SHA-256.
-3. What is closed or revoked stays, so that histories can still be read; it only cannot ask any more.
-4. No line of a chain has a secret or a name in it: only ids, roles and groups.
+   other: what a change has read still holds when it writes.
+2. A secret is shown once, to the person it is made for; only its SHA-256 is stored.
+3. Closed and revoked rows stay, so that histories can still be read; they only grant no access.
+4. No line of a chain contains a secret or a name: only ids, roles and groups.
 """
 
 from __future__ import annotations
@@ -13,43 +13,42 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.beside import RegisteredWorkflow, Schedule
-from tenure.kernel.service import (
-    AccountLink,
-    AdminEvent,
-    ApiKey,
-    Client,
-    Hook,
-    Person,
-    Session,
-    SlackApp,
-    SlackCode,
-    Tenant,
+from tenure.kernel.identity_rows import (
+    AccountLinkRow,
+    AdminEventRow,
+    ApiKeyRow,
+    ClientRow,
+    PersonRow,
+    SessionRow,
+    SlackAppRow,
+    SlackCodeRow,
+    TenantRow,
     UnconfirmedPerson,
 )
-from tenure.store.beside import settled
-from tenure.store.port import Answer, Query, Store, Transaction
+from tenure.kernel.registry_rows import ScheduleRow, WorkflowRow
+from tenure.kernel.server_rows import HookRow
+from tenure.store.port import Query, RowType, Store, Transaction
+from tenure.store.transactions import run_transaction, write_row
 
 T = TypeVar("T")
 
 SLACK_CODE_SECONDS = 600.0
-LINES_AT_ONCE = 500
 
 
-class ChainName(msgspec.Struct, gc=False):
-    """A tenant that has a chain."""
+class ChainedTenant(msgspec.Struct, gc=False):
+    """A tenant that has an admin chain."""
 
     tenant: str
 
 
-class Owner(msgspec.Struct, gc=False):
-    """A key with what is known of its owner: all that is needed to let somebody in."""
+class KeyOwner(msgspec.Struct, gc=False):
+    """A key with its owner: all that is needed to authenticate a request."""
 
     id: str
     tenant: str
@@ -61,70 +60,69 @@ class Owner(msgspec.Struct, gc=False):
     revoked_at: int | None
     used_at: int | None
     roles: str
-    """The owner's; of the operator an empty list."""
+    """The owner's roles; the operator has an empty list."""
     groups: str
     owner: str | None
     closed: bool
-    """Whether the owner or the tenant is."""
+    """Whether the owner or the tenant is closed."""
     unconfirmed: str
-    """Who has made or changed the key and its owner since a second person confirmed that, as `id id`."""
+    """Who has created or changed the key or its owner since a second person confirmed it, as `id id`."""
     now_us: int
 
 
-READS: dict[str, Answer] = {
-    "key_owner": Owner,  # () ; key_id, now
-    "tenant_named": Tenant,  # () ; id
-    "tenants_before": Tenant,  # () ; created_at, id, limit -> newest first
-    "clients_before": Client,  # () ; tenant, created_at, id, limit -> newest first
-    "client_named": Client,  # () ; tenant, id
-    "people_before": Person,  # () ; tenant, created_at, id, limit -> newest first
-    "person_named": Person,  # () ; tenant, id
-    "person_of_slack": Person,  # () ; tenant, slack
-    "person_of_github": Person,  # () ; tenant, login in lower case
-    "person_enrolling": Person,  # () ; enrol_hash
-    "keys_before": ApiKey,  # () ; tenant, created_at, id, limit, owner_kind or '', owner_id -> newest first
-    "keys_owned": ApiKey,  # () ; tenant, owner_kind, owner_id
-    "key_named": ApiKey,  # () ; tenant, id
-    "session_named": Session,  # () ; hash
+READS: dict[str, RowType] = {
+    "key_owner": KeyOwner,  # () ; key_id, now
+    "tenant_named": TenantRow,  # () ; id
+    "tenants_before": TenantRow,  # () ; created_at, id, limit -> newest first
+    "clients_before": ClientRow,  # () ; tenant, created_at, id, limit -> newest first
+    "client_named": ClientRow,  # () ; tenant, id
+    "people_before": PersonRow,  # () ; tenant, created_at, id, limit -> newest first
+    "person_named": PersonRow,  # () ; tenant, id
+    "person_of_slack": PersonRow,  # () ; tenant, slack
+    "person_of_github": PersonRow,  # () ; tenant, login in lower case
+    "person_enrolling": PersonRow,  # () ; enrol_hash
+    "keys_before": ApiKeyRow,  # () ; tenant, created_at, id, limit, owner_kind or '', owner_id -> newest first
+    "keys_owned": ApiKeyRow,  # () ; tenant, owner_kind, owner_id
+    "key_named": ApiKeyRow,  # () ; tenant, id
+    "session_named": SessionRow,  # () ; hash
     "people_unconfirmed": UnconfirmedPerson,  # () ; tenant -> those who count as one with others
-    "approvers_of": Person,  # () ; tenant, limit -> open, with the role
-    "account_links_of": AccountLink,  # () ; tenant, account -> everybody who has or had it
-    "slack_app_of": SlackApp,  # () ; tenant, team
-    "slack_apps_of": SlackApp,  # () ; tenant
-    "workflow_version": RegisteredWorkflow,  # () ; tenant, name, version
-    "admin_events_after": AdminEvent,  # () ; tenant, after_seq, limit -> in order
-    "admin_events_before": AdminEvent,  # () ; tenant, before_seq, limit -> newest first
-    "admin_head": AdminEvent,  # () ; tenant -> the newest
-    "admin_chains": ChainName,  # ()
+    "approvers_of": PersonRow,  # () ; tenant, limit -> open, with the role
+    "account_links_of": AccountLinkRow,  # () ; tenant, account -> everybody who has or had it
+    "slack_app_of": SlackAppRow,  # () ; tenant, team
+    "slack_apps_of": SlackAppRow,  # () ; tenant
+    "workflow_version": WorkflowRow,  # () ; tenant, name, version
+    "admin_events_after": AdminEventRow,  # () ; tenant, after_seq, limit -> in order
+    "admin_events_before": AdminEventRow,  # () ; tenant, before_seq, limit -> newest first
+    "admin_head": AdminEventRow,  # () ; tenant -> the newest
+    "admin_chains": ChainedTenant,  # ()
 }
-"""Queries used on their own; `identity.sql` has their texts."""
 
-WRITES: dict[str, Answer] = {
-    "save_tenant": Tenant,
-    "save_client": Client,
-    "save_person": Person,
-    "save_api_key": ApiKey,
-    "touch_key": ApiKey,
-    "save_session": Session,
-    "delete_session": Session,
-    "delete_expired_sessions": Session,
-    "save_slack_code": SlackCode,
-    "take_slack_code": SlackCode,
-    "delete_expired_slack_codes": SlackCode,
-    "save_account_link": AccountLink,
-    "save_admin_event": AdminEvent,
-    "save_slack_app": SlackApp,
-    "delete_slack_app": SlackApp,  # tenant, team
-    "confirm_hook": Hook,  # tenant, id, revision, unconfirmed
-    "confirm_schedule": Schedule,  # tenant, name, revision, unconfirmed
-    "confirm_workflow": RegisteredWorkflow,  # tenant, name, version, digest, unconfirmed
+WRITES: dict[str, RowType] = {
+    "save_tenant": TenantRow,
+    "save_client": ClientRow,
+    "save_person": PersonRow,
+    "save_api_key": ApiKeyRow,
+    "touch_key": ApiKeyRow,
+    "save_session": SessionRow,
+    "delete_session": SessionRow,
+    "delete_expired_sessions": SessionRow,
+    "save_slack_code": SlackCodeRow,
+    "take_slack_code": SlackCodeRow,
+    "delete_expired_slack_codes": SlackCodeRow,
+    "save_account_link": AccountLinkRow,
+    "save_admin_event": AdminEventRow,
+    "save_slack_app": SlackAppRow,
+    "delete_slack_app": SlackAppRow,  # tenant, team
+    "confirm_hook": HookRow,  # tenant, id, revision, unconfirmed
+    "confirm_schedule": ScheduleRow,  # tenant, name, revision, unconfirmed
+    "confirm_workflow": WorkflowRow,  # tenant, name, version, digest, unconfirmed
 }
-"""Statements of small transactions of their own. The `save_` ones insert a whole row, or replace it by its key."""
+"""The `save_` queries insert a whole row, or replace it by its key."""
 
-Kept = Tenant | Client | Person | ApiKey | Session | AccountLink | SlackApp
+IdentityRow = TenantRow | ClientRow | PersonRow | ApiKeyRow | SessionRow | AccountLinkRow | SlackAppRow
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class AdminChange(msgspec.Struct, frozen=True, kw_only=True):
     """A line for the admin chain: what was done, by whom, to what (law 4)."""
 
     tenant: str
@@ -133,21 +131,36 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     about: dict[str, Any] = {}
 
 
-Told = tuple[T, list[Change]]
-"""What a change answers, and its lines."""
+DATABASE_OWNER = "database-owner"
+"""The audit chain names the account that owns the database `database-owner:uid:1000`."""
+
+
+class AdminActor(msgspec.Struct, frozen=True, kw_only=True):
+    """Who makes or confirms an administrative change."""
+
+    actor: str
+    """The name in the audit chain."""
+    people: str
+    """Everybody who answers for the change, as `id id`."""
+    breaks_glass: bool = False
+    """Whether the actor is the installation's operator or owns the database: they need no second person."""
+
+
+ChangeResult = tuple[T, list[AdminChange]]
+"""The result of a change, and its lines."""
 
 
 class Identity:
-    """See the laws above."""
+    """The identities of a store; see the laws above."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     # ------------------------------------------------------------------------------------------ looking
 
-    async def owner_of(self, key_id: str) -> Owner | None:
+    async def owner_of(self, key_id: str) -> KeyOwner | None:
         """A key and its owner."""
-        found: list[Owner] = await self._store.read("key_owner", key_id, await self.now_us())
+        found: list[KeyOwner] = await self._store.read("key_owner", key_id, await self.now_us())
         return found[0] if found else None
 
     async def now_us(self) -> int:
@@ -162,26 +175,26 @@ class Identity:
         """Ask one of `READS`."""
         return await self._store.read(name, *values)
 
-    async def tenant(self, tenant: str) -> Tenant:
+    async def tenant(self, tenant: str) -> TenantRow:
         """A tenant, or TENANT_NOT_FOUND."""
-        found: list[Tenant] = await self._store.read("tenant_named", tenant)
+        found: list[TenantRow] = await self._store.read("tenant_named", tenant)
         if not found:
-            raise no_tenant(tenant)
+            raise tenant_not_found(tenant)
         return found[0]
 
-    async def by_slack(self, tenant: str, team: str, user: str) -> Person | None:
-        """Whose Slack account it is, if somebody has linked it and may still ask."""
-        found: list[Person] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
+    async def find_person_by_slack(self, tenant: str, team: str, user: str) -> PersonRow | None:
+        """The person who has linked this Slack account, unless the person is closed."""
+        found: list[PersonRow] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
         return found[0] if found and found[0].closed_at is None else None
 
-    async def links_of(self, tenant: str, account: str) -> list[AccountLink]:
-        """Everybody whose account this is, or once was (`slack:TEAM/USER`, `github:LOGIN`)."""
-        found: list[AccountLink] = await self._store.read("account_links_of", tenant, account)
+    async def find_account_links(self, tenant: str, account: str) -> list[AccountLinkRow]:
+        """Everybody who has or had this account (`slack:TEAM/USER`, `github:LOGIN`)."""
+        found: list[AccountLinkRow] = await self._store.read("account_links_of", tenant, account)
         return found
 
     # ----------------------------------------------------------------------------------------- changing
 
-    async def change(self, tenant: str, make: Callable[[int], Transaction[Told[T]]]) -> T:
+    async def change(self, tenant: str, make: Callable[[int], Transaction[ChangeResult[T]]]) -> T:
         """Carry out a change of a tenant's people, clients or keys: `make(now)` reads, checks and writes (law 1)."""
 
         def work() -> Transaction[T]:
@@ -189,120 +202,76 @@ class Identity:
             now = (yield Query("now"))[0].now_us
             result, lines = yield from make(now)
             for line in lines:
-                yield from told(line, now)
+                yield from append_admin_event(line, now)
             return result
 
-        return await settled(self._store, work)
+        return await run_transaction(self._store, work)
 
-    async def put(self, row: Kept, change: Change | None) -> None:
+    async def put(self, row: IdentityRow, change: AdminChange | None) -> None:
         """Insert or replace a row, with its line in the chain (law 1); a session has none."""
         await self.put_all([row], change)
 
-    async def put_all(self, rows: list[Kept], change: Change | None) -> None:
-        """Likewise of several, in one transaction."""
+    async def put_all(self, rows: list[IdentityRow], change: AdminChange | None) -> None:
+        """Insert or replace several rows, with one line in the chain."""
 
-        def make(_now: int) -> Transaction[Told[None]]:
-            yield from saved(*rows)
+        def make(_now: int) -> Transaction[ChangeResult[None]]:
+            yield from save_rows(*rows)
             return None, [] if change is None else [change]
 
         await self.change("" if change is None else change.tenant, make)
 
     async def touch_key(self, key_id: str, hour_us: int) -> None:
-        """Write down the hour in which a key was used."""
-        await self._do(Query("touch_key", scalars=(key_id, hour_us)))
+        """Record the hour in which a key was used."""
+        await write_row(self._store, "touch_key", key_id, hour_us, timed=False)
 
     async def end_session(self, digest: bytes) -> None:
         """A browser signs out."""
-        await self._do(Query("delete_session", scalars=(digest,)))
+        await write_row(self._store, "delete_session", digest, timed=False)
 
-    async def begin_session(self, digest: bytes, key_id: str, tenant: str, seconds: float) -> Session:
-        """A browser signs in; a good moment to forget the sessions that are over."""
+    async def begin_session(self, digest: bytes, key_id: str, tenant: str, seconds: float) -> SessionRow:
+        """A browser signs in; expired sessions are deleted at the same time."""
 
-        def work() -> Transaction[Session]:
+        def work() -> Transaction[SessionRow]:
             now = (yield Query("now"))[0].now_us
             yield Query("delete_expired_sessions", scalars=(now,))
-            session = Session(digest, key_id, tenant, now, now + us(seconds))
-            yield from saved(session)
+            session = SessionRow(digest, key_id, tenant, now, now + us(seconds))
+            yield from save_rows(session)
             return session
 
-        return await settled(self._store, work)
+        return await run_transaction(self._store, work)
 
     async def slack_code(self, tenant: str, team: str, user: str) -> str:
-        """A code that proves, once and for ten minutes, who has this Slack account. To be shown to that account only;
-        the person gives it to `PUT /me/slack`."""
+        """A code that proves, once and for ten minutes, who has this Slack account. Show it to that account only; the person
+        gives it to `PUT /me/slack`."""
         code = f"tns_{secrets.token_urlsafe(32)}"
 
         def work() -> Transaction[None]:
             now = (yield Query("now"))[0].now_us
             yield Query("delete_expired_slack_codes", scalars=(now,))
-            values = (digest_of(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS))
+            values = (hash_secret(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS))
             yield Query("save_slack_code", scalars=values)
 
-        await settled(self._store, work)
+        await run_transaction(self._store, work)
         return code
 
-    async def _do(self, query: Query) -> None:
-        def work() -> Transaction[None]:
-            yield query
 
-        await settled(self._store, work)
-
-    async def broken_chain(self, tenant: str) -> list[str]:
-        """What is wrong with a tenant's chain, in words."""
-        found = await broken_chain(self._store, tenant)
-        return [f"the admin chain of tenant {tenant!r} does not recompute at line {seq}" for _, seq in found]
-
-
-class Reader(Protocol):
-    """The part of a store that chains are read by."""
-
-    async def read(self, name: str, *scalars: Any) -> list[Any]:
-        """Ask one named query."""
-        ...
-
-
-async def broken_chains(store: Reader) -> list[tuple[str, int]]:
-    """Where admin chains do not recompute (tenant, line): nowhere, unless somebody has written into the database by
-    hand."""
-    found: list[tuple[str, int]] = []
-    for chain in await store.read("admin_chains"):
-        found += await broken_chain(store, chain.tenant)
-    return found
-
-
-async def broken_chain(store: Reader, tenant: str) -> list[tuple[str, int]]:
-    """Recompute a tenant's chain from its first line on."""
-    before: AdminEvent | None = None
-    while True:
-        after = 0 if before is None else before.seq
-        lines: list[AdminEvent] = await store.read("admin_events_after", tenant, after, LINES_AT_ONCE)
-        for line in lines:
-            if line != chained(before, tenant, line.kind, line.at, line.actor, line.body):
-                return [(tenant, line.seq)]
-            before = line
-        if not lines:
-            return []
-
-
-def digest_of(secret: str) -> bytes:
-    """What is kept of a secret."""
+def hash_secret(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 
-def no_tenant(tenant: str) -> TenureError:
-    """There is none."""
+def tenant_not_found(tenant: str) -> TenureError:
     return TenureError("TENANT_NOT_FOUND", f"there is no tenant {tenant!r}")
 
 
-def saved(*rows: Kept) -> Transaction[None]:
+def save_rows(*rows: IdentityRow) -> Transaction[None]:
     """Insert or replace rows, within a transaction."""
     for row in rows:
         yield Query(f"save_{row.table}", scalars=msgspec.structs.astuple(row))
 
 
-def chained(
-    before: AdminEvent | None, tenant: str, kind: str, at: int, actor: str, body: bytes
-) -> AdminEvent:
+def next_admin_event(
+    before: AdminEventRow | None, tenant: str, kind: str, at: int, actor: str, body: bytes
+) -> AdminEventRow:
     """The next line of a tenant's chain: its hash covers the one before, with length prefixes."""
     seq = 1 if before is None else before.seq + 1
     parts = (b"tenure-admin-1", b"" if before is None else before.hash, tenant.encode(), str(seq).encode(),
@@ -311,18 +280,20 @@ def chained(
     for part in parts:
         digest.update(len(part).to_bytes(4, "big"))
         digest.update(part)
-    return AdminEvent(tenant, seq, kind, at, actor, body, digest.digest())
+    return AdminEventRow(tenant, seq, kind, at, actor, body, digest.digest())
 
 
 def _lock(tenant: str) -> Query:
-    """What those who change a tenant's people, or write into its chain, wait for. (No tenant is called like that.)"""
+    """The lock for changes of a tenant's people and of its chain. (No tenant can have this name.)"""
     return Query("lock_tenants", ((f"admin/{tenant}",),))
 
 
-def told(change: Change, now: int) -> Transaction[None]:
+def append_admin_event(change: AdminChange, now: int) -> Transaction[None]:
     """Add a line to a chain, within a transaction."""
     yield _lock(change.tenant)
     before = yield Query("admin_head", scalars=(change.tenant,))
     body = msgspec.json.encode(change.about, order="sorted")
-    line = chained(before[0] if before else None, change.tenant, change.kind, now, change.actor, body)
+    line = next_admin_event(
+        before[0] if before else None, change.tenant, change.kind, now, change.actor, body
+    )
     yield Query("save_admin_event", scalars=msgspec.structs.astuple(line))

@@ -1,15 +1,14 @@
-"""Policies and freezes, read and written.
+"""Policies and freezes.
 
 Laws:
 1. A version of a policy is written once and never changes; the same text again is the same version.
-2. What holds for a tenant is one row, changed by compare-and-set on its revision, in one transaction with its line in the
+2. What is in force for a tenant is one row, changed by compare-and-set on its revision, in one transaction with its line in the
    tenant's admin chain. An INTENT is committed under a shared lock of that row, so a change waits for those under way and
    is seen by all that follow.
-3. A version becomes active, and what is frozen thaws, when two different people have said so: the first proposes, the
-   second says the same. Whoever proposed must then still be there, as an admin. Two who count as one (`kernel.behind`, law 5)
-   are not two.
-4. Where a tenant has no people there is no second one: there the installation does both, and its lines say so. The first
-   person who is made ends that, for good.
+3. Activating a version, and thawing a scope, takes two different people: the first proposes, the second agrees. The
+   proposer must then still be an admin. Two people who count as one (`kernel.separation_of_duties`, law 5) do not suffice.
+4. A tenant without people has no second person: there the installation does both, and its lines say so. The first person
+   who is created ends that for good.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.kernel.behind import Ties, joined
-from tenure.kernel.governance import Governance, Policy
-from tenure.kernel.governed import Verdict
-from tenure.kernel.service import Person
-from tenure.store.identity import Change, Identity, Told
-from tenure.store.port import Answer, Query, Store, Transaction
+from tenure.kernel.act_rows import VerdictRow
+from tenure.kernel.governance_rows import GovernanceRow, PolicyRow
+from tenure.kernel.identity_rows import PersonRow
+from tenure.kernel.separation_of_duties import LinkedPeople, join_people
+from tenure.store.identity import AdminChange, ChangeResult, Identity
+from tenure.store.port import Query, RowType, Store, Transaction
 
 INSTALLATION = "installation"
-"""The actor where the installation does it by itself."""
+"""The actor when the installation acts by itself."""
 
 
-class PolicyLine(msgspec.Struct, gc=False):
+class PolicyVersionSummary(msgspec.Struct, gc=False):
     """A version, without its text."""
 
     version: int
@@ -40,35 +39,33 @@ class PolicyLine(msgspec.Struct, gc=False):
     created_at: int
 
 
-READS: dict[str, Answer] = {
-    "governance_of": Governance,  # () ; tenant
-    "policy_at": Policy,  # () ; tenant, version
-    "policies_before": PolicyLine,  # () ; tenant, before_version, limit -> newest first
-    "policy_of_digest": Policy,  # () ; tenant, digest
-    "verdicts_since": Verdict,  # () ; tenant, at, after_at, after_run, after_no, limit -> in order of time
-    "anybody": Person,  # () ; tenant -> one person, open or closed, if there is any
+READS: dict[str, RowType] = {
+    "governance_of": GovernanceRow,  # () ; tenant
+    "policy_at": PolicyRow,  # () ; tenant, version
+    "policies_before": PolicyVersionSummary,  # () ; tenant, before_version, limit -> newest first
+    "policy_of_digest": PolicyRow,  # () ; tenant, digest
+    "verdicts_since": VerdictRow,  # () ; tenant, at, after_at, after_run, after_no, limit -> in order of time
+    "anybody": PersonRow,  # () ; tenant -> one person, open or closed, if there is any
 }
-"""Queries used on their own; `policies.sql` has their texts."""
 
-WRITES: dict[str, Answer] = {
-    "save_policy": Policy,  # a whole row; the version after the newest
-    "lock_governance": Governance,  # tenant -> PG: for update
-    "save_governance": Governance,  # a whole row; nothing where the revision is not the one before
+WRITES: dict[str, RowType] = {
+    "save_policy": PolicyRow,  # a whole row; the version after the newest
+    "lock_governance": GovernanceRow,  # tenant -> PG: for update
+    "save_governance": GovernanceRow,  # a whole row; nothing where the revision is not the one before
 }
-"""Statements of small transactions of their own."""
 
-Step = Literal["proposed", "done"]
-
-
-class Stands(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of something that takes two people."""
-
-    step: Step
-    governance: Governance
+TwoPersonStep = Literal["proposed", "done"]
 
 
-class Governing:
-    """See the laws above. `tenant` is whose policy it is."""
+class TwoPersonChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a change that takes two people."""
+
+    step: TwoPersonStep
+    governance: GovernanceRow
+
+
+class PolicyRegistry:
+    """The policies and freezes of one tenant; see the laws above."""
 
     def __init__(self, store: Store, tenant: str) -> None:
         self._store = store
@@ -77,47 +74,47 @@ class Governing:
 
     # ------------------------------------------------------------------------------------------- looking
 
-    async def governance(self) -> Governance:
-        """What holds now."""
-        rows: list[Governance] = await self._store.read("governance_of", self._tenant)
+    async def governance(self) -> GovernanceRow:
+        """What is in force now."""
+        rows: list[GovernanceRow] = await self._store.read("governance_of", self._tenant)
         return rows[0] if rows else _nothing(self._tenant)
 
-    async def policy(self, version: int) -> Policy:
+    async def policy(self, version: int) -> PolicyRow:
         """A version, or POLICY_NOT_FOUND."""
-        rows: list[Policy] = await self._store.read("policy_at", self._tenant, version)
+        rows: list[PolicyRow] = await self._store.read("policy_at", self._tenant, version)
         if not rows:
             raise _no_version(version)
         return rows[0]
 
-    async def versions(self, before: int, limit: int) -> list[PolicyLine]:
-        """Versions below one, newest first."""
+    async def versions(self, before: int, limit: int) -> list[PolicyVersionSummary]:
+        """Versions below `before`, newest first."""
         return await self._store.read("policies_before", self._tenant, before, limit)
 
     # ---------------------------------------------------------------------------------------- publishing
 
-    async def publish(self, text: str, actor: str) -> tuple[Policy, bool]:
-        """Write a text down as the next version; also whether it is new. Whoever calls has checked it."""
+    async def publish(self, text: str, actor: str) -> tuple[PolicyRow, bool]:
+        """Store a text, which the caller has checked, as the next version; also whether it is new."""
         digest = sha256(text.encode()).digest()
 
-        def make(now: int) -> Transaction[Told[tuple[Policy, bool]]]:
+        def make(now: int) -> Transaction[ChangeResult[tuple[PolicyRow, bool]]]:
             row, is_new = yield from _published(self._tenant, text, digest, actor, now)
             return (row, is_new), [self._published_line(row, actor)] if is_new else []
 
         return await self._rows.change(self._tenant, make)
 
-    def _published_line(self, row: Policy, actor: str) -> Change:
+    def _published_line(self, row: PolicyRow, actor: str) -> AdminChange:
         return self._line("policy.published", actor, version=row.version, sha256=row.digest.hex())
 
     # ---------------------------------------------------------------------------------------- activating
 
-    async def activate(self, version: int, person: str, *, may_propose: bool) -> Stands:
-        """A person wants a version to be active: the first proposes it, another one makes it so."""
+    async def activate(self, version: int, person: str, *, may_propose: bool) -> TwoPersonChange:
+        """Activate a version for a person: the first person proposes it, a second one activates it."""
 
-        def make(now: int) -> Transaction[Told[Stands]]:
+        def make(now: int) -> Transaction[ChangeResult[TwoPersonChange]]:
             before = yield from _locked(self._tenant)
             yield from _known(self._tenant, version)
             if before.version == version:
-                return Stands(step="done", governance=before), []
+                return TwoPersonChange(step="done", governance=before), []
             stands = before.proposed == version and before.proposed_by is not None
             mine = yield from _roles(self._tenant, person)
             if stands and (yield from _is_admin(self._tenant, before.proposed_by)):
@@ -136,14 +133,16 @@ class Governing:
                 kind, about = "policy.proposed", {}
             row = yield from _changed(row, now)
             line = self._line(kind, f"person:{person}", version=version, **about)
-            return Stands(step="done" if row.version == version else "proposed", governance=row), [line]
+            return TwoPersonChange(step="done" if row.version == version else "proposed", governance=row), [
+                line
+            ]
 
         return await self._rows.change(self._tenant, make)
 
-    async def withdraw(self, version: int, actor: str) -> Governance:
-        """Take back that a version was proposed; anybody who may propose may do so."""
+    async def withdraw(self, version: int, actor: str) -> GovernanceRow:
+        """Withdraw the proposal of a version; anybody who may propose may do so."""
 
-        def make(now: int) -> Transaction[Told[Governance]]:
+        def make(now: int) -> Transaction[ChangeResult[GovernanceRow]]:
             before = yield from _locked(self._tenant)
             if before.proposed != version:
                 raise TenureError("POLICY_NOT_FOUND", f"version {version} of the policy is not proposed")
@@ -152,11 +151,11 @@ class Governing:
 
         return await self._rows.change(self._tenant, make)
 
-    async def install(self, text: str, actor: str = INSTALLATION) -> Governance:
-        """Publish a text and make it active, where the tenant has no people (law 4). The same text again changes nothing."""
+    async def install(self, text: str, actor: str = INSTALLATION) -> GovernanceRow:
+        """Publish a text and activate it, for a tenant without people (law 4). The same text again changes nothing."""
         digest = sha256(text.encode()).digest()
 
-        def make(now: int) -> Transaction[Told[Governance]]:
+        def make(now: int) -> Transaction[ChangeResult[GovernanceRow]]:
             before = yield from _locked(self._tenant)
             yield from _check_alone(self._tenant, "activating a policy")
             policy, is_new = yield from _published(self._tenant, text, digest, actor, now)
@@ -165,10 +164,10 @@ class Governing:
 
         return await self._rows.change(self._tenant, make)
 
-    async def activate_alone(self, version: int, actor: str = INSTALLATION) -> Governance:
-        """Make a version active that is published, where the tenant has no people (law 4)."""
+    async def activate_alone(self, version: int, actor: str = INSTALLATION) -> GovernanceRow:
+        """Activate a published version, for a tenant without people (law 4)."""
 
-        def make(now: int) -> Transaction[Told[Governance]]:
+        def make(now: int) -> Transaction[ChangeResult[GovernanceRow]]:
             before = yield from _locked(self._tenant)
             yield from _check_alone(self._tenant, "activating a policy")
             yield from _known(self._tenant, version)
@@ -177,8 +176,8 @@ class Governing:
         return await self._rows.change(self._tenant, make)
 
     def _installed(
-        self, before: Governance, version: int, actor: str, lines: list[Change], now: int
-    ) -> Transaction[Told[Governance]]:
+        self, before: GovernanceRow, version: int, actor: str, lines: list[AdminChange], now: int
+    ) -> Transaction[ChangeResult[GovernanceRow]]:
         if before.version == version:
             return before, lines
         row = msgspec.structs.replace(before, version=version, proposed=None, proposed_by=None)
@@ -187,53 +186,53 @@ class Governing:
 
     # ------------------------------------------------------------------------------------------ freezing
 
-    async def freeze(self, scope: str, actor: str, people: str = "") -> Governance:
-        """Deny every act of a scope (`*`, `wf:NAME`, `cn:NAME`) from the next commit on; what was to thaw it is forgotten. `people`:
-        everybody who stands behind that, as `id id`; else the actor."""
+    async def freeze(self, scope: str, actor: str, people: str = "") -> GovernanceRow:
+        """Deny every act of a scope (`*`, `wf:NAME`, `cn:NAME`) from the next commit on, and drop a proposed thaw. `people`:
+        everybody who stands behind the freeze, as `id id`; else the actor."""
 
-        def make(now: int) -> Transaction[Told[Governance]]:
+        def make(now: int) -> Transaction[ChangeResult[GovernanceRow]]:
             before = yield from _locked(self._tenant)
-            frozen, thaw = scopes(before), thaws(before)
+            frozen, thaw = frozen_scopes(before), proposed_thaws(before)
             if scope in frozen and scope not in thaw:
                 return before, []
             thaw.pop(scope, None)
-            everybody = joined(frozen.get(scope), people or actor)
+            everybody = join_people(frozen.get(scope), people or actor)
             row = yield from _changed(_held(before, {**frozen, scope: everybody}, thaw), now)
             return row, [self._line("freeze.begun", actor, scope=scope)]
 
         return await self._rows.change(self._tenant, make)
 
-    async def thaw(self, scope: str, person: str, *, may_propose: bool) -> Stands:
-        """A person wants a scope to thaw: the first proposes it, another one makes it so."""
+    async def thaw(self, scope: str, person: str, *, may_propose: bool) -> TwoPersonChange:
+        """Thaw a scope for a person: the first person proposes it, a second one thaws it."""
 
-        def make(now: int) -> Transaction[Told[Stands]]:
+        def make(now: int) -> Transaction[ChangeResult[TwoPersonChange]]:
             before = yield from _locked(self._tenant)
-            frozen, thaw = scopes(before), thaws(before)
+            frozen, thaw = frozen_scopes(before), proposed_thaws(before)
             if scope not in frozen:
-                return Stands(step="done", governance=before), []
+                return TwoPersonChange(step="done", governance=before), []
             first, mine = thaw.get(scope), (yield from _roles(self._tenant, person))
             if first is not None and (yield from _is_admin(self._tenant, first)):
                 _check_second(mine)
                 yield from _check_apart(self._tenant, first, person, "this thaw")
                 del thaw[scope], frozen[scope]
                 row = _held(before, frozen, thaw)
-                step: Step = "done"
+                step: TwoPersonStep = "done"
                 line = self._line("freeze.ended", f"person:{person}", scope=scope, proposed_by=first)
             else:
                 _check_proposer(may_propose and "admin" in mine)
                 row, step = _held(before, frozen, {**thaw, scope: person}), "proposed"
                 line = self._line("thaw.proposed", f"person:{person}", scope=scope)
-            return Stands(step=step, governance=(yield from _changed(row, now))), [line]
+            return TwoPersonChange(step=step, governance=(yield from _changed(row, now))), [line]
 
         return await self._rows.change(self._tenant, make)
 
-    async def thaw_alone(self, scope: str, actor: str = INSTALLATION) -> Governance:
-        """Thaw a scope where the tenant has no people (law 4)."""
+    async def thaw_alone(self, scope: str, actor: str = INSTALLATION) -> GovernanceRow:
+        """Thaw a scope of a tenant without people (law 4)."""
 
-        def make(now: int) -> Transaction[Told[Governance]]:
+        def make(now: int) -> Transaction[ChangeResult[GovernanceRow]]:
             before = yield from _locked(self._tenant)
             yield from _check_alone(self._tenant, "a thaw")
-            frozen, thaw = scopes(before), thaws(before)
+            frozen, thaw = frozen_scopes(before), proposed_thaws(before)
             if scope not in frozen:
                 return before, []
             thaw.pop(scope, None)
@@ -243,22 +242,22 @@ class Governing:
 
         return await self._rows.change(self._tenant, make)
 
-    def _line(self, kind: str, actor: str, **about: Any) -> Change:
-        return Change(tenant=self._tenant, kind=kind, actor=actor, about=about)
+    def _line(self, kind: str, actor: str, **about: Any) -> AdminChange:
+        return AdminChange(tenant=self._tenant, kind=kind, actor=actor, about=about)
 
 
-def scopes(row: Governance) -> dict[str, str]:
-    """What is frozen, and who froze it."""
+def frozen_scopes(row: GovernanceRow) -> dict[str, str]:
+    """Frozen scope -> who froze it."""
     return msgspec.json.decode(row.frozen, type=dict[str, str])
 
 
-def thaws(row: Governance) -> dict[str, str]:
-    """Who wants what to thaw."""
+def proposed_thaws(row: GovernanceRow) -> dict[str, str]:
+    """Frozen scope -> who proposes to thaw it."""
     return msgspec.json.decode(row.thaw, type=dict[str, str])
 
 
-def _nothing(tenant: str) -> Governance:
-    return Governance(
+def _nothing(tenant: str) -> GovernanceRow:
+    return GovernanceRow(
         tenant=tenant,
         version=0,
         proposed=None,
@@ -270,7 +269,7 @@ def _nothing(tenant: str) -> Governance:
     )
 
 
-def _held(before: Governance, frozen: dict[str, str], thaw: dict[str, str]) -> Governance:
+def _held(before: GovernanceRow, frozen: dict[str, str], thaw: dict[str, str]) -> GovernanceRow:
     return msgspec.structs.replace(
         before,
         frozen=msgspec.json.encode(frozen, order="sorted").decode(),
@@ -278,29 +277,32 @@ def _held(before: Governance, frozen: dict[str, str], thaw: dict[str, str]) -> G
     )
 
 
-def _locked(tenant: str) -> Transaction[Governance]:
-    rows: list[Governance] = yield Query("lock_governance", scalars=(tenant,))
+def _locked(tenant: str) -> Transaction[GovernanceRow]:
+    rows: list[GovernanceRow] = yield Query("lock_governance", scalars=(tenant,))
     return rows[0] if rows else _nothing(tenant)
 
 
-def _changed(row: Governance, now: int) -> Transaction[Governance]:
-    """Write the row down as the next revision (law 2)."""
+def _changed(row: GovernanceRow, now: int) -> Transaction[GovernanceRow]:
+    """Write the row as the next revision (law 2)."""
     row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=now)
     if not (yield Query("save_governance", scalars=msgspec.structs.astuple(row))):
-        raise TenureError("CHANGED_MEANWHILE", "somebody else has changed what holds for this tenant")
+        raise TenureError(
+            "CHANGED_MEANWHILE",
+            f"somebody else has changed the policy or the freezes of tenant {row.tenant!r}: read them again",
+        )
     return row
 
 
 def _published(
     tenant: str, text: str, digest: bytes, author: str, now: int
-) -> Transaction[tuple[Policy, bool]]:
-    """The version with this text, written where there is none; the caller holds the tenant's lock."""
-    same: list[Policy] = yield Query("policy_of_digest", scalars=(tenant, digest))
+) -> Transaction[tuple[PolicyRow, bool]]:
+    """The version with this text, stored if it is new; the caller holds the tenant's lock."""
+    same: list[PolicyRow] = yield Query("policy_of_digest", scalars=(tenant, digest))
     if same:
         return same[0], False
-    newest: list[PolicyLine] = yield Query("policies_before", scalars=(tenant, 2**31 - 1, 1))
+    newest: list[PolicyVersionSummary] = yield Query("policies_before", scalars=(tenant, 2**31 - 1, 1))
     version = 1 + (newest[0].version if newest else 0)
-    row = Policy(tenant, version, text, digest, author, now)
+    row = PolicyRow(tenant, version, text, digest, author, now)
     yield Query("save_policy", scalars=msgspec.structs.astuple(row))
     return row, True
 
@@ -311,8 +313,8 @@ def _known(tenant: str, version: int) -> Transaction[None]:
 
 
 def _roles(tenant: str, person: str | None) -> Transaction[set[str]]:
-    """What somebody may do now: a credential was looked up a moment ago, a proposal was made days ago."""
-    rows: list[Person] = yield Query("person_named", scalars=(tenant, person or ""))
+    """A person's roles now: the proposal may have been made days ago."""
+    rows: list[PersonRow] = yield Query("person_named", scalars=(tenant, person or ""))
     known = rows and rows[0].closed_at is None
     return set(msgspec.json.decode(rows[0].roles, type=list[str])) if known else set()
 
@@ -324,7 +326,7 @@ def _is_admin(tenant: str, person: str | None) -> Transaction[bool]:
 
 def _check_apart(tenant: str, first: str | None, second: str, what: str) -> Transaction[None]:
     """Refuse a second person who is the first, or counts as one with them."""
-    ties = Ties((yield Query("people_unconfirmed", scalars=(tenant,))))
+    ties = LinkedPeople((yield Query("people_unconfirmed", scalars=(tenant,))))
     if ties.among(f"person:{second}", (f"person:{first}",)) is not None:
         raise _second(what)
 

@@ -2,8 +2,8 @@
 
 Laws:
 1. A transaction is a generator that yields `Query` and `Save` and is sent the answers. It does no I/O,
-   so the same generator runs on SQLite's writer thread, on PostgreSQL's connection and in the simulator. It runs in the
-   event loop's thread until it yields `ASIDE`.
+   so the same generator runs on SQLite, on PostgreSQL and in the simulator. It runs in the event loop's thread until it
+   yields `LEAVE_EVENT_LOOP`.
 2. The run row is the only lock for everything beneath it. Lock first, load in a later statement.
    Lock order: tenants, then runs by id, nothing else; a query that takes locks says so below.
 3. Every save names the version it expects of every run. A run that has moved on is left alone, with all
@@ -19,37 +19,36 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tenure.kernel.beside import LogLine, RegisteredWorkflow, Schedule, WorkerProcess
-from tenure.kernel.feed import Line
-from tenure.kernel.governance import Governance
-from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
-from tenure.kernel.model import (
-    Approval,
-    Attempt,
+from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
+from tenure.kernel.feed import FeedLine
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.kernel.identity_rows import PersonRow, UnconfirmedPerson
+from tenure.kernel.run_rows import (
+    ApprovalRow,
+    AttemptRow,
     Cap,
-    Checkpoint,
-    Child,
-    Event,
-    Inbox,
-    Outbox,
-    Payload,
+    CheckpointRow,
+    ChildRow,
+    EventRow,
+    InboxRow,
+    OutboxRow,
+    PayloadRow,
     Row,
-    Run,
-    RunSpec,
-    Step,
-    Wait,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+    WaitRow,
 )
-from tenure.kernel.service import Person, UnconfirmedPerson
 
 
-class Lane(msgspec.Struct, gc=False):
+class ClaimQueue(msgspec.Struct, gc=False):
     """A (tenant, workspace) with claimable work in a queue."""
 
     tenant: str
     workspace: str
 
 
-class Candidate(msgspec.Struct, gc=False):
+class ClaimCandidate(msgspec.Struct, gc=False):
     """A step that looked claimable a moment ago."""
 
     run_id: int
@@ -61,7 +60,7 @@ class Candidate(msgspec.Struct, gc=False):
     ready_at: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class LeaseUsage(msgspec.Struct, gc=False):
     """Live leases of one workflow of a tenant."""
 
     tenant: str
@@ -69,7 +68,7 @@ class Usage(msgspec.Struct, gc=False):
     leases: int
 
 
-class Rate(msgspec.Struct, gc=False):
+class AdmissionRate(msgspec.Struct, gc=False):
     """Runs of one workflow that were admitted since a moment, and the first of them."""
 
     workflow: str
@@ -77,14 +76,14 @@ class Rate(msgspec.Struct, gc=False):
     first_at: int
 
 
-class KeyQueue(msgspec.Struct, gc=False):
-    """Who holds a concurrency key, and who waits for it longest."""
+class ConcurrencyKeyQueue(msgspec.Struct, gc=False):
+    """Which run holds a concurrency key, and which has waited for it longest."""
 
     holder_id: int | None
     first_waiting_id: int | None
 
 
-class LiveKey(msgspec.Struct, gc=False):
+class ConcurrencyKeyHolder(msgspec.Struct, gc=False):
     """A run that has a concurrency key and is not finished."""
 
     run_id: int
@@ -93,8 +92,8 @@ class LiveKey(msgspec.Struct, gc=False):
     cancel_at: int | None = None
 
 
-class Timer(msgspec.Struct, gc=False):
-    """Something whose moment has come."""
+class DueTimer(msgspec.Struct, gc=False):
+    """A run, step or wait whose timer has expired."""
 
     entity: str
     """run, step or wait."""
@@ -106,7 +105,7 @@ class Timer(msgspec.Struct, gc=False):
     wake_at: int
 
 
-class BeatKey(msgspec.Struct, gc=False):
+class ExtendedLease(msgspec.Struct, gc=False):
     """A lease whose heartbeat was written, and its attempt's state: `canceling` tells the runner to stop."""
 
     run_id: int
@@ -115,7 +114,7 @@ class BeatKey(msgspec.Struct, gc=False):
     state: str
 
 
-class Moment(msgspec.Struct, gc=False):
+class StoreTime(msgspec.Struct, gc=False):
     """The store's time."""
 
     now_us: int
@@ -130,8 +129,8 @@ class EventHash(msgspec.Struct, gc=False):
 
 
 class RunHead(msgspec.Struct, gc=False):
-    """Where a run is: the hash of its newest event names all that it is made of. (Its version does not: a run may have
-    been deleted, and its id used again.)"""
+    """The version of a run and the hash of its newest event, which identifies its whole history. (The version does not: a
+    run may have been deleted, and its id used again.)"""
 
     id: int
     version: int
@@ -139,154 +138,104 @@ class RunHead(msgspec.Struct, gc=False):
 
 
 class RunId(msgspec.Struct, gc=False):
-    """Just an id."""
-
     run_id: int
 
 
-class Recorded(msgspec.Struct, gc=False):
-    """A checkpoint with what it put aside, for whoever goes on with its step."""
-
-    name: str
-    no: int
-    state: str
-    n: int
-    resumable: bool
-    idempotent: bool
-    arguments: bytes
-    at: int
-    tries: int
-    next_at: int | None
-    error: str | None
-    meta: str | None
-    output_ref: int | None
-    output: bytes | None
-    """None also where it has been erased (there is an output_ref). Of a failed one: its message."""
-
-
-class Waited(msgspec.Struct, gc=False):
-    """A wait with its answer, for whoever goes on with its step."""
-
-    no: int
-    label: str
-    kind: str
-    name: str
-    state: str
-    outcome: str | None
-    opened_at: int
-    expires_at: int | None
-    settled_at: int | None
-    result: bytes | None
-    """What the event brought."""
-    revision: int | None
-    decided_by: str | None
-    reason: bytes | None
-    """Of an approval or a proposal: which revision was decided, by whom and why."""
-    child_id: int | None
-    child_outcome: str | None
-    child_code: str | None
-    child_output: bytes | None
-    child_error: bytes | None
-    """Of a child: how it ended, why (a code, or `done`), what it returned and what it said went wrong."""
-
-
-class Size(msgspec.Struct, gc=False):
+class TableSize(msgspec.Struct, gc=False):
     """A table and how many rows it holds."""
 
     table: str
     rows: int
 
 
-Answer = type[msgspec.Struct]
+RowType = type[msgspec.Struct]
 
-IN_TRANSACTION: dict[str, Answer] = {
+IN_TRANSACTION: dict[str, RowType] = {
     # name: answer          rows -> ; scalars
-    "now": Moment,  # -
+    "now": StoreTime,  # -
     "lock_tenants": RunId,  # (tenant) -> PG: advisory transaction locks in sorted order; no answer rows
-    "lock_runs": Run,  # (id) -> locked in id order, waiting
-    "lock_free_runs": Run,  # (id) -> locked in id order, those locked by others are left out
+    "lock_runs": RunRow,  # (id) -> locked in id order, waiting
+    "lock_free_runs": RunRow,  # (id) -> locked in id order, those locked by others are left out
     "lock_free_heads": RunHead,  # (id) -> the same, of runs whose rows may be known
-    "load_specs": RunSpec,  # (run_id)
-    "load_steps": Step,  # (run_id, idx)
-    "load_named_steps": Step,  # (run_id, name)
-    "load_open_steps": Step,  # (run_id) -> steps that are not closed
-    "load_attempts": Attempt,  # (run_id, idx, n) -> also locked (PG: for update, in key order)
-    "load_checkpoints": Checkpoint,  # (run_id, idx, name)
-    "load_step_checkpoints": Checkpoint,  # (run_id, idx) -> all of a step, in order of `no`
-    "load_open_waits": Wait,  # (run_id)
-    "load_waits": Wait,  # (run_id, no)
-    "load_event_waits": Wait,  # (run_id, name) -> open waits for an event, oldest first
-    "load_labeled_waits": Wait,  # (run_id, idx, label)
-    "load_approvals": Approval,  # (run_id, no)
-    "load_buffered": Inbox,  # (run_id, name) -> those no wait has taken, in order of `no`
-    "load_inbox_ids": Inbox,  # (run_id, event_id)
-    "load_open_children": Child,  # (run_id)
-    "load_children": Child,  # (run_id, child_id)
-    "load_payloads": Payload,  # (run_id, ref)
-    "load_acts": Receipt,  # (run_id, idx, label) -> all receipts of an act, in order
-    "load_receipts": Receipt,  # (run_id, no)
-    "load_open_receipts": Receipt,  # (run_id) -> those that are intended or unknown
-    "load_purses": Purse,  # (run_id)
-    "load_cost_lines": CostLine,  # (run_id)
-    "load_key_holders": Receipt,  # (tenant, name) -> the receipt that holds the key, of whichever run
-    "load_governance": Governance,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
-    "load_people": Person,  # (tenant, id)
+    "load_specs": RunSpecRow,  # (run_id)
+    "load_steps": StepRow,  # (run_id, idx)
+    "load_named_steps": StepRow,  # (run_id, name)
+    "load_open_steps": StepRow,  # (run_id) -> steps that are not closed
+    "load_attempts": AttemptRow,  # (run_id, idx, n) -> also locked (PG: for update, in key order)
+    "load_checkpoints": CheckpointRow,  # (run_id, idx, name)
+    "load_step_checkpoints": CheckpointRow,  # (run_id, idx) -> all of a step, in order of `no`
+    "load_open_waits": WaitRow,  # (run_id)
+    "load_waits": WaitRow,  # (run_id, no)
+    "load_event_waits": WaitRow,  # (run_id, name) -> open waits for an event, oldest first
+    "load_labeled_waits": WaitRow,  # (run_id, idx, label)
+    "load_approvals": ApprovalRow,  # (run_id, no)
+    "load_buffered": InboxRow,  # (run_id, name) -> those no wait has taken, in order of `no`
+    "load_inbox_ids": InboxRow,  # (run_id, event_id)
+    "load_open_children": ChildRow,  # (run_id)
+    "load_children": ChildRow,  # (run_id, child_id)
+    "load_payloads": PayloadRow,  # (run_id, ref)
+    "load_acts": ReceiptRow,  # (run_id, idx, label) -> all receipts of an act, in order
+    "load_receipts": ReceiptRow,  # (run_id, no)
+    "load_open_receipts": ReceiptRow,  # (run_id) -> those that are intended or unknown
+    "load_run_spends": RunSpendRow,  # (run_id)
+    "load_cost_lines": CostLineRow,  # (run_id)
+    "load_key_holders": ReceiptRow,  # (tenant, name) -> the receipt that holds the key, of whichever run
+    "load_governance": GovernanceRow,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
+    "load_people": PersonRow,  # (tenant, id)
     "load_unconfirmed": UnconfirmedPerson,  # (tenant) -> people who count as one with others
     "load_event_hashes": EventHash,  # (run_id, seq)
-    "find_keys": RunSpec,  # (tenant, source, idempotency_key)
+    "find_keys": RunSpecRow,  # (tenant, source, idempotency_key)
     "caps": Cap,  # (tenant)
-    "lanes": Lane,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
-    "lanes_of": Lane,  # (queue) ; tenant, after_workspace, limit -> likewise of one tenant
-    "usage": Usage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
-    "candidates": Candidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
-    "candidates_behind": Candidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
+    "claim_queues": ClaimQueue,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
+    "tenant_claim_queues": ClaimQueue,  # (queue) ; tenant, after_workspace, limit -> likewise of one tenant
+    "usage": LeaseUsage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
+    "candidates": ClaimCandidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
+    "candidates_behind": ClaimCandidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
     # behind this one
-    "key_queue": KeyQueue,  # () ; tenant, concurrency_key, horizon -> exactly one row; waiting: wake_at <= horizon
-    "live_keys": LiveKey,  # () ; tenant, concurrency_key, except_run_id
-    "rates": Rate,  # () ; tenant, since -> rated runs admitted after `since`
-    "beat": BeatKey,  # (run_id, idx, n, seq, expires_at, progress) ; now -> see below
+    "key_queue": ConcurrencyKeyQueue,  # () ; tenant, concurrency_key, horizon -> exactly one row; waiting: wake_at <= horizon
+    "live_keys": ConcurrencyKeyHolder,  # () ; tenant, concurrency_key, except_run_id
+    "rates": AdmissionRate,  # () ; tenant, since -> rated runs admitted after `since`
+    "beat": ExtendedLease,  # (run_id, idx, n, seq, expires_at, progress) ; now -> see below
 }
 """Queries used inside a transaction. `beat` writes `beat_at = now, expires_at, seq, progress` where the lease
 is active, its expiry is after `now`, its seq is lower and the new expiry is not earlier; it answers the keys it wrote, with the attempt's state.
 (PG locks those rows in key order first.)"""
 
-READS: dict[str, Answer] = {
-    "due": Timer,  # () ; now, limit -> run, step and wait timers with wake_at <= now, earliest first
-    "next_wake": Moment,  # () -> the earliest wake_at of all, no row when there is none
-    "outbox_pending": Outbox,  # () ; created_before, limit -> oldest first
-    "get_run": Run,  # () ; id
-    "get_spec": RunSpec,  # () ; run_id
-    "runs_by_status": Run,  # () ; tenant, status, before_created_at, limit -> newest first
-    "approvals_open": Approval,  # () ; tenant, limit -> oldest first
+READS: dict[str, RowType] = {
+    "due": DueTimer,  # () ; now, limit -> run, step and wait timers with wake_at <= now, earliest first
+    "next_wake": StoreTime,  # () -> the earliest wake_at of all, no row when there is none
+    "outbox_pending": OutboxRow,  # () ; created_before, limit -> oldest first
+    "get_run": RunRow,  # () ; id
+    "get_spec": RunSpecRow,  # () ; run_id
+    "runs_by_status": RunRow,  # () ; tenant, status, before_created_at, limit -> newest first
+    "approvals_open": ApprovalRow,  # () ; tenant, limit -> oldest first
     "run_ids_after": RunId,  # () ; after_id, limit -> by id
-    "steps_of": Step,  # () ; run_id    (these: all rows of one run, in key order)
-    "attempts_of": Attempt,
-    "checkpoints_of": Checkpoint,
-    "waits_of": Wait,
-    "approvals_of": Approval,
-    "inbox_of": Inbox,
-    "children_of": Child,
-    "payloads_of": Payload,
-    "verdicts_of": Verdict,
-    "receipts_of": Receipt,
-    "purses_of": Purse,
-    "cost_lines_of": CostLine,
-    "events_of": Event,
-    "outbox_of": Outbox,
-    "events_after": Event,  # () ; run_id, after_seq, limit
-    "payload": Payload,  # () ; run_id, ref
-    "resume_checkpoints": Recorded,  # () ; run_id, idx -> all of a step with their outputs, in order of `no`
-    "resume_waits": Waited,  # () ; run_id, idx, first_no, last_no -> those of a step with their answers, in order of `no`
+    "steps_of": StepRow,  # () ; run_id    (these: all rows of one run, in key order)
+    "attempts_of": AttemptRow,
+    "checkpoints_of": CheckpointRow,
+    "waits_of": WaitRow,
+    "approvals_of": ApprovalRow,
+    "inbox_of": InboxRow,
+    "children_of": ChildRow,
+    "payloads_of": PayloadRow,
+    "verdicts_of": VerdictRow,
+    "receipts_of": ReceiptRow,
+    "run_spends_of": RunSpendRow,
+    "cost_lines_of": CostLineRow,
+    "events_of": EventRow,
+    "outbox_of": OutboxRow,
+    "events_after": EventRow,  # () ; run_id, after_seq, limit
+    "payload": PayloadRow,  # () ; run_id, ref
     "all_caps": Cap,  # ()
-    "live_usage": Usage,  # () -> live leases of everybody, grouped by tenant and workflow
+    "live_usage": LeaseUsage,  # () -> live leases of everybody, grouped by tenant and workflow
     "key_holders_twice": RunId,  # () -> runs that share a concurrency key while both are admitted and open
     "orphan_rows": RunId,  # () -> run ids that rows beneath a run name but no run has
     "lost_specs": RunId,  # () -> runs without a spec, or with a spec of another tenant
-    "sizes": Size,  # () -> each table and its number of rows
+    "sizes": TableSize,  # () -> each table and its number of rows
 }
 """Queries used on their own."""
 
-QUERIES: dict[str, Answer] = {**IN_TRANSACTION, **READS}
+QUERIES: dict[str, RowType] = {**IN_TRANSACTION, **READS}
 
 
 class Query(msgspec.Struct, gc=False):
@@ -308,11 +257,11 @@ class Save(msgspec.Struct, gc=False):
 
     expect: list[tuple[int, int, int | None]] = []
     heads: dict[int, bytes] = {}
-    """The head that a run must have besides its version: a run that was deleted and made anew under its id may have come
-    to the same version."""
-    runs: list[Run] = []
-    new_runs: list[Run] = []
-    new_specs: list[RunSpec] = []
+    """The head that a run must have besides its version: a run that was deleted and created again under its id may have
+    the same version."""
+    runs: list[RunRow] = []
+    new_runs: list[RunRow] = []
+    new_specs: list[RunSpecRow] = []
     rows: dict[str, list[Row]] = {}
     """By table: run_spec (changed ones), step, attempt, checkpoint, wait, approval, inbox, child, payload, event,
     outbox, stale, idempotency, remote_lease. Events, payloads, outbox, stale, idempotency and remote_lease rows
@@ -324,24 +273,24 @@ class Save(msgspec.Struct, gc=False):
     they need not be written."""
     delivered: list[tuple[int, int, int]] = []
     """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
-    feed: list[tuple[int, list[Line]]] = []
-    """(run id, what it tells): strung together as this commit's row of the feed, without those of runs left out. At
-    most one save of a transaction has it."""
+    feed: list[tuple[int, list[FeedLine]]] = []
+    """(run id, its lines): joined to this commit's row of the feed, without those of runs left out. At most one save of a
+    transaction has it."""
     delete_runs: list[int] = []
-    """Finished runs to delete with everything beneath them, but for what they owe and for a spec with a key."""
+    """Finished runs to delete with all their rows, except outbox rows and a spec with an idempotency key."""
     estimate_us: int | None = None
     """The time the decisions were made at, when it was an estimate: refused (nothing is written) when the
     store's clock differs from it by more than a second."""
 
 
-class Aside(msgspec.Struct, frozen=True, gc=False):
-    """What follows is long: from here on the transaction is carried out outside of the event loop's thread. The answer is
-    None. It has no effect where there is no other thread, nor when it is asked for again."""
+class LeaveEventLoop(msgspec.Struct, frozen=True, gc=False):
+    """From here on the transaction takes long, and runs outside of the event loop's thread. The answer is None. It has no
+    effect where there is no other thread, or when it is yielded again."""
 
 
-ASIDE = Aside()
-ESTIMATE_OFF_US_MAX = 1_000_000
-"""How far an estimate of the time may be off for a save to be written."""
+LEAVE_EVENT_LOOP = LeaveEventLoop()
+ESTIMATE_ERROR_US_MAX = 1_000_000
+"""How far an estimated time may be off for a save to be written."""
 
 
 class Saved(msgspec.Struct, gc=False):
@@ -352,128 +301,79 @@ class Saved(msgspec.Struct, gc=False):
 
 
 T = TypeVar("T")
-Request = Query | Save | Aside
-Transaction = Generator[Request, Any, T]
-"""A transaction as the store runs it: yields what it wants, is sent the answer, returns the result."""
+StoreRequest = Query | Save | LeaveEventLoop
+Transaction = Generator[StoreRequest, Any, T]
+"""A transaction: it yields requests, is sent their answers, and returns the result."""
 
 
-class Ambiguous(Exception):
-    """The connection was lost during COMMIT: whether it happened is not known yet."""
+class AmbiguousCommit(Exception):
+    """The connection was lost during COMMIT: the outcome is not known yet."""
 
 
-class Conflict(Exception):
+class WriteConflict(Exception):
     """Deadlock or serialization failure: nothing was written, the batch may be tried again."""
 
 
-class Rejected(Exception):
-    """The database refused the data: something in the batch is at fault, the rest is not."""
+class DataRejected(Exception):
+    """The database refused the data of something in the batch; the rest may be fine."""
 
 
-class Store(Protocol):
-    """A database. Errors: TenureError STORE_* (nothing was written), Ambiguous, Conflict, Rejected."""
+class QueryReader(Protocol):
+    """The part of a store that asks named queries."""
+
+    async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+        """Ask one named query on its own."""
+        ...
+
+
+class Store(QueryReader, Protocol):
+    """A database. Errors: TenureError STORE_* (nothing was written), AmbiguousCommit, WriteConflict, DataRejected."""
 
     name: str
     """sqlite or postgres."""
     lanes_max: int
-    """How many transactions it runs at the same time with profit."""
+    """How many transactions it is worth running at the same time."""
 
     async def open(self) -> None:
         """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; under way transactions are finished first."""
+        """Disconnect, after the transactions that are under way."""
         ...
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         """Run one transaction and commit it. `single` promises that the generator yields one Save and nothing
-        else, so that one round trip suffices. `make` may be called again after a Conflict."""
+        else, so that one round trip suffices. `make` may be called again after a lost connection."""
         ...
 
     @property
-    def at_once(self) -> bool:
-        """Whether `save_now` is worth a try: a small commit takes no time to speak of, and others do not write just now."""
+    def commits_inline(self) -> bool:
+        """Whether to try `commit_inline`: small commits are fast, and no other process is writing."""
         ...
 
-    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
-        """A transaction of one save, committed when it returns. `decide` makes it when nobody else can write any more, of
-        the store's time; None: nothing is done. Conflict, and nothing done, where somebody is in the way."""
-        ...
-
-    async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
-        """Ask one named query on its own."""
+    def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        """Run a transaction of one save in the caller's thread; it is committed on return. `decide` makes the save from the
+        store's time, under the write lock; None: nothing is written. WriteConflict where another transaction is under way."""
         ...
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Insert or replace caps."""
         ...
 
-    # Beside the runs: see tenure.store.beside, which has these for every store.
-
-    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
-        """Insert a schedule (revision 1) or change it (the next revision); None: not in the state it expects."""
-        ...
-
-    async def advance_schedule(self, schedule: Schedule, next_at: int | None, last_slot: int | None) -> bool:
-        """Go on from the slot a schedule was read with, if nobody else did."""
-        ...
-
-    async def drop_schedule(self, tenant: str, name: str) -> bool:
-        """Delete a schedule; whether there was one."""
-        ...
-
-    async def put_worker(
-        self,
-        name: str,
-        queues: Sequence[str],
-        slots: int,
-        version: str,
-        process: WorkerProcess | None = None,
-    ) -> None:
-        """Say that a worker is there, and in which process: when it starts, and every few seconds."""
-        ...
-
-    async def drop_worker_process(self, session: int) -> None:
-        """Nothing has to be proven about a process any more."""
-        ...
-
-    async def drop_worker(self, name: str) -> None:
-        """A worker stops in peace."""
-        ...
-
-    async def put_workflow(
-        self,
-        tenant: str,
-        name: str,
-        version: str,
-        kind: str,
-        definition: str,
-        digest: str,
-        *,
-        registered_by: str = "",
-        unconfirmed: str = "",
-    ) -> RegisteredWorkflow:
-        """Register a version of a workflow; WORKFLOW_CHANGED where it is registered as something else. The people in `unconfirmed`
-        (`id id`) stand behind its runs until a second person confirms it."""
-        ...
-
-    async def put_log_lines(self, lines: Sequence[LogLine]) -> None:
-        """Append lines to the logs of runs."""
-        ...
-
     async def wait_for_work(self, timeout_s: float) -> bool:
-        """Return early (True) when another process says that work became ready."""
+        """Wait until another process says that work became ready (True), or the time is over."""
         ...
 
-    async def tell_work(self) -> None:
-        """Tell other processes that work became ready; coalesced, after the commit, best effort."""
+    async def notify_work(self) -> None:
+        """Tell other processes, after the commit, that work became ready. Calls are coalesced; delivery is best effort."""
         ...
 
     def estimate_us(self) -> int | None:
-        """The store's time without asking it, if it is known well enough (by the last commit and a clock that
-        never goes back); a save made on an estimate says so and is checked against the real time."""
+        """The store's time without a query, by the last commit and the monotonic clock; None: not known well enough. A save
+        that was decided at an estimate names it (`Save.estimate_us`) and is checked against the real time."""
         ...
 
-    def shift(self, offset_us: int) -> None:
-        """Move this store's clock, for tests; PostgreSQL's too."""
+    def shift_clock(self, offset_us: int) -> None:
+        """Move this store's clock, for tests."""
         ...

@@ -17,6 +17,6 @@ See docs/testing.md.
 from __future__ import annotations
 
 from tenure.testing.crashes import crash_everywhere
-from tenure.testing.lab import Lab, LabRun, Stuck
+from tenure.testing.lab import Lab, LabRun, LabStuck
 
-__all__ = ["Lab", "LabRun", "Stuck", "crash_everywhere"]
+__all__ = ["Lab", "LabRun", "LabStuck", "crash_everywhere"]

@@ -1,9 +1,9 @@
-"""Crashes where a test wants them: before or after a commit that a worker asks for.
+"""Planned crashes of a lab's workers, before or after a commit.
 
 Laws:
-1. A crash before a commit: what was done is done, and nobody was told. After: it is recorded, and its worker does not
-   live to hear it.
-2. A commit point is a message or a claim of a worker, or a call on the world; they are counted from 0 in the order in which they are said.
+1. With a crash before a commit, the work is done and nothing is recorded. With a crash after it, it is recorded, and the worker never gets
+   the reply.
+2. A commit point is a message or a claim of a worker, or a call of a connector. They are counted from 0 in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tenure.kernel.commands import Complete, RecordCheckpoint
 from tenure.sdk.definitions import Registry, Tool, Workflow
-from tenure.testing.station import Said, step_name
+from tenure.testing.work_source import CrashPoint, step_name
 
 if TYPE_CHECKING:
     from tenure.testing.lab import Lab
@@ -24,8 +24,8 @@ When = Literal["before", "after"]
 WHEN: tuple[When, When] = ("before", "after")
 
 
-class Crash:
-    """A crash that is planned: at a step's outcome, or at a commit point by its number."""
+class PlannedCrash:
+    """A crash at a step's outcome, or at a commit point by its number."""
 
     def __init__(self, when: When, *, step: str | None = None, point: int | None = None) -> None:
         self.when = when
@@ -33,20 +33,17 @@ class Crash:
         self.point = point
         self.happened = False
 
-    def fits(self, point: int, message: Said | None) -> bool:
-        """Whether this is where it comes."""
+    def matches(self, point: int, message: CrashPoint | None) -> bool:
         if self.happened:
             return False
         if self.point is not None:
             return point == self.point
-        if isinstance(message, Complete):  # the last step's outcome may come with the end of its run
+        if isinstance(message, Complete):  # it may carry the outcome of the run's last step
             message = message.last
-        # The last outcome of a run may go with its end.
-        told = message if isinstance(message, RecordCheckpoint) else getattr(message, "last", None)
         return (
-            isinstance(told, RecordCheckpoint)
-            and told.state != "started"
-            and step_name(told.name) == self.step
+            isinstance(message, RecordCheckpoint)
+            and message.state != "started"
+            and step_name(message.name) == self.step
         )
 
     def __str__(self) -> str:
@@ -55,53 +52,51 @@ class Crash:
         )
 
 
-class Crashes:
-    """The crashes of a lab; see the laws above."""
-
+class CrashPlan:
     def __init__(self, kill: Callable[[str], None]) -> None:
         self._kill = kill
-        self.planned: list[Crash] = []
+        self.planned: list[PlannedCrash] = []
         self.doomed: set[str] = set()
-        """Workers whose last commit is under way: they say nothing more."""
+        """Workers that die when their current commit is done: they send nothing more."""
         self.points: list[str] = []
-        """What was committed or asked for, in order."""
+        """The commit points so far, in order."""
 
-    def strikes(self, worker: str, when: Literal["before", "claim"], message: Said | None) -> bool:
-        """A worker asks for a commit, or was given leases: whether it dies of it."""
+    def strikes(self, worker: str, when: Literal["before", "claim"], message: CrashPoint | None) -> bool:
+        """Whether a worker dies before a commit, or after a claim."""
         point = len(self.points)
         if message is None:
             self.points.append(f"{worker}: claim")
         for crash in self.planned:
-            # What a claim was given is committed: it can only be lost behind it.
-            if crash.fits(point, message) and (crash.when == "before") == (when == "before"):
+            # A claim is committed when its leases arrive: a crash can only come after it.
+            if crash.matches(point, message) and (crash.when == "before") == (when == "before"):
                 self._strike(crash, worker)
                 if message is not None:
-                    self.points.append(f"{worker}: {_shown(message)}, lost")
+                    self.points.append(f"{worker}: {_describe(message)}, lost")
                 return True
         return False
 
-    def said(self, worker: str, message: Said, answer: asyncio.Future[Any]) -> bool:
-        """A message is on its way to its commit, or there already: whether its worker dies before it hears of it."""
+    def sent(self, worker: str, message: CrashPoint, reply: asyncio.Future[Any]) -> bool:
+        """Whether the worker dies after the commit of this message, before its reply arrives."""
         point = len(self.points)
-        self.points.append(f"{worker}: {_shown(message)}")
-        fatal = [crash for crash in self.planned if crash.when == "after" and crash.fits(point, message)]
+        self.points.append(f"{worker}: {_describe(message)}")
+        fatal = [crash for crash in self.planned if crash.when == "after" and crash.matches(point, message)]
         for crash in fatal:
             self.doomed.add(worker)
-            answer.add_done_callback(partial(self._committed, crash, worker))
+            reply.add_done_callback(partial(self._committed, crash, worker))
         return bool(fatal)
 
-    def _committed(self, crash: Crash, worker: str, answer: asyncio.Future[Any]) -> None:
-        if not answer.cancelled():
-            answer.exception()  # nobody else looks at it
+    def _committed(self, crash: PlannedCrash, worker: str, reply: asyncio.Future[Any]) -> None:
+        if not reply.cancelled():
+            reply.exception()  # nobody else retrieves it
         self._strike(crash, worker)
 
-    def _strike(self, crash: Crash, worker: str) -> None:
+    def _strike(self, crash: PlannedCrash, worker: str) -> None:
         if not crash.happened:
             crash.happened = True
             self._kill(worker)
 
 
-def _shown(message: Said) -> str:
+def _describe(message: CrashPoint) -> str:
     what = getattr(message, "name", "") or getattr(message, "label", "")
     return f"{type(message).__name__} {what}".strip()
 
@@ -111,21 +106,21 @@ async def crash_everywhere(
     *definitions: Workflow[..., Any] | Tool | Registry,
     **how: Any,
 ) -> int:
-    """Tell a story once as it is, then once per commit point with the worker killed before that commit, and once with
-    it killed after it. How many tellings there were.
+    """Run a test story without a crash, then twice per commit point: with the worker killed before that commit, and after it. Returns how
+    often the story ran.
 
-    The story gets a lab of its own each time, and has to come out right each time: let it wait with
-    `run.reaches(…)` and `run.result()`, which let the time pass that a new worker needs.
+    The story gets a new lab each time, and must pass each time. Let it wait with `run.reaches(…)` and `run.result()`, which let the time
+    pass that a new worker needs.
     """
     from tenure.testing.lab import Lab
 
     async with Lab(*definitions, **how) as lab:
         await story(lab)
         points = list(lab.crashes.points)
-    told = 1
+    count = 1
     for number, name in enumerate(points):
         for when in WHEN:
-            crash = Crash(when, point=number)
+            crash = PlannedCrash(when, point=number)
             async with Lab(*definitions, **how) as lab:
                 lab.crashes.planned.append(crash)
                 try:
@@ -133,5 +128,5 @@ async def crash_everywhere(
                 except BaseException as fault:
                     fault.add_note(f"with a crash {when} commit point {number} ({name})")
                     raise
-            told += 1
-    return told
+            count += 1
+    return count

@@ -4,8 +4,7 @@
         async with tenure_lab(release) as lab:
             ...
 
-Law: an `async def` test that asks for `tenure_lab` just runs. One that another plugin runs (pytest-asyncio, anyio,
-pytest-trio) is left to it.
+Law: this plugin runs `async def` tests that use `tenure_lab`, unless another plugin (pytest-asyncio, anyio, pytest-trio) does.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from tenure.testing.lab import Lab
 
-OTHERS = ("asyncio", "anyio", "trio", "asyncio_cooperative", "twisted")
-"""Marks by which other plugins know their tests."""
+OTHER_MARKS = ("asyncio", "anyio", "trio", "asyncio_cooperative", "twisted")
+"""Marks of tests that other plugins run."""
 
 
 @pytest.fixture
@@ -32,10 +31,10 @@ def tenure_lab() -> type[Lab]:
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """See the law above. Whoever runs a test of theirs has replaced the function, is called before, or marked it."""
+    """See the law above. Another plugin replaces the function, is called earlier, or marks its tests."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj) or "tenure_lab" not in pyfuncitem.fixturenames:
         return None
-    if any(pyfuncitem.get_closest_marker(mark) for mark in OTHERS):
+    if any(pyfuncitem.get_closest_marker(mark) for mark in OTHER_MARKS):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     with asyncio.Runner() as runner:

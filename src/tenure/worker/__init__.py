@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.worker.station import LocalStation, Station
+from tenure.worker.work_source import LocalWorkSource, WorkSource
 from tenure.worker.worker import Worker
 
-__all__ = ["LocalStation", "Station", "Worker"]
+__all__ = ["LocalWorkSource", "WorkSource", "Worker"]

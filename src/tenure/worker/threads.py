@@ -1,8 +1,8 @@
 """Threads for plain code.
 
 Laws:
-1. They hold up no process that wants to end: what runs in them may never return.
-2. As many as there are slots, and one more for each that is stuck: a retry does not wait for the try it replaces.
+1. The threads are daemons: code that never returns does not keep the process alive.
+2. There are as many as slots, and one more for each that is stuck: a retry does not wait for the attempt it replaces.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
 
-class Threads:
-    """See the laws above. Used from one thread, the loop's."""
+class ThreadPool:
+    """See the laws above. It is used from the loop's thread only."""
 
     def __init__(self, most: int, name: str) -> None:
         self.most = most
@@ -25,15 +25,15 @@ class Threads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._alive = 0
-        self._owed = 0
-        """Jobs handed in that no thread has finished."""
+        self._unfinished = 0
+        """Jobs that no thread has finished."""
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        """Run a function in a thread, as soon as there is one; until then it can be canceled."""
+        """Run a function in the next free thread. Until it begins, it can be canceled."""
         future: Future[Any] = Future()
         with self._lock:
-            self._owed += 1
-            new = self._alive < min(self._owed, self.most)
+            self._unfinished += 1
+            new = self._alive < min(self._unfinished, self.most)
             self._alive += new
         self._jobs.put((future, function))
         if new:
@@ -42,14 +42,14 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let idle threads end; busy ones end with what they do."""
+        """End idle threads now, and busy ones after their job."""
         for _ in range(self._alive):
             self._jobs.put(None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(*job)
-            del job  # nothing of it is kept while the thread waits
+            del job  # keep nothing alive while the thread waits
         with self._lock:
             self._alive -= 1
 
@@ -62,7 +62,7 @@ class Threads:
         except BaseException as raised:
             fault = raised
         with self._lock:
-            self._owed -= 1
+            self._unfinished -= 1
         if not begun:
             return
         if fault is not None:

@@ -1,15 +1,15 @@
-"""A worker: claims what it can do, does it, and says how it went.
+"""A worker claims steps, runs them, and reports their outcome.
 
 Laws:
-1. It claims only what it can do: its queues say which workflows (by version), tools and commands those are, and which
-   actions the governor of its station knows. A tool of an action's name goes first.
-2. Slots bound what it does at once. Work that does not let itself be stopped keeps its slot until it ends.
-3. A lease that is no longer ours is dropped without a word; its work is stopped.
-4. Nothing that code does takes the worker down: whatever it raises ends its own step.
-5. `stop` claims nothing more and begins no step: what is at work may end within the grace, and each run is given back, uncharged,
-   when its step has ended. What is left after the grace is cut and given back. `kill` says nothing, like a crash: leases expire.
-6. A lease counts from the moment at which it was asked for, by `clock.boot_seconds`. One that would be over by now, for the process
-   stood still, is begun only if whoever granted it says that it stands.
+1. A worker claims only what it can do: its capabilities name its workflows (by version), tools, commands, and the actions that the
+   governor of its work source knows. A tool with the name of an action takes precedence.
+2. Slots limit how much it does at once. Work that does not stop keeps its slot until it ends.
+3. When a lease is lost, its work is stopped, and nothing more is sent.
+4. Nothing that code does ends the worker: whatever it raises ends its own step.
+5. `stop` claims nothing more and begins no step. Running steps may finish within the grace period, and each run is given back, uncharged,
+   when its step has ended. What is left after the grace period is cut and given back. `kill` sends nothing, like a crash: leases expire.
+6. A lease counts from the moment of asking, by `clock.boot_seconds`. If it could have expired by now because the process stood still, its
+   work begins only after the lease was renewed.
 """
 
 from __future__ import annotations
@@ -25,59 +25,57 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from tenure import clock, ids
-from tenure.declared.confinement import UNCONFINED, choose_confinement
+from tenure import clock, ids, tracing
+from tenure.chance import SystemChance
+from tenure.commands.confinement import UNCONFINED, choose_confinement
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
-from tenure.kernel.decide.leases import Lease, Reply
+from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.limits import CLAIM_STEPS_MAX
 from tenure.logs import get_logger
-from tenure.orchestrator import spans
-from tenure.orchestrator.chance import SystemChance
-from tenure.orchestrator.heartbeats import LeaseKey
 from tenure.sdk import codec
-from tenure.sdk.body import Body
+from tenure.sdk.attempts import STOP_SECONDS
 from tenure.sdk.definitions import Registry, Tool, Workflow
-from tenure.sdk.faults import (
+from tenure.sdk.errors import Failure
+from tenure.sdk.execution import WorkflowExecution
+from tenure.sdk.exits import (
     ActionLate,
-    Failure,
     HandedOver,
     Interrupted,
     LeaseLost,
-    Misfit,
     NotBegun,
+    ReplayMismatch,
     Restart,
     Suspended,
 )
-from tenure.sdk.outcomes import LOST, MESSAGE_CHARS_MAX, failure_of
-from tenure.sdk.past import Past
-from tenure.sdk.trying import STOP_SECONDS
-from tenure.worker.declared import Declared
-from tenure.worker.held import Held
-from tenure.worker.serves import collected, governed, queues_of
-from tenure.worker.station import Station, beat_of, key_of
-from tenure.worker.threads import Threads
+from tenure.sdk.outcomes import LEASE_OVER_CODES, MESSAGE_CHARS_MAX, describe_failure
+from tenure.sdk.replay_log import ReplayLog
+from tenure.worker.capabilities import collect_definitions, list_action_capabilities, list_capabilities
+from tenure.worker.lease_session import LeaseSession
+from tenure.worker.plan_step import PlanStepAttempt
+from tenure.worker.threads import ThreadPool
+from tenure.worker.work_source import WorkSource, heartbeat_for, lease_key
 
 if TYPE_CHECKING:
     from tenure.sdk.frame import Frame
-    from tenure.worker.heart import Heart
+    from tenure.worker.heartbeat import Heartbeater
 
 log = get_logger(__name__)
 
 NEWS_SECONDS = 2.0
-"""How often a lease is beaten for at least: a heartbeat's answer is how a cancel from elsewhere is heard of."""
+"""The longest heartbeat interval: a cancellation arrives with the reply to a heartbeat."""
 CLAIM_WAIT_SECONDS = 1.0
 CLAIM_PAUSE_SECONDS_MIN = 0.2
 CLAIM_PAUSE_SECONDS_MAX = 3.0
 CLAIM_END_SECONDS = 10.0
-"""How long a claim that is under way when the worker stops may take."""
-LAST_WORD_SECONDS = 20.0
-LAST_WORD_PAUSE_SECONDS = 0.05
+"""How long a claim may still take when the worker stops."""
+FINAL_MESSAGE_SECONDS = 20.0
+FINAL_MESSAGE_PAUSE_SECONDS = 0.05
 REGISTER_SECONDS = 10.0
 GRACE_SECONDS = 10.0
 CANCEL_SHARE = 0.5
-"""How much of a cancel's grace its code has here: the request may be a heartbeat old, and the last word takes a moment."""
+"""How much of the cancel grace period code has here: the request may be a heartbeat old, and the final message takes a moment."""
 
 
 class Worker:
@@ -85,7 +83,7 @@ class Worker:
 
     def __init__(
         self,
-        station: Station,
+        work_source: WorkSource,
         *definitions: Workflow[..., Any] | Tool | Registry,
         slots: int = 100,
         queues: Iterable[str] | None = None,
@@ -95,34 +93,34 @@ class Worker:
         allow_unconfined_commands: bool = False,
     ) -> None:
         if slots < 1:
-            raise TenureError("INVALID_INPUT", f"a worker has at least one slot, not {slots}")
-        self.station = station
+            raise TenureError("INVALID_INPUT", f"slots must be at least 1, not {slots}")
+        self.work_source = work_source
         self.slots = slots
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.registry = collected(definitions)
+        self.registry = collect_definitions(definitions)
         self._only = None if queues is None else tuple(queues)
-        self.queues = queues_of(self.registry, self._only, commands)
+        self.queues = list_capabilities(self.registry, self._only, commands)
         self.commands = commands
         self._command_user = command_user
         self._allow_unconfined = allow_unconfined_commands
         self.confinement = UNCONFINED
-        """Where commands run; chosen when it starts."""
+        """How commands are confined; chosen at the start."""
         self.counts = dict.fromkeys(
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
         self._serves = frozenset(self.queues)
-        self._threads = Threads(slots, "tenure-step")
+        self._threads = ThreadPool(slots, "tenure-step")
         self._chance = SystemChance()
-        self._held: dict[LeaseKey, Held] = {}
-        self._tasks: dict[asyncio.Task[None], Held] = {}
+        self._sessions: dict[LeaseKey, LeaseSession] = {}
+        self._tasks: dict[asyncio.Task[None], LeaseSession] = {}
         self._runs: dict[tuple[str, int], int] = {}
-        """How many leases of a tenant's run it holds."""
+        """How many leases of a tenant's run it has."""
         self._stuck = 0
         self._reserved = 0
         self._claimed = 0
-        """Slots that a claim under way may fill."""
-        self._room = asyncio.Event()
-        self._heart: Heart | None = None
+        """Slots that the current claim may fill."""
+        self._slot_freed = asyncio.Event()
+        self._heartbeater: Heartbeater | None = None
         self._claiming: asyncio.Task[None] | None = None
         self._registering: asyncio.Task[None] | None = None
         self._stopping = False
@@ -135,111 +133,117 @@ class Worker:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    # ------------------------------------------------------------------------------------- life cycle
+    # ------------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Begin to claim."""
+        """Register and start to claim."""
         if self.commands:
             self.confinement = await asyncio.to_thread(
                 partial(choose_confinement, self._command_user, allow_none=self._allow_unconfined)
             )
-        if own := self.station.own():
-            self.registry = Registry(*self.registry, *own)
-            self.queues = (*self.queues, *(queue for flow in own for queue in flow.serves))
-        self.queues = (*self.queues, *governed(await self.station.actions(), self.registry, self._only))
+        if system := self.work_source.system_workflows():
+            self.registry = Registry(*self.registry, *system)
+            self.queues = (*self.queues, *(queue for workflow in system for queue in workflow.serves))
+        self.queues = (
+            *self.queues,
+            *list_action_capabilities(await self.work_source.actions(), self.registry, self._only),
+        )
         self._serves = frozenset(self.queues)
         if not self.queues:
-            raise TenureError("INVALID_INPUT", "a worker needs something it can do: a workflow or a tool")
-        await self.station.register(self.name, self.queues, self.slots)
-        self._heart = self.station.heart(self._heard)
-        self._heart.start()
+            raise TenureError("INVALID_INPUT", "the worker has nothing to do: give it a workflow or a tool")
+        await self.work_source.register(self.name, self.queues, self.slots)
+        self._heartbeater = self.work_source.make_heartbeater(self._handle_replies)
+        self._heartbeater.start()
         loop = asyncio.get_running_loop()
         self._claiming = loop.create_task(self._claim(), name=f"tenure-{self.name}")
         self._registering = loop.create_task(self._register(), name=f"tenure-{self.name}-register")
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim and begin nothing more, let steps end for a grace, give back all runs, and end; see law 5."""
+        """Claim and begin nothing more, let running steps finish within the grace period, and give all runs back; see law 5."""
         if self._killed:
             return
         self._stopping = True
-        for held in tuple(self._held.values()):
-            held.drain()
-        asking = [task for task in (self._claiming, self._registering) if task is not None]
-        for task in asking:
+        for session in tuple(self._sessions.values()):
+            session.drain()
+        claiming = [task for task in (self._claiming, self._registering) if task is not None]
+        for task in claiming:
             task.cancel()
-        if asking:
-            await asyncio.wait(asking, timeout=CLAIM_END_SECONDS)
-        for task in asking:
+        if claiming:
+            await asyncio.wait(claiming, timeout=CLAIM_END_SECONDS)
+        for task in claiming:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*claiming, return_exceptions=True)
         if self._tasks and grace > 0:
             await asyncio.wait(tuple(self._tasks), timeout=grace)
-        for held in tuple(self._held.values()):
-            log.warning("work_cut", worker=self.name, run=held.run_id, steps=held.steps, grace_seconds=grace)
-            self._stop(held)
+        for session in tuple(self._sessions.values()):
+            log.warning(
+                "work_cut",
+                worker=self.name,
+                run=session.run_id,
+                steps=session.running_steps,
+                grace_seconds=grace,
+            )
+            self._stop(session)
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=STOP_SECONDS + LAST_WORD_SECONDS)
+            await asyncio.wait(tuple(self._tasks), timeout=STOP_SECONDS + FINAL_MESSAGE_SECONDS)
         left = tuple(self._tasks)
         for each in left:
             each.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        if self._heart is not None:
-            self._heart.stop()
-            await self._heart.stopped()
+        if self._heartbeater is not None:
+            self._heartbeater.stop()
+            await self._heartbeater.stopped()
         self._threads.close()
-        await self.station.leave(self.name)
+        await self.work_source.leave(self.name)
 
     def kill(self) -> None:
-        """Drop everything without a word, as a crash would."""
+        """Drop everything and send nothing, like a crash."""
         self._killed = self._stopping = True
         for task in (self._claiming, self._registering):
             if task is not None:
                 task.cancel()
-        if self._heart is not None:
-            self._heart.stop()
-        for task, held in list(self._tasks.items()):
-            held.lost = True
-            self._stop(held)
+        if self._heartbeater is not None:
+            self._heartbeater.stop()
+        for task, session in list(self._tasks.items()):
+            session.lost = True
+            self._stop(session)
             task.cancel()
         self._threads.close()
 
     @property
     def free(self) -> int:
-        """Slots nobody has."""
-        return self.slots - len(self._held) - self._stuck - self._reserved - self._claimed
+        return self.slots - len(self._sessions) - self._stuck - self._reserved - self._claimed
 
     @property
     def stuck(self) -> int:
-        """How much work it has given up that does not end."""
+        """How many slots are kept by work that does not stop."""
         return self._stuck
 
     @property
     def busy(self) -> list[tuple[str, str]]:
-        """The (run, step) pairs it works on now."""
-        return [(held.run_id, held.lease.name) for held in self._held.values()]
+        """The (run, step) pairs that it has leases for."""
+        return [(session.run_id, session.lease.name) for session in self._sessions.values()]
 
     def frames(self, run_id: str) -> list[Frame]:
-        """The tries of a run's steps that are under way here."""
-        bodies = (held.body for held in self._held.values() if held.run_id == run_id)
-        return [frame for body in bodies if body is not None for frame in body.at_work.values()]
+        """The attempts of a run's steps that are running here."""
+        executions = (session.execution for session in self._sessions.values() if session.run_id == run_id)
+        return [frame for each in executions if each is not None for frame in each.steps.running.values()]
 
     def holds(self, tenant: str, run_id: int) -> bool:
-        """Whether it works on a run of this tenant now."""
         return (tenant, run_id) in self._runs
 
-    def hurry(self, run_id: int) -> None:
-        """There may be news of a run: ask at once."""
-        if self._heart is not None:
-            self._heart.hurry(run_id)
+    def heartbeat_now(self, run_id: int) -> None:
+        if self._heartbeater is not None:
+            self._heartbeater.heartbeat_now(run_id)
 
     # ----------------------------------------------------------------------------------------- claims
 
-    def reserve(self, queue: str) -> c.ClaimBy | None:
+    def reserve(self, queue: str) -> c.Claimant | None:
         """Keep a slot for a run that is being made here, so that it need not be claimed; see `take`."""
         if self._stopping or queue not in self._serves or self.free <= 0:
             return None
         self._reserved += 1
-        return c.ClaimBy(self.name, session=self.station.session)
+        return c.Claimant(self.name, session=self.work_source.session)
 
     def take(self, lease: Lease | None) -> None:
         """What became of a reservation: a lease, or None."""
@@ -252,14 +256,14 @@ class Worker:
         while not self._stopping:
             free = self.free
             if free <= 0:
-                self._room.clear()
-                await self._room.wait()
+                self._slot_freed.clear()
+                await self._slot_freed.wait()
                 continue
-            # Some slots are left for runs that are started here meanwhile; the others are the claim's until it is over.
+            # A quarter of the free slots stays for runs that are started in this process meanwhile.
             self._claimed = limit = min(max(free - free // 4, 1), CLAIM_STEPS_MAX)
             try:
-                leases = await self.station.claim(self.name, self.queues, limit, 0.0)
-            except Exception as fault:  # whatever it is: the next claim may go better
+                leases = await self.work_source.claim(self.name, self.queues, limit, 0.0)
+            except Exception as fault:  # the next claim may succeed
                 self._claimed = 0
                 log.warning("claim_failed", worker=self.name, error=repr(fault))
                 await asyncio.sleep(pause)
@@ -271,13 +275,13 @@ class Worker:
             for lease in leases:
                 self._begin(lease)
             if not leases:
-                await self.station.wait_for_work(CLAIM_WAIT_SECONDS)
+                await self.work_source.wait_for_work(CLAIM_WAIT_SECONDS)
 
     async def _register(self) -> None:
         while True:
             await asyncio.sleep(REGISTER_SECONDS)
             try:
-                await self.station.register(self.name, self.queues, self.slots)
+                await self.work_source.register(self.name, self.queues, self.slots)
             except Exception as fault:
                 log.warning("register_failed", worker=self.name, error=repr(fault))
 
@@ -285,60 +289,69 @@ class Worker:
         if self._killed:
             return
         self.counts["claimed"] += 1
-        assert self._heart is not None
-        held = Held(lease, self.name, self.station, self._heart, self._threads, self._abandoned)
-        self._held[key_of(lease)] = held
+        assert self._heartbeater is not None
+        session = LeaseSession(
+            lease, self.name, self.work_source, self._heartbeater, self._threads, self._abandoned
+        )
+        self._sessions[lease_key(lease)] = session
         run = (lease.tenant, lease.run_id)
         self._runs[run] = self._runs.get(run, 0) + 1
         if clock.boot_seconds() < lease.asked_at + _certain_seconds(lease):
-            self._beat_for(held, lease.asked_at)
-        task = asyncio.get_running_loop().create_task(self._hold(held), name=f"tenure-{held.run_id}")
-        self._tasks[task] = held
+            self._track(session, lease.asked_at)
+        task = asyncio.get_running_loop().create_task(
+            self._work_under(session), name=f"tenure-{session.run_id}"
+        )
+        self._tasks[task] = session
         task.add_done_callback(self._ended)
 
-    def _beat_for(self, held: Held, asked_at: float) -> None:
-        lease, heart = held.lease, self._heart
-        assert heart is not None
+    def _track(self, session: LeaseSession, asked_at: float) -> None:
+        lease, heartbeater = session.lease, self._heartbeater
+        assert heartbeater is not None
         ends_at = asked_at + _length(lease) if lease.timeout_at is not None else math.inf
         every = min(lease.heartbeat_seconds, NEWS_SECONDS)
-        heart.hold(
-            beat_of(lease, ""), every, lease.lease_seconds, held.stop, asked_at=asked_at, ends_at=ends_at
+        heartbeater.track(
+            heartbeat_for(lease, ""),
+            every,
+            lease.lease_seconds,
+            session.stop,
+            asked_at=asked_at,
+            ends_at=ends_at,
         )
 
-    async def _is_ours(self, held: Held) -> bool:
-        """Whether a lease that nothing has begun under yet still stands; see law 6."""
-        if clock.boot_seconds() < held.until:
+    async def _is_ours(self, session: LeaseSession) -> bool:
+        """Whether a new lease is still ours; see law 6."""
+        if clock.boot_seconds() < session.held_until:
             return True
         asked_at = clock.boot_seconds()
-        if held.lost or self._heart is None or not await self.station.renew(held.lease):
+        if session.lost or self._heartbeater is None or not await self.work_source.renew(session.lease):
             return False
-        self._heart.let_go(key_of(held.lease))
-        self._beat_for(held, asked_at)
-        log.info("lease_renewed", worker=self.name, run=held.run_id, step=held.lease.name)
+        self._heartbeater.forget_lease(lease_key(session.lease))
+        self._track(session, asked_at)
+        log.info("lease_renewed", worker=self.name, run=session.run_id, step=session.lease.name)
         return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        held = self._tasks.pop(task)
-        key = key_of(held.lease)
-        self._held.pop(key, None)
-        run = (held.lease.tenant, key[0])
+        session = self._tasks.pop(task)
+        key = lease_key(session.lease)
+        self._sessions.pop(key, None)
+        run = (session.lease.tenant, key[0])
         self._runs[run] -= 1
         if not self._runs[run]:
             del self._runs[run]
-            # Told when the slot is free again: whoever waits may start the next run at once.
-            if held.succeeded:
-                self.station.succeeded(key[0], held.output)
+            # Reported when the slot is free again: a waiter may start the next run at once.
+            if session.succeeded:
+                self.work_source.succeeded(key[0], session.output)
             else:
-                self.station.ended(key[0])
-        if self._heart is not None:
-            self._heart.let_go(key)
-        self.station.let_go(held.lease)
-        self._room.set()
+                self.work_source.ended(key[0])
+        if self._heartbeater is not None:
+            self._heartbeater.forget_lease(key)
+        self.work_source.forget_lease(session.lease)
+        self._slot_freed.set()
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("lease_task_failed", worker=self.name, run=held.run_id, error=repr(fault))
+            log.error("lease_task_failed", worker=self.name, run=session.run_id, error=repr(fault))
 
     def _abandoned(self, work: asyncio.Future[Any]) -> None:
-        """Something does not let itself be stopped; see law 2."""
+        """Work does not stop; see law 2."""
         self._stuck += 1
         self._threads.most += 1
         work.add_done_callback(self._unstuck)
@@ -346,139 +359,148 @@ class Worker:
     def _unstuck(self, _work: asyncio.Future[Any]) -> None:
         self._stuck -= 1
         self._threads.most -= 1
-        self._room.set()
+        self._slot_freed.set()
 
-    def _heard(self, replies: dict[LeaseKey, Reply], lost: list[LeaseKey]) -> None:
-        """What the heart was told, in the worker's loop."""
+    def _handle_replies(self, replies: dict[LeaseKey, LeaseReply], lost: list[LeaseKey]) -> None:
         for key, reply in replies.items():
-            held = self._held.get(key)
-            if held is not None and reply.cancel and not held.cancel:
-                held.cancel = True
-                self._stop(held)
+            session = self._sessions.get(key)
+            if session is not None and reply.cancel and not session.cancel:
+                session.cancel = True
+                self._stop(session)
         for key in lost:
-            held = self._held.get(key)
-            if held is not None:
-                held.lost = True
-                self._stop(held)
+            session = self._sessions.get(key)
+            if session is not None:
+                session.lost = True
+                self._stop(session)
 
     # --------------------------------------------------------------------------------------- one lease
 
-    async def _hold(self, held: Held) -> None:
-        """Work under one lease until its last word."""
-        lease = held.lease
+    async def _work_under(self, session: LeaseSession) -> None:
+        lease = session.lease
         if self._stopping:
-            await self._last(held, c.Release(**held.head()), "released")
+            await self._send_final(session, c.Release(**session.next_address()), "released")
             return
-        if not await self._is_ours(held):
+        if not await self._is_ours(session):
             self.counts["lost"] += 1
-            log.warning("lease_over_before_it_began", worker=self.name, run=held.run_id, step=lease.name)
+            log.warning(
+                "lease_expired_before_work_began", worker=self.name, run=session.run_id, step=lease.name
+            )
             return
         loop = asyncio.get_running_loop()
-        doing = self._body(held) if lease.kind == "body" else self._declared(held)
-        if spans.wanted():
-            doing = _in_span(lease, doing)
-        held.over = loop.create_future()
-        held.work = loop.create_task(doing)
-        held.work.add_done_callback(held.is_over)
+        work = self._run_workflow(session) if lease.kind == "body" else self._run_plan_step(session)
+        if tracing.is_enabled():
+            work = _in_span(lease, work)
+        session.work_over = loop.create_future()
+        session.work = task = loop.create_task(work)
+        task.add_done_callback(session.finish_work)
         try:
-            await held.over
+            await session.work_over
         except asyncio.CancelledError:
-            held.work.cancel()
+            task.cancel()
             raise
-        work = held.work
-        if not work.done():
-            held.abandon(work)
-            if held.body is not None:
-                held.body.end(LeaseLost("it did not stop"))
-        if held.lost:
+        if not task.done():
+            session.abandon(task)
+            if session.execution is not None:
+                session.execution.journal.end(LeaseLost("the code did not stop"))
+        if session.lost:
             self.counts["lost"] += 1
-            if work.done() and not work.cancelled():
-                work.exception()
-        elif not work.done() or work.cancelled():
-            await self._stopped(held)
+            if task.done() and not task.cancelled():
+                task.exception()
+        elif not task.done() or task.cancelled():
+            await self._report_stopped(session)
         else:
-            await self._conclude(held, work)
+            await self._report_outcome(session, task)
 
-    def _stop(self, held: Held) -> None:
-        """Interrupt async code, and tell code in threads. What has not ended after a while is left alone."""
-        held.stop.set()
-        if held.work is None or held.work.done():
+    def _stop(self, session: LeaseSession) -> None:
+        """Cancel async code, and signal code in threads. After a while the worker no longer waits for it."""
+        session.stop.set()
+        if session.work is None or session.work.done():
             return
-        held.work.cancel()
+        session.work.cancel()
         patience = STOP_SECONDS
-        if held.cancel and not held.lost:  # it may say what it has done until the cancel's deadline
-            patience = profiles.words_of(held.lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
-        asyncio.get_running_loop().call_later(patience, held.is_over)
+        if session.cancel and not session.lost:  # it may report until the cancel's deadline
+            patience = profiles.for_display(session.lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
+        asyncio.get_running_loop().call_later(patience, session.finish_work)
 
-    async def _stopped(self, held: Held) -> None:
-        """The last word of work that was stopped, or stopped itself."""
-        await self._tell(held)
-        if held.cancel:
-            await self._last(held, c.CancelAck(**held.head()), "canceled")
-        elif held.stop.is_set():
-            await self._last(held, c.Release(**held.head()), "released")
+    async def _report_stopped(self, session: LeaseSession) -> None:
+        await self._report_costs(session)
+        if session.cancel:
+            await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
+        elif session.stop.is_set():
+            await self._send_final(session, c.Release(**session.next_address()), "released")
         else:
-            await self._fail(held, Failure("STEP_FAILED", "the code canceled itself"))
+            await self._fail(session, Failure("STEP_FAILED", "the code canceled itself"))
 
-    async def _body(self, held: Held) -> bytes | None:
-        lease = held.lease
+    async def _run_workflow(self, session: LeaseSession) -> bytes | None:
+        lease = session.lease
         workflow = self.registry.workflows.get(lease.workflow)
         if workflow is None or lease.code_version not in (workflow.version, *workflow.accepts):
-            raise Misfit(f"{self.name} has no workflow {lease.workflow!r} of version {lease.code_version!r}")
+            raise ReplayMismatch(
+                f"{self.name} has no workflow {lease.workflow!r} of version {lease.code_version!r}"
+            )
         try:
-            past = await self.station.past(lease) if lease.n > 1 or lease.recorded else Past()
+            replay_log = (
+                await self.work_source.load_replay_log(lease)
+                if lease.n > 1 or lease.recorded
+                else ReplayLog()
+            )
         except TenureError as refused:
             if refused.retryable:
                 raise Interrupted(refused.code) from refused
             raise
-        if held.draining:
-            raise HandedOver("the worker ends")
-        body = Body(workflow, held, past, self._chance)
-        return await body.run(await body.fetched(lease.input))
+        if session.draining:
+            raise HandedOver("the worker is stopping")
+        execution = WorkflowExecution(workflow, session, replay_log, self._chance)
+        return await execution.run(await execution.waits.load_payload(lease.input))
 
-    async def _declared(self, held: Held) -> bytes | None:
-        return await Declared(self.registry, self.station, held, self.confinement).run()
+    async def _run_plan_step(self, session: LeaseSession) -> bytes | None:
+        return await PlanStepAttempt(self.registry, self.work_source, session, self.confinement).run()
 
-    async def _conclude(self, held: Held, work: asyncio.Task[bytes | None]) -> None:
-        """The last word of a lease, by how its work ended."""
+    async def _report_outcome(self, session: LeaseSession, work: asyncio.Task[bytes | None]) -> None:
         fault = work.exception()
         if fault is not None and not isinstance(fault, Suspended | LeaseLost):
-            await self._tell(held)
+            await self._report_costs(session)
         if fault is None:
             output = work.result()
             try:
-                last = c.Complete(
-                    **held.head(), output=output, last=held.last, cost=held.cost, spent=held.told()
+                message = c.Complete(
+                    **session.next_address(),
+                    output=output,
+                    last=session.last_checkpoint,
+                    cost=session.cost,
+                    spent=session.take_costs(),
                 )
-                done = await self._last(held, last, "succeeded")
+                done = await self._send_final(session, message, "succeeded")
             except TenureError as refused:
-                await self._fail(held, refused)
+                await self._fail(session, refused)
             else:
-                if done and held.lease.kind == "body":
-                    held.succeeded, held.output = True, output
+                if done and session.lease.kind == "body":
+                    session.succeeded, session.output = True, output
         elif isinstance(fault, Suspended):
             self.counts["suspended"] += 1
         elif isinstance(fault, LeaseLost):
             self.counts["lost"] += 1
         elif isinstance(fault, Interrupted | NotBegun):
-            await self._last(held, c.Release(**held.head()), "released")
-        elif isinstance(fault, Misfit):
-            await self._last(held, c.Park(**held.head(), why=_shown(fault.why)), "parked")
+            await self._send_final(session, c.Release(**session.next_address()), "released")
+        elif isinstance(fault, ReplayMismatch):
+            await self._send_final(
+                session, c.Park(**session.next_address(), why=_printable(fault.why)), "parked"
+            )
         elif isinstance(fault, Restart):
             try:
-                await self._last(held, self._restarted(held, fault), "succeeded")
-            except TenureError as refused:  # it has children that it must wait for
-                await self._fail(held, refused)
-        elif held.cancel:
-            await self._last(held, c.CancelAck(**held.head()), "canceled")
+                await self._send_final(session, self._make_restart(session, fault), "succeeded")
+            except TenureError as refused:  # it must wait for its children
+                await self._fail(session, refused)
+        elif session.cancel:
+            await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
         else:
-            await self._fail(held, fault)
+            await self._fail(session, fault)
 
-    def _restarted(self, held: Held, restart: Restart) -> c.Complete:
-        lease = held.lease
+    def _make_restart(self, session: LeaseSession, restart: Restart) -> c.Complete:
+        lease = session.lease
         workflow = self.registry.workflows[lease.workflow]
         child = c.StartChild(
-            run_id=self.station.new_run_id(lease.tenant),
+            run_id=self.work_source.new_run_id(lease.tenant),
             workflow=workflow.name,
             code_version=workflow.version,
             profile=workflow.profile.name,
@@ -486,52 +508,59 @@ class Worker:
             plan=workflow.plan,
             timeout_seconds=workflow.timeout_seconds,
         )
-        output = codec.restarted(ids.run_text(child.run_id))
-        return c.Complete(**held.head(), output=output, restart=child, spent=held.told())
+        output = codec.encode_restart(ids.run_text(child.run_id))
+        return c.Complete(**session.next_address(), output=output, restart=child, spent=session.take_costs())
 
-    async def _fail(self, held: Held, fault: BaseException) -> None:
-        code, message, retryable = failure_of(fault)
-        if held.lease.kind == "body" and not isinstance(fault, Failure | ActionLate):
-            retryable = False  # the same code would do the same again; its steps have had their tries
-        text = message[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
-        last = c.Fail(
-            **held.head(), code=code, message=text, retryable=retryable, cost=held.cost, spent=held.told()
+    async def _fail(self, session: LeaseSession, fault: BaseException) -> None:
+        code, text, retryable = describe_failure(fault)
+        if session.lease.kind == "body" and not isinstance(fault, Failure | ActionLate):
+            retryable = False  # the same code would fail again, and its steps have had their retries
+        body = text[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
+        message = c.Fail(
+            **session.next_address(),
+            code=code,
+            message=body,
+            retryable=retryable,
+            cost=session.cost,
+            spent=session.take_costs(),
         )
-        await self._last(held, last, "failed")
+        await self._send_final(session, message, "failed")
 
-    async def _tell(self, held: Held) -> None:
-        """What was spent, where the last word may be one that does not tell of it."""
-        if held.costs:
-            with suppress(TenureError):  # the last word will be told the same
-                await held.say(c.ReportCost(**held.head(), cost=held.cost, spent=held.told()))
+    async def _report_costs(self, session: LeaseSession) -> None:
+        """Report costs before a final message that cannot."""
+        if session.costs:
+            with suppress(TenureError):  # the final message will be refused too
+                await session.submit(
+                    c.ReportCost(**session.next_address(), cost=session.cost, spent=session.take_costs())
+                )
 
-    async def _last(self, held: Held, message: c.LeaseMessage, outcome: str) -> bool:
-        """Send a last word, again while that may help; whether it counted. A refusal of its content is raised."""
-        deadline = time.monotonic() + LAST_WORD_SECONDS
+    async def _send_final(self, session: LeaseSession, message: c.LeaseCommand, outcome: str) -> bool:
+        """Send a final message, repeatedly if that may help. Returns whether it counted; raises the refusal of its content."""
+        deadline = time.monotonic() + FINAL_MESSAGE_SECONDS
         while True:
             try:
-                reply = await held.say(message)
+                reply = await session.submit(message)
             except TenureError as refused:
-                if refused.code in LOST:
+                if refused.code in LEASE_OVER_CODES:
                     self.counts["lost"] += 1
                     return False
                 if not refused.retryable:
                     raise
-                if held.lost or time.monotonic() > deadline:
+                if session.lost or time.monotonic() > deadline:
                     self.counts["lost"] += 1
                     return False
-                await asyncio.sleep(LAST_WORD_PAUSE_SECONDS)
+                await asyncio.sleep(FINAL_MESSAGE_PAUSE_SECONDS)
                 continue
             if reply.state == "suspended":
-                outcome = "suspended"  # it waits for its children to end
+                outcome = "suspended"  # it waits for its children
             elif reply.state == "refused":
-                outcome = "failed"  # with it the run has spent more than it may
+                outcome = "failed"  # the run exceeded its budget with it
             self.counts["canceled" if reply.late else outcome] += 1
             return not reply.late and reply.state not in ("suspended", "refused")
 
 
-async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> bytes | None:
-    """The work of a lease in a span; one that goes on with earlier work points to where that began."""
+async def _in_span(lease: Lease, work: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+    """The work of a lease in a span. A later attempt links to the trace of the first."""
     name = f"workflow {lease.workflow}" if lease.kind == "body" else f"step {lease.name}"
     about = {
         "tenure.run_id": ids.run_text(lease.run_id),
@@ -541,28 +570,28 @@ async def _in_span(lease: Lease, doing: Coroutine[Any, Any, bytes | None]) -> by
         "tenure.attempt": lease.n,
     }
     first = lease.n == 1
-    with spans.span(
+    with tracing.span(
         name,
         parent=lease.trace if first else None,
         linked=None if first else lease.trace,
         about=about,
         quiet=(Suspended, Interrupted, NotBegun, Restart, LeaseLost, asyncio.CancelledError),
     ):
-        return await doing
+        return await work
 
 
 def _length(lease: Lease) -> float:
-    """How long a lease stands from where it was granted, without a heartbeat."""
+    """How long a lease lasts from its grant without a heartbeat."""
     if not lease.granted_at:
         return lease.lease_seconds
     return min((lease.expires_at - lease.granted_at) / 1e6, lease.lease_seconds)
 
 
 def _certain_seconds(lease: Lease) -> float:
-    """How long after it was asked for a lease is ours for certain: as the heart counts (`Pulse.lost_at`)."""
+    """How long after asking a lease is certainly ours, as in `TrackedLease.lost_at`."""
     every = min(lease.heartbeat_seconds, NEWS_SECONDS)
     return min(_length(lease), lease.lease_seconds - every / 2)
 
 
-def _shown(why: str) -> str:
+def _printable(why: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in why)[:900]

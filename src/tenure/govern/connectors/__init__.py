@@ -1,1 +1,1 @@
-"""The services that actions go to, each spoken to by a connector. `registry` finds and checks, `settings` reads the file of them."""
+"""The connectors to other services. `registry` finds and checks them, `settings` reads their file."""

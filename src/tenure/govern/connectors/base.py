@@ -1,27 +1,23 @@
-"""The least that a connector is: it keeps nothing, finds nothing and takes nothing back."""
+"""A base class for connectors without state, look-up and undo."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tenure.govern.connector import Call, Fault, Found, Operation, Reversal
-from tenure.govern.connectors.faults import fault_of
-from tenure.govern.wording import lines, shown
+from tenure.govern.connector import CallFault, ConnectorCall, FoundEffect, Operation, Reversal
+from tenure.govern.connectors.faults import classify_exception
+from tenure.govern.display_text import display_lines, display_value
 
 
 class ConnectorBase:
-    """What connectors begin with; they say what they do otherwise."""
-
     name: str
     operations: Mapping[str, Operation]
 
-    async def state(self, call: Call) -> dict[str, Any] | None:  # noqa: ARG002 # for whoever reads something
-        """Nothing is kept."""
+    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:  # noqa: ARG002 # for whoever reads something
         return None
 
-    async def lookup(self, call: Call) -> Found | None:  # noqa: ARG002 # for whoever can look
-        """Nothing is found."""
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:  # noqa: ARG002 # for whoever can look
         return None
 
     def reverse(
@@ -32,17 +28,15 @@ class ConnectorBase:
         before: dict[str, Any] | None,  # noqa: ARG002 # the same
         result: Any,  # noqa: ARG002 # the same
     ) -> Reversal | None:
-        """Nothing is taken back."""
         return None
 
-    def classify(self, fault: BaseException) -> Fault:
-        """What is known of the faults of `govern.outgoing`; anything else is unknown."""
-        return fault_of(fault)
+    def classify(self, fault: BaseException) -> CallFault:
+        """Classifies the exceptions of `tenure.outbound.http`; others are `unknown`."""
+        return classify_exception(fault)
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        """Target and fields, a line each."""
-        return lines(
+        return display_lines(
             f"{self.name}.{operation}",
-            *(f"{shown(name)}: {shown(value)}" for name, value in target.items()),
-            *(f"{shown(name)} = {shown(value)}" for name, value in fields.items()),
+            *(f"{display_value(name)}: {display_value(value)}" for name, value in target.items()),
+            *(f"{display_value(name)} = {display_value(value)}" for name, value in fields.items()),
         )

@@ -1,10 +1,10 @@
-"""What went wrong with a call, and what it means (decision 24).
+"""What a failed call means (rule 24).
 
 Laws:
-1. Nothing has left, 429, and 503 with Retry-After: not done, and it may be tried again. Other 4xx: not done, for good.
-2. A timeout or reset after sending, other 5xx, and whatever is not understood: unknown.
-3. Redirects are not followed: one that repeats the method says that nothing was done, the others do not say.
-4. Retry-After is honoured, as seconds or as a date, up to a day.
+1. Not sent, 429, and 503 with Retry-After: not done, retryable. Other 4xx: not done, permanently.
+2. A timeout or reset after sending, other 5xx, and everything else: unknown.
+3. Redirects are not followed. A redirect that preserves the method means not done; other redirects mean unknown.
+4. Retry-After is honoured, as seconds or as a date, up to one day.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Literal
 
 from tenure.clock import SECOND_US, HostClock
 from tenure.errors import CODES, TenureError
-from tenure.govern.answers import Answer, AnswerLost, NotSent
-from tenure.govern.connector import Fault
-from tenure.govern.redacting import Redactor
-from tenure.govern.wording import bounded, visible
-from tenure.secrets import heard_so_far
+from tenure.govern.connector import CallFault
+from tenure.govern.display_text import escape_invisible, truncate_text
+from tenure.govern.redaction import Redactor
+from tenure.outbound.responses import HttpResponse, RequestNotSent, ResponseLost
+from tenure.secrets import resolved_so_far
 
 UNREACHABLE = "CONNECTOR_UNREACHABLE"
 REFUSED = "OUTGOING_REFUSED"
@@ -33,14 +33,12 @@ _SAYS_NOT_DONE = frozenset({304, 305, 306, 307, 308})
 
 
 class CallFailed(Exception):
-    """A call that failed, with what that means."""
-
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: CallFault) -> None:
         super().__init__(fault.message)
         self.fault = fault
 
 
-def failed(
+def call_failed(
     outcome: Literal["not_done", "unknown"],
     code: str,
     message: str,
@@ -48,10 +46,10 @@ def failed(
     retryable: bool = False,
     retry_after_seconds: float | None = None,
 ) -> CallFailed:
-    """A failure, in words that fit. Secrets are taken out before they are cut in two."""
-    said = bounded(visible(Redactor(heard_so_far()).text(message)), MESSAGE_CHARS_MAX)
+    """A failure with a limited message. Secrets are removed before the message is truncated."""
+    said = truncate_text(escape_invisible(Redactor(resolved_so_far()).text(message)), MESSAGE_CHARS_MAX)
     return CallFailed(
-        Fault(
+        CallFault(
             outcome=outcome,
             code=code,
             message=said,
@@ -61,43 +59,46 @@ def failed(
     )
 
 
-def fault_of(raised: BaseException) -> Fault:
-    """What an exception of a call means."""
+def classify_exception(raised: BaseException) -> CallFault:
     if isinstance(raised, CallFailed):
         return raised.fault
-    if isinstance(raised, NotSent):
+    if isinstance(raised, RequestNotSent):
         if raised.refused:
-            return failed("not_done", REFUSED, str(raised)).fault
-        return failed("not_done", LATE if raised.late else UNREACHABLE, str(raised), retryable=True).fault
-    if isinstance(raised, AnswerLost):
-        return failed("unknown", LOST, str(raised)).fault
+            return call_failed("not_done", REFUSED, str(raised)).fault
+        return call_failed(
+            "not_done", LATE if raised.late else UNREACHABLE, str(raised), retryable=True
+        ).fault
+    if isinstance(raised, ResponseLost):
+        return call_failed("unknown", LOST, str(raised)).fault
     if isinstance(raised, TenureError) and raised.code in _BEFORE:
-        return failed("not_done", raised.code, raised.message, retryable=CODES[raised.code].retryable).fault
-    return failed("unknown", LOST, f"{type(raised).__name__}: {raised}").fault
+        return call_failed(
+            "not_done", raised.code, raised.message, retryable=CODES[raised.code].retryable
+        ).fault
+    return call_failed("unknown", LOST, f"{type(raised).__name__}: {raised}").fault
 
 
 _BEFORE = frozenset({"SECRET_UNAVAILABLE", "SECRET_NOT_A_REFERENCE", "INVALID_INPUT", "UNKNOWN_OPERATION"})
-"""Codes of what is refused before anything is sent."""
+"""Codes of refusals before anything is sent."""
 
 
-def raise_for(answer: Answer, said: str = "") -> None:
-    """Raise what an answer means that is no success; `said` is what the service says about it."""
+def raise_for_response(answer: HttpResponse, said: str = "") -> None:
+    """Raise the meaning of a response that is not a success. `said` is the service's own message."""
     status = answer.status
     if 200 <= status < 300:
         return
     text = f"answered {status}" + (f": {said}" if said else "")
     after = retry_after_seconds(answer)
     if status == 429 or (status == 503 and "retry-after" in answer.headers):
-        raise failed("not_done", LIMITED, text, retryable=True, retry_after_seconds=after)
+        raise call_failed("not_done", LIMITED, text, retryable=True, retry_after_seconds=after)
     if status in _SAYS_NOT_DONE or 400 <= status < 500:
         if 300 <= status < 400:
-            text += "; redirects are not followed, name the address it leads to"
-        raise failed("not_done", REJECTED, text)
-    raise failed("unknown", LOST, text)
+            text += "; redirects are not followed: use the address that it leads to"
+        raise call_failed("not_done", REJECTED, text)
+    raise call_failed("unknown", LOST, text)
 
 
-def retry_after_seconds(answer: Answer) -> float | None:
-    """What Retry-After asks for; a date is measured by the service's own clock where it says what that is."""
+def retry_after_seconds(answer: HttpResponse) -> float | None:
+    """The delay that Retry-After asks for. A date is compared with the service's own clock if the response has one."""
     given = answer.headers.get("retry-after", "").strip()
     if not given:
         return None

@@ -1,10 +1,10 @@
-"""GitHub: labels, comments, assignees, statuses and check runs of repositories.
+"""The GitHub connector: labels, comments, assignees, statuses and check runs of repositories.
 
 Laws:
-1. Labels, assignees and statuses set a state. Comments have a hidden mark, check runs an `external_id`: both are found again by it.
-2. What is taken back is what we changed: labels and people who were there before stay.
-3. What is to be removed and is not there is removed; unless what it was in is not there either, or not for us (GitHub says the same of both).
-4. Limits on requests, first and second, are answered 403 or 429: nothing was done, and the time to wait is what GitHub says.
+1. Labels, assignees and statuses set a state. Comments have a hidden marker and check runs an `external_id`, by which they are found.
+2. An undo reverses only what the action changed: labels and people that were there before stay.
+3. Removing something that is absent succeeds, unless its container is absent or not accessible (GitHub's answer is the same for both).
+4. GitHub answers rate limits with 403 or 429: nothing was done, and the response contains the time to wait.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ from typing import Any
 import msgspec
 
 from tenure.clock import SECOND_US, HostClock
-from tenure.govern.answers import Answer
-from tenure.govern.connector import Call, Found, Operation, Reversal
+from tenure.expressions.json_schema import object_schema
+from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import (
     LIMITED,
     LOST,
     RETRY_AFTER_SECONDS_MAX,
-    failed,
-    raise_for,
+    call_failed,
+    raise_for_response,
     retry_after_seconds,
 )
-from tenure.govern.connectors.link import Link, path, taken
-from tenure.govern.connectors.marks import HIDDEN, hidden, mark, refuse_marks, text_digest
-from tenure.govern.connectors.schemas import object_of
-from tenure.govern.wording import lines, shown
+from tenure.govern.connectors.http_service import (
+    HIDDEN,
+    HttpService,
+    build_path,
+    hidden_marker,
+    marker_text,
+    pick_fields,
+    refuse_markers,
+    text_digest,
+)
+from tenure.govern.display_text import display_lines, display_value
+from tenure.outbound.responses import HttpResponse
 
 BASE_URL = "https://api.github.com"
 API_VERSION = "2022-11-28"
@@ -43,7 +51,7 @@ _REPO = {
     "pattern": r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}",
     "description": "owner/name",
 }
-_NUMBER = {"type": "integer", "minimum": 1, "description": "Of the issue or pull request."}
+_NUMBER = {"type": "integer", "minimum": 1, "description": "The number of the issue or pull request."}
 _SHA = {"type": "string", "pattern": "[0-9a-f]{40}"}
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 60_000}
 _LABELS = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 100}, "maxItems": 100}
@@ -55,10 +63,10 @@ _LOGINS = {
 }
 
 
-_ISSUE = object_of(repo=_REPO, number=_NUMBER)
-_COMMIT = object_of(repo=_REPO, sha=_SHA)
-_SOME_LABELS = object_of(labels={**_LABELS, "minItems": 1})
-_OUTPUT = object_of(title={"type": "string", "maxLength": 255}, summary={**_TEXT, "minLength": 0})
+_ISSUE = object_schema(repo=_REPO, number=_NUMBER)
+_COMMIT = object_schema(repo=_REPO, sha=_SHA)
+_SOME_LABELS = object_schema(labels={**_LABELS, "minItems": 1})
+_OUTPUT = object_schema(title={"type": "string", "maxLength": 255}, summary={**_TEXT, "minLength": 0})
 _CHECK = {
     "status_": {"type": "string", "enum": ["queued", "in_progress", "completed"]},
     "conclusion_": {
@@ -90,9 +98,9 @@ OPERATIONS: dict[str, Operation] = {
         ),
         Operation(
             name="label.set",
-            summary="Give an issue or pull request these labels and no others.",
+            summary="Set the labels of an issue or pull request, and remove all others.",
             target=_ISSUE,
-            fields=object_of(labels=_LABELS),
+            fields=object_schema(labels=_LABELS),
             repeats="sets_state",
             reverses_by="label.set",
         ),
@@ -100,24 +108,24 @@ OPERATIONS: dict[str, Operation] = {
             name="comment.create",
             summary="Comment on an issue or pull request.",
             target=_ISSUE,
-            fields=object_of(body=_TEXT),
+            fields=object_schema(body=_TEXT),
             repeats="marker",
             reverses_by="comment.delete",
         ),
         Operation(
             name="comment.delete",
             summary="Delete a comment.",
-            target=object_of(repo=_REPO, comment={"type": "integer", "minimum": 1}),
-            fields=object_of(),
+            target=object_schema(repo=_REPO, comment={"type": "integer", "minimum": 1}),
+            fields=object_schema(),
             repeats="sets_state",
-            undo_hint="Write the comment again; its text is no longer there.",
+            undo_hint="Write the comment again; its text is not kept.",
             tier="med",
         ),
         Operation(
             name="assignee.add",
             summary="Assign people to an issue or pull request.",
             target=_ISSUE,
-            fields=object_of(assignees=_LOGINS),
+            fields=object_schema(assignees=_LOGINS),
             repeats="sets_state",
             reverses_by="assignee.remove",
         ),
@@ -125,7 +133,7 @@ OPERATIONS: dict[str, Operation] = {
             name="assignee.remove",
             summary="Unassign people from an issue or pull request.",
             target=_ISSUE,
-            fields=object_of(assignees=_LOGINS),
+            fields=object_schema(assignees=_LOGINS),
             repeats="sets_state",
             reverses_by="assignee.add",
         ),
@@ -133,7 +141,7 @@ OPERATIONS: dict[str, Operation] = {
             name="status.set",
             summary="Set a status of a commit.",
             target=_COMMIT,
-            fields=object_of(
+            fields=object_schema(
                 state={"type": "string", "enum": ["error", "failure", "pending", "success"]},
                 context={"type": "string", "minLength": 1, "maxLength": 200},
                 description_={"type": "string", "maxLength": 140},
@@ -141,42 +149,40 @@ OPERATIONS: dict[str, Operation] = {
             ),
             repeats="sets_state",
             reverses_by="status.set",
-            undo_hint="GitHub deletes no status; set it to what it should be.",
+            undo_hint="GitHub cannot delete a status; set it to the right value.",
         ),
         Operation(
             name="check.create",
             summary="Add a check run to a commit.",
             target=_COMMIT,
-            fields=object_of(name={"type": "string", "minLength": 1, "maxLength": 200}, **_CHECK),
+            fields=object_schema(name={"type": "string", "minLength": 1, "maxLength": 200}, **_CHECK),
             repeats="marker",
-            undo_hint="GitHub deletes no check run; complete it as `cancelled` with github.check.update.",
+            undo_hint="GitHub cannot delete a check run; complete it as `cancelled` with github.check.update.",
         ),
         Operation(
             name="check.update",
             summary="Change a check run.",
-            target=object_of(repo=_REPO, check={"type": "integer", "minimum": 1}),
-            fields=object_of(**_CHECK),
+            target=object_schema(repo=_REPO, check={"type": "integer", "minimum": 1}),
+            fields=object_schema(**_CHECK),
             repeats="sets_state",
-            undo_hint="A check run that is completed stays so; add another one.",
+            undo_hint="A completed check run stays completed; add another one.",
         ),
     )
 }
 
 
 class GitHubConnector(ConnectorBase):
-    """See the laws above."""
-
-    def __init__(self, name: str = "github", link: Link | None = None) -> None:
+    def __init__(self, name: str = "github", link: HttpService | None = None) -> None:
         self.name = name
         self.operations = OPERATIONS
-        self._link = link or Link(base_url=BASE_URL)
+        self._link = link or HttpService(base_url=BASE_URL)
 
     # ------------------------------------------------------------------------------------------ asking
 
     async def _ask(
-        self, call: Call, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
-    ) -> Answer:
-        """One request; with `gone`, what is not there is an answer like others."""
+        self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
+    ) -> HttpResponse:
+        """One request. With `gone`, a 404 or 410 is returned like a success."""
         headers = {
             "Accept": "application/vnd.github+json",
             "Authorization": f"Bearer {self._link.token(call.tenant)}",
@@ -187,15 +193,15 @@ class GitHubConnector(ConnectorBase):
             _raise_for(answer)
         return answer
 
-    async def _pages(self, call: Call, where: str, within: str = "") -> list[dict[str, Any]]:
-        """The rows of a list, as many as are looked at."""
+    async def _pages(self, call: ConnectorCall, where: str, within: str = "") -> list[dict[str, Any]]:
+        """The rows of a list, up to a limit of pages."""
         rows: list[dict[str, Any]] = []
         sign = "&" if "?" in where else "?"
         for page in range(1, PAGES_MAX + 1):
             body = (await self._ask(call, "GET", f"{where}{sign}per_page={PAGE_ROWS}&page={page}")).json()
             found = body.get(within, []) if within and isinstance(body, dict) else body
             if not isinstance(found, list):
-                raise failed("unknown", LOST, "answered with something else than a list")
+                raise call_failed("unknown", LOST, "answered with something other than a list")
             rows += [row for row in found if isinstance(row, dict)]
             if len(found) < PAGE_ROWS:
                 break
@@ -203,8 +209,7 @@ class GitHubConnector(ConnectorBase):
 
     # ------------------------------------------------------------------------------------------- doing
 
-    async def call(self, call: Call) -> Any:
-        """Do it."""
+    async def call(self, call: ConnectorCall) -> Any:
         match call.operation:
             case "label.add":
                 answer = await self._ask(
@@ -220,14 +225,14 @@ class GitHubConnector(ConnectorBase):
                 return await self._remove_labels(call)
             case "comment.create":
                 body: str = call.fields["body"]
-                refuse_marks(body, HIDDEN)
-                text = f"{body}\n\n{hidden(call)}"
+                refuse_markers(body, HIDDEN)
+                text = f"{body}\n\n{hidden_marker(call)}"
                 answer = await self._ask(call, "POST", _issue(call, "comments"), {"body": text})
-                return {**taken(answer, "id", "html_url"), "digest": text_digest(text)}
+                return {**pick_fields(answer, "id", "html_url"), "digest": text_digest(text)}
             case "comment.delete":
                 answer = await self._ask(call, "DELETE", _comment(call), gone=True)
                 if answer.status in _GONE:
-                    await self._ask(call, "GET", path("repos", *_repo(call)))
+                    await self._ask(call, "GET", build_path("repos", *_repo(call)))
                 return {}
             case "assignee.add" | "assignee.remove":
                 method = "POST" if call.operation == "assignee.add" else "DELETE"
@@ -235,17 +240,19 @@ class GitHubConnector(ConnectorBase):
                 answer = await self._ask(call, method, _issue(call, "assignees"), asked)
                 return {"assignees": _logins(answer.json())}
             case "status.set":
-                where = path("repos", *_repo(call), "statuses", call.target["sha"])
-                return taken(await self._ask(call, "POST", where, call.fields), "id", "state", "context")
+                where = build_path("repos", *_repo(call), "statuses", call.target["sha"])
+                return pick_fields(
+                    await self._ask(call, "POST", where, call.fields), "id", "state", "context"
+                )
             case "check.create":
-                asked = {**call.fields, "head_sha": call.target["sha"], "external_id": mark(call)}
-                where = path("repos", *_repo(call), "check-runs")
-                return taken(
+                asked = {**call.fields, "head_sha": call.target["sha"], "external_id": marker_text(call)}
+                where = build_path("repos", *_repo(call), "check-runs")
+                return pick_fields(
                     await self._ask(call, "POST", where, asked), "id", "html_url", "status", "conclusion"
                 )
             case _:
-                where = path("repos", *_repo(call), "check-runs", call.target["check"])
-                return taken(
+                where = build_path("repos", *_repo(call), "check-runs", call.target["check"])
+                return pick_fields(
                     await self._ask(call, "PATCH", where, call.fields),
                     "id",
                     "html_url",
@@ -253,8 +260,8 @@ class GitHubConnector(ConnectorBase):
                     "conclusion",
                 )
 
-    async def _remove_labels(self, call: Call) -> dict[str, Any]:
-        """One after the other, as GitHub has it: when some are gone and the rest is refused, that is not nothing."""
+    async def _remove_labels(self, call: ConnectorCall) -> dict[str, Any]:
+        """Remove labels one by one, as GitHub requires. If some were removed before a failure, the outcome is unknown."""
         removed: list[str] = []
         for label in call.fields["labels"]:
             try:
@@ -263,8 +270,8 @@ class GitHubConnector(ConnectorBase):
                     await self._ask(call, "GET", _issue(call))
             except Exception as raised:
                 if removed:
-                    message = f"{shown(removed)} removed, then: {self.classify(raised).message}"
-                    raise failed("unknown", LOST, message) from raised
+                    message = f"{display_value(removed)} removed, then: {self.classify(raised).message}"
+                    raise call_failed("unknown", LOST, message) from raised
                 raise
             if answer.status not in _GONE:
                 removed.append(label)
@@ -272,8 +279,8 @@ class GitHubConnector(ConnectorBase):
 
     # --------------------------------------------------------------------------------------- looking
 
-    async def state(self, call: Call) -> dict[str, Any] | None:
-        """Of labels and people: each that is named, and whether it is there. Of a set: all of it."""
+    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
+        """For labels and people: whether each named one is present. For a set of labels: all of them."""
         match call.operation:
             case "label.add" | "label.remove":
                 there = {name.casefold() for name in await self._labels(call)}
@@ -285,7 +292,7 @@ class GitHubConnector(ConnectorBase):
                 there = {login.casefold() for login in _logins(issue.json())}
                 return {login: login.casefold() in there for login in call.fields["assignees"]}
             case "status.set":
-                where = path("repos", *_repo(call), "commits", call.target["sha"], "statuses")
+                where = build_path("repos", *_repo(call), "commits", call.target["sha"], "statuses")
                 for row in await self._pages(call, where):
                     if row.get("context") == call.fields["context"]:
                         return _status(row)
@@ -299,22 +306,21 @@ class GitHubConnector(ConnectorBase):
             case _:
                 return None
 
-    async def _labels(self, call: Call) -> list[str]:
+    async def _labels(self, call: ConnectorCall) -> list[str]:
         return _names(await self._pages(call, _issue(call, "labels")))
 
-    async def lookup(self, call: Call) -> Found | None:
-        """By the mark of the key."""
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
         if call.operation == "comment.create":
             for row in await self._pages(call, _issue(call, "comments")):
                 body = str(row.get("body", ""))
-                if body.rstrip().endswith(hidden(call)):
+                if body.rstrip().endswith(hidden_marker(call)):
                     kept = {key: row[key] for key in ("id", "html_url") if key in row}
-                    return Found({**kept, "digest": text_digest(body)})
+                    return FoundEffect({**kept, "digest": text_digest(body)})
         if call.operation == "check.create":
-            where = path("repos", *_repo(call), "commits", call.target["sha"], "check-runs")
+            where = build_path("repos", *_repo(call), "commits", call.target["sha"], "check-runs")
             for row in await self._pages(call, f"{where}?filter=all", "check_runs"):
-                if row.get("external_id") == mark(call):
-                    return Found(
+                if row.get("external_id") == marker_text(call):
+                    return FoundEffect(
                         {key: row[key] for key in ("id", "html_url", "status", "conclusion") if key in row}
                     )
         return None
@@ -329,7 +335,6 @@ class GitHubConnector(ConnectorBase):
         before: dict[str, Any] | None,
         result: Any,
     ) -> Reversal | None:
-        """What we changed, and nothing else."""
         before = before or {}
         match operation:
             case "label.add" | "label.remove" | "assignee.add" | "assignee.remove":
@@ -378,44 +383,47 @@ class GitHubConnector(ConnectorBase):
                 return None
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        """In words."""
-        at = shown(target.get("repo", ""))
+        at = display_value(target.get("repo", ""))
         where = (
-            f"{at}#{target['number']}" if "number" in target else f"{at}@{shown(target.get('sha', ''))[:12]}"
+            f"{at}#{target['number']}"
+            if "number" in target
+            else f"{at}@{display_value(target.get('sha', ''))[:12]}"
         )
         match operation:
             case "label.add" | "label.remove" | "label.set":
                 verb = {"add": "Add to", "remove": "Remove from", "set": "Set on"}[
                     operation.partition(".")[2]
                 ]
-                return lines(f"{verb} {where} the labels:", *_listed(fields["labels"]))
+                return display_lines(f"{verb} {where} the labels:", *_listed(fields["labels"]))
             case "assignee.add" | "assignee.remove":
                 verb = "Assign" if operation.endswith("add") else "Unassign"
-                return lines(f"{verb} on {where}:", *_listed(fields["assignees"]))
+                return display_lines(f"{verb} on {where}:", *_listed(fields["assignees"]))
             case "comment.create":
                 body = fields["body"].split("\n")
-                return lines(f"Comment on {where}:", *(f"  {shown(line, 1_000)}" for line in body))
+                return display_lines(
+                    f"Comment on {where}:", *(f"  {display_value(line, 1_000)}" for line in body)
+                )
             case "comment.delete":
-                return [f"Delete the comment {shown(target.get('comment'))} in {at}"]
+                return [f"Delete the comment {display_value(target.get('comment'))} in {at}"]
             case "check.update":
-                where = f"{at}, check run {shown(target.get('check'))}"
-                return lines(f"Change in {where}:", *_pairs(fields))
+                where = f"{at}, check run {display_value(target.get('check'))}"
+                return display_lines(f"Change in {where}:", *_pairs(fields))
             case _:
                 what = "the status" if operation == "status.set" else "a check run"
-                return lines(f"Set {what} of {where}:", *_pairs(fields))
+                return display_lines(f"Set {what} of {where}:", *_pairs(fields))
 
 
-def _repo(call: Call) -> tuple[str, str]:
+def _repo(call: ConnectorCall) -> tuple[str, str]:
     owner, _, name = call.target["repo"].partition("/")
     return owner, name
 
 
-def _issue(call: Call, *below: str) -> str:
-    return path("repos", *_repo(call), "issues", call.target["number"], *below)
+def _issue(call: ConnectorCall, *below: str) -> str:
+    return build_path("repos", *_repo(call), "issues", call.target["number"], *below)
 
 
-def _comment(call: Call) -> str:
-    return path("repos", *_repo(call), "issues", "comments", call.target["comment"])
+def _comment(call: ConnectorCall) -> str:
+    return build_path("repos", *_repo(call), "issues", "comments", call.target["comment"])
 
 
 def _names(rows: Any) -> list[str]:
@@ -436,15 +444,15 @@ def _status(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(names: list[Any]) -> Iterator[str]:
-    return (f"  {shown(name)}" for name in names)
+    return (f"  {display_value(name)}" for name in names)
 
 
 def _pairs(fields: dict[str, Any]) -> Iterator[str]:
-    return (f"  {shown(name)} = {shown(value)}" for name, value in fields.items())
+    return (f"  {display_value(name)} = {display_value(value)}" for name, value in fields.items())
 
 
-def _raise_for(answer: Answer) -> None:
-    """What an answer means, with GitHub's limits (law 4)."""
+def _raise_for(answer: HttpResponse) -> None:
+    """Raise the meaning of a response, with GitHub's rate limits (law 4)."""
     body = answer.json()
     said = str(body.get("message", "")) if isinstance(body, dict) else ""
     if answer.status in (403, 429):
@@ -454,17 +462,17 @@ def _raise_for(answer: Answer) -> None:
         if after is None and (answer.status == 429 or "rate limit" in said.lower()):
             after = SECOND_LIMIT_SECONDS
         if after is not None:
-            raise failed(
+            raise call_failed(
                 "not_done",
                 LIMITED,
                 f"answered {answer.status}: {said}",
                 retryable=True,
                 retry_after_seconds=after,
             )
-    raise_for(answer, said)
+    raise_for_response(answer, said)
 
 
-def _until_reset(answer: Answer) -> float | None:
+def _until_reset(answer: HttpResponse) -> float | None:
     given = answer.headers.get("x-ratelimit-reset", "")
     if not (given.isascii() and given.isdigit()):
         return None

@@ -1,10 +1,10 @@
-"""Any service that speaks HTTP and JSON: one request to a listed host.
+"""The HTTP connector: one JSON request to a listed host.
 
 Laws:
-1. Every request carries its key in `Idempotency-Key`. Whether that makes two requests one is what the settings say (`repeats: native_key`);
-   where they say `marker`, the service can be asked for the key (`lookup`), and else nothing is known of a lost answer.
-2. PUT and DELETE set a state, as HTTP has it; what DELETE finds gone is deleted.
-3. Headers that say who we are come from references.
+1. Every request has its key in `Idempotency-Key`. The settings say whether the service deduplicates by it (`repeats: native_key`). With
+   `marker`, the service can be asked for the key (`lookup`). Otherwise the outcome of a lost answer stays unknown.
+2. PUT and DELETE set a state, as HTTP defines. A DELETE of something absent succeeds.
+3. Credential headers come from references.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import httpx
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.govern.answers import Answer
-from tenure.govern.connector import Call, Found, Operation
+from tenure.govern.connector import ConnectorCall, FoundEffect, Operation
 from tenure.govern.connectors.base import ConnectorBase
-from tenure.govern.connectors.faults import LOST, failed, raise_for
-from tenure.govern.connectors.link import Link, header_text
-from tenure.govern.outgoing import refusal
-from tenure.govern.wording import lines, shown
+from tenure.govern.connectors.faults import LOST, call_failed, raise_for_response
+from tenure.govern.connectors.http_service import HttpService, check_header_value
+from tenure.govern.display_text import display_lines, display_value
+from tenure.outbound.responses import HttpResponse
+from tenure.outbound.urls import find_url_problem
 
 KEY_HEADER = "Idempotency-Key"
-OURS = frozenset(
+RESERVED_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "content-type"}
 )
-"""Headers that a request has from us."""
-SAYS_WHO = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers that are secrets: they come from references."""
+"""Headers that Tenure sets."""
+CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers with credentials, which must come from references."""
 _GONE = frozenset({404, 410})
 _KEPT_HEADERS = ("etag", "location", "x-request-id")
 
@@ -41,7 +41,7 @@ _TARGET = {
             "type": "string",
             "minLength": 1,
             "maxLength": 2_000,
-            "description": "Of a listed host; or a path below base_url.",
+            "description": "A URL on a listed host, or a path below base_url.",
         }
     },
     "required": ["url"],
@@ -51,7 +51,7 @@ _HEADERS = {
         "type": "object",
         "additionalProperties": {"type": "string", "maxLength": 2_000},
         "maxProperties": 50,
-        "description": "Headers that are no secrets.",
+        "description": "Headers without secrets.",
     },
     "secret_headers": {
         "type": "object",
@@ -62,13 +62,13 @@ _HEADERS = {
 }
 _BODY = {"type": "object", "properties": {"json": {"description": "The body."}, **_HEADERS}}
 _NO_BODY = {"type": "object", "properties": _HEADERS}
-_NOT_UNDONE = "Look at what the request did and make the one that takes it back."
+_NOT_UNDONE = "Check what the request did and send the one that reverses it."
 
-HowRepeated = Literal["native_key", "marker", "none"]
+RepeatMethod = Literal["native_key", "marker", "none"]
 
 
-def operations(repeats: HowRepeated) -> dict[str, Operation]:
-    """The operations of a service that treats keys so."""
+def http_operations(repeats: RepeatMethod) -> dict[str, Operation]:
+    """The operations of a service with this kind of deduplication."""
     state: Literal["native_key", "sets_state"] = "native_key" if repeats == "native_key" else "sets_state"
     made = (
         Operation(name="post", summary="Send a POST request.", target=_TARGET, fields=_BODY, repeats=repeats),
@@ -84,22 +84,24 @@ def operations(repeats: HowRepeated) -> dict[str, Operation]:
 
 
 class HttpConnector(ConnectorBase):
-    """See the laws above."""
-
     def __init__(
-        self, name: str = "http", link: Link | None = None, *, repeats: HowRepeated = "none", lookup: str = ""
+        self,
+        name: str = "http",
+        link: HttpService | None = None,
+        *,
+        repeats: RepeatMethod = "none",
+        lookup: str = "",
     ) -> None:
-        """`lookup` is the address of what a key has done, with `{key}` in it: 200 says that it was, 404 that it was not."""
+        """`lookup` is the URL of a key's effect, with `{key}` in it: 200 means that the effect exists, 404 that it does not."""
         if repeats == "marker" and "{key}" not in lookup:
-            raise TenureError("INVALID_INPUT", "repeats: marker needs `lookup`, an address with {key} in it")
+            raise TenureError("INVALID_INPUT", "repeats: marker needs `lookup`, a URL that contains {key}")
         self.name = name
-        self.operations = operations(repeats)
-        self._link = link or Link()
+        self.operations = http_operations(repeats)
+        self._link = link or HttpService()
         self._repeats = repeats
         self._lookup = lookup
 
-    async def call(self, call: Call) -> Any:
-        """Send the request."""
+    async def call(self, call: ConnectorCall) -> Any:
         method = call.operation.upper()
         headers = self._headers(call)
         body = call.fields.get("json", msgspec.UNSET)
@@ -107,58 +109,60 @@ class HttpConnector(ConnectorBase):
         if method == "DELETE" and answer.status in _GONE:
             return _result(answer)
         if answer.status == 409 and self._repeats == "native_key":
-            # The first request of this key may still be under way.
-            raise failed("unknown", LOST, "answered 409: what its key stands for is not decided yet")
-        raise_for(answer, _said(answer))
+            # The first request with this key may still be in progress.
+            raise call_failed("unknown", LOST, "answered 409: the request with this key is still in progress")
+        raise_for_response(answer, _said(answer))
         return _result(answer)
 
-    def _headers(self, call: Call) -> dict[str, str]:
+    def _headers(self, call: ConnectorCall) -> dict[str, str]:
         plain: dict[str, str] = call.fields.get("headers", {})
         secret: dict[str, str] = call.fields.get("secret_headers", {})
         for name in (*plain, *secret):
-            if name.lower() in OURS or not _is_token(name):
-                raise failed(
-                    "not_done", "INVALID_INPUT", f"fields.headers: {name!r} is not for a workflow to set"
+            if name.lower() in RESERVED_HEADERS or not _is_token(name):
+                raise call_failed(
+                    "not_done", "INVALID_INPUT", f"fields.headers: a workflow must not set {name!r}"
                 )
         for name, value in plain.items():
-            if name.lower() in SAYS_WHO:
-                raise failed(
-                    "not_done", "SECRET_NOT_A_REFERENCE", f"fields.headers: {name} belongs to secret_headers"
+            if name.lower() in CREDENTIAL_HEADERS:
+                raise call_failed(
+                    "not_done", "SECRET_NOT_A_REFERENCE", f"fields.headers: {name} must be in secret_headers"
                 )
             if not (value.isascii() and value.isprintable()):
-                raise failed(
-                    "not_done", "INVALID_INPUT", f"fields.headers: {name} has characters no header has"
+                raise call_failed(
+                    "not_done",
+                    "INVALID_INPUT",
+                    f"fields.headers: {name} has characters that are not allowed in a header",
                 )
         made = {**plain, KEY_HEADER: _key_text(call.key)}
         made |= self._who(call, self._address(call))
         said_twice = {name.lower() for name in secret}
         made = {name: value for name, value in made.items() if name.lower() not in said_twice}
         for name, reference in secret.items():
-            made[name] = header_text(self._link.secrets.resolve(reference, call.tenant))
+            made[name] = check_header_value(self._link.secrets.resolve(reference, call.tenant))
         return made
 
-    def _who(self, call: Call, url: str) -> dict[str, str]:
-        """Who we are: told to the service that the token is for, and to nobody else."""
+    def _who(self, call: ConnectorCall, url: str) -> dict[str, str]:
+        """The authorization header, only for the service that the token belongs to."""
         own, there = httpx.URL(self._link.base_url), httpx.URL(url)
         if not self._link.tokens or (own.scheme, own.netloc) != (there.scheme, there.netloc):
             return {}
         return {"Authorization": f"Bearer {self._link.token(call.tenant)}"}
 
-    def _address(self, call: Call) -> str:
+    def _address(self, call: ConnectorCall) -> str:
         url: str = call.target["url"]
         if url.startswith("/"):
             if not self._link.base_url:
-                raise failed(
-                    "not_done", "INVALID_INPUT", "target.url is a path, and the connector has no base_url"
+                raise call_failed(
+                    "not_done", "INVALID_INPUT", "target.url is a path, but the connector has no base_url"
                 )
             url = f"{self._link.base_url}{url}"
-        why = refusal(url, self._link.way)
+        why = find_url_problem(url, self._link.way)
         if why is not None:
-            raise failed("not_done", "OUTGOING_REFUSED", f"target.url: {why}")
+            raise call_failed("not_done", "OUTGOING_REFUSED", f"target.url: {why}")
         return url
 
-    async def lookup(self, call: Call) -> Found | None:
-        """Ask for the key, where the service can be asked."""
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
+        """Look the key up, if the settings say where."""
         if not self._lookup:
             return None
         url = self._lookup.replace("{key}", quote(call.key, safe=""))
@@ -166,25 +170,27 @@ class HttpConnector(ConnectorBase):
         answer = await self._link.request(call, "GET", url, headers=self._who(call, url))
         if answer.status == 404:
             return None
-        raise_for(answer, _said(answer))
-        return Found(_result(answer))
+        raise_for_response(answer, _said(answer))
+        return FoundEffect(_result(answer))
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        """The request, line by line."""
         url = target.get("url", "")
         there = f"{self._link.base_url}{url}" if str(url).startswith("/") else url
-        said = [f"{operation.upper()} {shown(there)}"]
-        said += [f"{shown(name)}: {shown(value)}" for name, value in fields.get("headers", {}).items()]
+        said = [f"{operation.upper()} {display_value(there)}"]
         said += [
-            f"{shown(name)}: the secret at {shown(value)}"
+            f"{display_value(name)}: {display_value(value)}"
+            for name, value in fields.get("headers", {}).items()
+        ]
+        said += [
+            f"{display_value(name)}: the secret at {display_value(value)}"
             for name, value in fields.get("secret_headers", {}).items()
         ]
         body = fields.get("json", msgspec.UNSET)
         if isinstance(body, dict):
-            said += [f"{shown(key)} = {shown(value)}" for key, value in body.items()]
+            said += [f"{display_value(key)} = {display_value(value)}" for key, value in body.items()]
         elif body is not msgspec.UNSET:
-            said.append(f"body = {shown(body)}")
-        return lines(*said)
+            said.append(f"body = {display_value(body)}")
+        return display_lines(*said)
 
 
 def _is_token(name: str) -> bool:
@@ -194,11 +200,11 @@ def _is_token(name: str) -> bool:
 
 
 def _key_text(key: str) -> str:
-    """A key that can stand in a header: the same one always gives the same."""
+    """The key for a header. Keys that are not printable ASCII are quoted."""
     return key if key.isascii() and key.isprintable() else quote(key, safe="")
 
 
-def _result(answer: Answer) -> dict[str, Any]:
+def _result(answer: HttpResponse) -> dict[str, Any]:
     kept = {name: answer.headers[name] for name in _KEPT_HEADERS if name in answer.headers}
     body = answer.json()
     return {
@@ -208,8 +214,8 @@ def _result(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _said(answer: Answer) -> str:
-    """What an answer says in words, where it is JSON of a usual form."""
+def _said(answer: HttpResponse) -> str:
+    """The service's own message, if its JSON has one of the usual forms."""
     body = answer.json()
     if not isinstance(body, dict):
         return ""

@@ -1,11 +1,11 @@
-"""ServiceNow: incidents that are updated, assigned and annotated, through the Table API.
+"""The ServiceNow connector: updates, assigns and annotates incidents by the Table API.
 
 Laws:
-1. An update sets a state: the fields that it names have those values. Journals (`work_notes`, `comments`) are not among them, because what
-   is written there is added each time.
-2. A work note ends with a correlation id, which stands for its key, and is found again by it in the journal.
-3. A journal forgets nothing: a note is taken back by a note that says so.
-4. Values are texts, as ServiceNow has them: what is compared is what it would answer.
+1. An update sets a state: the named fields get these values. Journals (`work_notes`, `comments`) are excluded, because each write adds an
+   entry.
+2. A work note ends with a correlation id that stands for its key, and is found by it in the journal.
+3. Journal entries cannot be removed: a note is undone by another note that retracts it.
+4. Values are strings, as in ServiceNow's answers, and are compared as strings.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from tenure.govern.answers import Answer
-from tenure.govern.connector import Call, Found, Operation, Reversal
+from tenure.expressions.json_schema import object_schema
+from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.base import ConnectorBase
-from tenure.govern.connectors.faults import LOST, failed, raise_for
-from tenure.govern.connectors.link import Link, path
-from tenure.govern.connectors.marks import mark, refuse_marks
-from tenure.govern.connectors.schemas import object_of
-from tenure.govern.wording import lines, shown
+from tenure.govern.connectors.faults import LOST, call_failed, raise_for_response
+from tenure.govern.connectors.http_service import HttpService, build_path, marker_text, refuse_markers
+from tenure.govern.display_text import display_lines, display_value
+from tenure.outbound.responses import HttpResponse
 
 SIGN = "Correlation id: tenure-"
 _SYS_ID = {"type": "string", "pattern": "[0-9a-f]{32}"}
-_INCIDENT = object_of(sys_id=_SYS_ID)
+_INCIDENT = object_schema(sys_id=_SYS_ID)
 _CHOICE = {"type": ["string", "integer"], "maxLength": 40}
 _LINE = {"type": "string", "maxLength": 1_000}
 _LONG = {"type": "string", "maxLength": 30_000}
@@ -60,13 +59,13 @@ OPERATIONS: dict[str, Operation] = {
             name="incident.update",
             summary="Set fields of an incident.",
             target=_INCIDENT,
-            fields=object_of(
+            fields=object_schema(
                 **_UPDATED,
                 custom_={
                     "type": "object",
                     "additionalProperties": {"type": ["string", "integer", "boolean"], "maxLength": 4_000},
                     "maxProperties": 50,
-                    "description": "Fields of your own, whose names begin with u_ or x_.",
+                    "description": "Custom fields; their names begin with u_ or x_.",
                 },
             ),
             repeats="sets_state",
@@ -76,7 +75,7 @@ OPERATIONS: dict[str, Operation] = {
             name="incident.assign",
             summary="Assign an incident to a person, a group, or both.",
             target=_INCIDENT,
-            fields=object_of(assigned_to_=_SOMEBODY, assignment_group_=_SOMEBODY),
+            fields=object_schema(assigned_to_=_SOMEBODY, assignment_group_=_SOMEBODY),
             repeats="sets_state",
             reverses_by="incident.assign",
         ),
@@ -84,15 +83,15 @@ OPERATIONS: dict[str, Operation] = {
             name="incident.note",
             summary="Add a work note to an incident.",
             target=_INCIDENT,
-            fields=object_of(text={**_LONG, "minLength": 1}),
+            fields=object_schema(text={**_LONG, "minLength": 1}),
             repeats="marker",
             reverses_by="incident.note.retract",
         ),
         Operation(
             name="incident.note.retract",
-            summary="Add a work note that takes an earlier one back.",
+            summary="Add a work note that retracts an earlier one.",
             target=_INCIDENT,
-            fields=object_of(note={"type": "string", "pattern": "[0-9a-f]{32}"}),
+            fields=object_schema(note={"type": "string", "pattern": "[0-9a-f]{32}"}),
             repeats="marker",
             undo_hint="Add the note again.",
         ),
@@ -101,23 +100,23 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class ServiceNowConnector(ConnectorBase):
-    """See the laws above."""
-
     def __init__(
         self,
         name: str = "servicenow",
-        link: Link | None = None,
+        link: HttpService | None = None,
         *,
         auth: Literal["bearer", "basic"] = "bearer",
     ) -> None:
         """With `basic`, a token is `user:password`."""
         self.name = name
         self.operations = OPERATIONS
-        self._link = link or Link()
+        self._link = link or HttpService()
         self._auth = auth
 
-    async def _ask(self, call: Call, method: str, where: str, json: Any = msgspec.UNSET, **query: str) -> Any:
-        """One request; the `result` of its answer."""
+    async def _ask(
+        self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, **query: str
+    ) -> Any:
+        """One request; returns the `result` of the response."""
         token = self._link.token(call.tenant)
         if self._auth == "basic":
             authorization = f"Basic {base64.b64encode(token.encode()).decode()}"
@@ -127,34 +126,33 @@ class ServiceNowConnector(ConnectorBase):
         answer = await self._link.request(
             call, method, f"{where}?{urlencode(asked)}", json=json, headers={"Authorization": authorization}
         )
-        raise_for(answer, _said(answer))
+        raise_for_response(answer, _said(answer))
         body = answer.json()
         if not isinstance(body, dict) or "result" not in body:
-            raise failed("unknown", LOST, "answered without a result")
+            raise call_failed("unknown", LOST, "answered without a result")
         return body["result"]
 
-    async def call(self, call: Call) -> Any:
-        """Do it."""
+    async def call(self, call: ConnectorCall) -> Any:
         written = self._written(call)
         kept = ["sys_id", "number", *(name for name in written if name != "work_notes")]
         result = await self._ask(call, "PATCH", _incident(call), written, sysparm_fields=",".join(kept))
         found = {key: result[key] for key in kept if key in result} if isinstance(result, dict) else {}
-        return {**found, **({"note": mark(call)} if "work_notes" in written else {})}
+        return {**found, **({"note": marker_text(call)} if "work_notes" in written else {})}
 
-    def _written(self, call: Call) -> dict[str, Any]:
+    def _written(self, call: ConnectorCall) -> dict[str, Any]:
         if call.operation == "incident.note":
-            refuse_marks(call.fields["text"], SIGN)
-            return {"work_notes": f"{call.fields['text']}\n\n{SIGN}{mark(call)}"}
+            refuse_markers(call.fields["text"], SIGN)
+            return {"work_notes": f"{call.fields['text']}\n\n{SIGN}{marker_text(call)}"}
         if call.operation == "incident.note.retract":
-            said = f"The work note with the correlation id tenure-{call.fields['note']} is taken back."
-            return {"work_notes": f"{said}\n\n{SIGN}{mark(call)}"}
+            said = f"The work note with the correlation id tenure-{call.fields['note']} is retracted."
+            return {"work_notes": f"{said}\n\n{SIGN}{marker_text(call)}"}
         fields = _flat(call.fields)
         if not fields:
-            raise failed("not_done", "INVALID_INPUT", "fields: at least one is set")
+            raise call_failed("not_done", "INVALID_INPUT", "fields: at least one must be set")
         return fields
 
-    async def state(self, call: Call) -> dict[str, Any] | None:
-        """Of an update: the fields that it names. Of taking a note back: whether it is there."""
+    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
+        """For an update: the named fields. For a retraction: whether the note exists."""
         if call.operation == "incident.note":
             return None
         if call.operation == "incident.note.retract":
@@ -163,13 +161,13 @@ class ServiceNowConnector(ConnectorBase):
         result = await self._ask(call, "GET", _incident(call), sysparm_fields=",".join(names))
         return {name: _text(result.get(name, "")) for name in names} if isinstance(result, dict) else {}
 
-    async def _note(self, call: Call, sought: str) -> str | None:
-        """The journal's name of the note that ends with a mark."""
+    async def _note(self, call: ConnectorCall, sought: str) -> str | None:
+        """The id of the journal entry that ends with a marker."""
         query = f"element_id={call.target['sys_id']}^element=work_notes^valueLIKE{SIGN}{sought}"
         rows = await self._ask(
             call,
             "GET",
-            path("api", "now", "table", "sys_journal_field"),
+            build_path("api", "now", "table", "sys_journal_field"),
             sysparm_query=query,
             sysparm_fields="sys_id,value",
             sysparm_limit="50",
@@ -179,12 +177,16 @@ class ServiceNowConnector(ConnectorBase):
                 return str(row.get("sys_id", ""))
         return None
 
-    async def lookup(self, call: Call) -> Found | None:
-        """By the correlation id in the journal."""
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
+        """Finds the note by its correlation id."""
         if not call.operation.startswith("incident.note"):
             return None
-        found = await self._note(call, mark(call))
-        return None if found is None else Found({"sys_id": call.target["sys_id"], "note": mark(call)})
+        found = await self._note(call, marker_text(call))
+        return (
+            None
+            if found is None
+            else FoundEffect({"sys_id": call.target["sys_id"], "note": marker_text(call)})
+        )
 
     def reverse(
         self,
@@ -194,7 +196,7 @@ class ServiceNowConnector(ConnectorBase):
         before: dict[str, Any] | None,
         result: Any,
     ) -> Reversal | None:
-        """Give fields back the values that they had; say of a note that it is taken back."""
+        """Restores the previous values of fields; retracts a note."""
         if operation == "incident.note" and isinstance(result, dict) and "note" in result:
             return Reversal(
                 operation="incident.note.retract",
@@ -205,7 +207,7 @@ class ServiceNowConnector(ConnectorBase):
         if operation not in ("incident.update", "incident.assign") or not before:
             return None
         wrote = {name: _text(value) for name, value in _flat(fields).items()}
-        if isinstance(result, dict):  # what it made of our values: a user's name becomes their sys_id
+        if isinstance(result, dict):  # ServiceNow may convert values: a user's name becomes a sys_id
             wrote = {name: _text(result.get(name, value)) for name, value in wrote.items()}
         changed = {name: before[name] for name in wrote if name in before and before[name] != wrote[name]}
         if not changed:
@@ -218,32 +220,37 @@ class ServiceNowConnector(ConnectorBase):
         )
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        """In words."""
-        where = f"the incident {shown(target.get('sys_id', ''))}"
+        where = f"the incident {display_value(target.get('sys_id', ''))}"
         if operation == "incident.note":
-            said = (f"  {shown(line, 1_000)}" for line in fields["text"].split("\n"))
-            return lines(f"Add a work note to {where}:", *said)
+            said = (f"  {display_value(line, 1_000)}" for line in fields["text"].split("\n"))
+            return display_lines(f"Add a work note to {where}:", *said)
         if operation == "incident.note.retract":
-            return [f"Add a work note to {where}: the one with the id {shown(fields['note'])} is taken back"]
+            return [
+                f"Add a work note to {where}: the note with the id {display_value(fields['note'])} is retracted"
+            ]
         verb = "Assign" if operation == "incident.assign" else "Set in"
-        return lines(f"{verb} {where}:", *_pairs(fields))
+        return display_lines(f"{verb} {where}:", *_pairs(fields))
 
 
-def _incident(call: Call) -> str:
-    return path("api", "now", "table", "incident", call.target["sys_id"])
+def _incident(call: ConnectorCall) -> str:
+    return build_path("api", "now", "table", "incident", call.target["sys_id"])
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields by their names there."""
+    """Fields under their names in ServiceNow."""
     custom: dict[str, Any] = fields.get("custom", {})
     for name in custom:
         if not (name.startswith(_OWN_PREFIXES) and name.isidentifier() and name.isascii()):
-            raise failed("not_done", "INVALID_INPUT", f"fields.custom: {name!r} is no field of your own")
+            raise call_failed(
+                "not_done",
+                "INVALID_INPUT",
+                f"fields.custom: {name!r} is not a custom field; its name must begin with u_ or x_",
+            )
     return {**{name: value for name, value in fields.items() if name != "custom"}, **custom}
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Fields as an operation takes them."""
+    """Fields as the operation takes them."""
     own = {name: value for name, value in flat.items() if name.startswith(_OWN_PREFIXES)}
     rest = {name: value for name, value in flat.items() if name not in own}
     return {**rest, **({"custom": own} if own else {})}
@@ -256,10 +263,12 @@ def _text(value: Any) -> str:
 
 
 def _pairs(fields: dict[str, Any]) -> Iterator[str]:
-    return (f"  {shown(name)} = {shown(value, 1_000)}" for name, value in _flat(fields).items())
+    return (
+        f"  {display_value(name)} = {display_value(value, 1_000)}" for name, value in _flat(fields).items()
+    )
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: HttpResponse) -> str:
     body = answer.json()
     error = body.get("error") if isinstance(body, dict) else None
     return str(error.get("message", "")) if isinstance(error, dict) else ""

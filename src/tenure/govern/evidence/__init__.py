@@ -1,5 +1,5 @@
-"""What a finished run leaves to those who were not there: a bundle, its signed statement, and how both are checked.
+"""Evidence of finished runs: a bundle of files, its signed statement, and their verification.
 
-`archive` packs and unpacks, `contents` says which files there are, `bundle` builds, `statement` signs, `sealer` does so for every
-run that ends, `verify` checks with nothing but the files.
+`archive` packs and unpacks, `contents` defines the files, `bundle` builds them, `statement` signs them, `sealer` seals every run that ends,
+and `verification` checks a bundle with nothing but its files.
 """

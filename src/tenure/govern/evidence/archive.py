@@ -1,12 +1,12 @@
-"""A zip in exactly one form, so that the same files are the same bytes everywhere.
+"""Zip files in exactly one form, so that the same files always give the same bytes.
 
 Laws:
-1. Files are stored, not compressed: what a compressor makes of them depends on its version. So nothing can be larger inside than
-   outside, and reading is bounded by the size of the zip.
-2. `manifest.json` comes first, the others by name. Times, permissions, flags and versions are constants; there are no comments
+1. Files are stored without compression, because the output of a compressor depends on its version. So nothing is larger inside than
+   outside, and the size of the zip bounds the work of reading it.
+2. `manifest.json` comes first, then the other files by name. Times, permissions, flags and versions are constants. There are no comments
    and no extra fields.
-3. Whatever is not in this form is refused: packing what was read must give the same bytes again. So nothing hides between
-   the files, no name occurs twice, and two readers never see two contents.
+3. Any other form is refused: packing the files again must give the same bytes. So nothing hides between the files, no name occurs
+   twice, and two readers never see different contents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 
-from tenure.govern.evidence.wrong import Wrong
+from tenure.govern.evidence.defects import EvidenceDefect
 
 MANIFEST = "manifest.json"
 ZIP_BYTES_MAX = 256 * 1024 * 1024
@@ -28,14 +28,14 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _DATE = 0x0021
-"""The first day of 1980, where the time of zips begins."""
+"""The first day of 1980, the earliest time in a zip."""
 _UNIX, _VERSION, _MODE = 3 << 8, 20, 0o100644 << 16
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
-    """The zip of these files (law 2), written out field by field: a library may change what it writes."""
+def pack_zip(files: Mapping[str, bytes]) -> bytes:
+    """The zip of these files (law 2), written field by field: a library could change its output."""
     body, directory = bytearray(), bytearray()
-    for name in in_order(files):
+    for name in sort_names(files):
         content, named = files[name], name.encode("ascii")
         sizes = (zlib.crc32(content), len(content), len(content), len(named), 0)
         offset = len(body)
@@ -48,15 +48,14 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return bytes(body + directory + end)
 
 
-def in_order(names: Mapping[str, object]) -> list[str]:
-    """Names as they follow each other in a bundle."""
+def sort_names(names: Mapping[str, object]) -> list[str]:
+    """The names in the order of a bundle."""
     return sorted(names, key=lambda name: (name != MANIFEST, name))
 
 
-def unpacked(body: bytes) -> dict[str, bytes]:
-    """The files of a zip, or `Wrong`: see law 3."""
+def unpack_zip(body: bytes) -> dict[str, bytes]:
     if len(body) > ZIP_BYTES_MAX:
-        raise Wrong(
+        raise EvidenceDefect(
             "BUNDLE_TOO_LARGE", "the zip", f"it has {len(body)} bytes; at most {ZIP_BYTES_MAX} are read"
         )
     try:
@@ -71,13 +70,13 @@ def unpacked(body: bytes) -> dict[str, bytes]:
         RuntimeError,
         OverflowError,
     ) as fault:
-        # Whatever a hostile zip makes the reader raise; a short one has lost its directory, which is at its end.
-        raise Wrong("BUNDLE_UNREADABLE", "the zip", f"it is damaged or cut short: {fault}") from None
-    if packed(files) != body:
-        raise Wrong(
+        # Anything that a hostile zip makes the reader raise. A truncated zip has lost its directory, which is at the end.
+        raise EvidenceDefect("BUNDLE_UNREADABLE", "the zip", f"it is damaged or truncated: {fault}") from None
+    if pack_zip(files) != body:
+        raise EvidenceDefect(
             "BUNDLE_IRREGULAR",
             "the zip",
-            "it is not in the one form of a bundle: something is hidden in it, or it was packed anew",
+            "it does not have the form of a bundle: something is hidden in it, or it was packed again",
         )
     return files
 
@@ -85,22 +84,22 @@ def unpacked(body: bytes) -> dict[str, bytes]:
 def _read(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     listed = archive.infolist()
     if len(listed) > FILES_MAX:
-        raise Wrong(
+        raise EvidenceDefect(
             "BUNDLE_IRREGULAR", "the zip", f"it has {len(listed)} files; a bundle has at most {FILES_MAX}"
         )
     if sum(about.file_size for about in listed) > size:
-        # Files that lie over each other: few bytes outside would be very many inside.
-        raise Wrong("BUNDLE_IRREGULAR", "the zip", "its files together are larger than it is")
+        # Overlapping files: few bytes outside could be very many inside.
+        raise EvidenceDefect("BUNDLE_IRREGULAR", "the zip", "its files together are larger than the zip")
     files: dict[str, bytes] = {}
     for about in listed:
         name = about.filename
         if not _NAME.fullmatch(name):
-            raise Wrong("BUNDLE_IRREGULAR", repr(name[:80]), "no file of a bundle has such a name")
+            raise EvidenceDefect("BUNDLE_IRREGULAR", repr(name[:80]), "a bundle has no file with such a name")
         if name in files:
-            raise Wrong("BUNDLE_IRREGULAR", name, "it is there twice")
+            raise EvidenceDefect("BUNDLE_IRREGULAR", name, "it occurs twice")
         if about.compress_type != zipfile.ZIP_STORED or about.file_size != about.compress_size:
-            raise Wrong(
-                "BUNDLE_IRREGULAR", name, "it is compressed; files of a bundle are stored as they are"
+            raise EvidenceDefect(
+                "BUNDLE_IRREGULAR", name, "it is compressed; the files of a bundle are stored uncompressed"
             )
         files[name] = archive.read(about)
     return files

@@ -1,11 +1,11 @@
-"""A bundle built from a run's events: the same events, the same bytes.
+"""Builds bundles from a run's events: the same events always give the same bytes.
 
 Laws:
-1. Part 0 has the events up to the one that ended the run, whenever it is built; a supplement has those behind the part before
-   it, and goes on with its chain. So each event is in one part, and no part ever changes.
-2. What is built was checked: the events' hashes follow from each other and lead to the head. Rows that somebody has written into
-   are not made into evidence.
-3. Nothing but the events is looked at; see `contents`.
+1. Part 0 has the events up to the end of the run, whenever it is built. A supplement has the events after the previous part and continues
+   its chain. So each event is in one part, and no part ever changes.
+2. The chain is verified before a part is built: each hash follows from the previous one, up to the head. Altered rows do not become
+   evidence.
+3. Only the events are read; see `contents`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import msgspec
 from tenure import ids
 from tenure.errors import TenureError
 from tenure.govern.evidence import contents
-from tenure.govern.evidence.archive import MANIFEST, packed
+from tenure.govern.evidence.archive import MANIFEST, pack_zip
 from tenure.kernel import history
-from tenure.kernel.model import Event
+from tenure.kernel.run_rows import EventRow
 
 FORMAT = "tenure-evidence-1"
 EVENTS, CHANGES = "events.jsonl", "changes.json"
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event as it stands in `events.jsonl`."""
-
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seq: int
     kind: str
     at: int
@@ -41,42 +39,34 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     hash: str
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which piece of the chain a part has."""
+class ChainSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of the chain that a bundle covers."""
 
     first: int
     last: int
     before: str
-    """The hash of the event before the first, in hex; empty before the first of all."""
+    """The hash of the event before the first one, in hex; empty if there is none."""
     head: str
-    """That of the last."""
 
 
 class FileDigest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a bundle."""
-
     sha256: str
     size: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`manifest.json`."""
-
     format: str
     part: int
     run: str
     tenant: str
     outcome: str | None
-    """How the run ended."""
     finished_at: int | None
-    chain: Chain
+    chain: ChainSegment
     counts: dict[str, int]
     files: dict[str, FileDigest]
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A part, ready to be kept."""
-
+class BuiltPart(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     files: dict[str, bytes]
     zip: bytes
@@ -84,22 +74,19 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head(self) -> bytes:
-        """The hash of its last event."""
         return bytes.fromhex(self.manifest.chain.head)
 
     @property
     def name(self) -> str:
-        """What the zip is called."""
         return file_name(self.manifest.run, self.manifest.part)
 
 
 def file_name(run: str, part: int) -> str:
-    """What the zip of a part is called where it is a file."""
     return f"{run}.evidence{f'.{part}' if part else ''}.zip"
 
 
-def ended_with(events: Sequence[Event]) -> int | None:
-    """How many of a run's events there were when it had ended; None: it has not."""
+def count_events_at_end(events: Sequence[EventRow]) -> int | None:
+    """How many events a run had when it ended, or None if it has not ended."""
     for event in events:
         run = msgspec.json.decode(event.body, type=_Glance).set.get("run", {}).get("", {})
         if run.get("finished_at") is not None:
@@ -111,53 +98,55 @@ class _Glance(msgspec.Struct):
     set: dict[str, dict[str, dict[str, Any]]] = {}
 
 
-def build(run_id: int, tenant: str, events: Sequence[Event]) -> Built:
-    """The bundle of a run: part 0, of the events up to its end."""
-    last = ended_with(events)
+def build_bundle(run_id: int, tenant: str, events: Sequence[EventRow]) -> BuiltPart:
+    """Part 0 of a run: the events up to its end."""
+    last = count_events_at_end(events)
     if last is None:
         raise TenureError(
-            "RUN_INVALID_TRANSITION", f"{ids.run_text(run_id)} has not ended: there is no evidence of it yet"
+            "RUN_INVALID_TRANSITION",
+            f"{ids.run_text(run_id)} has not ended, so there is no evidence of it yet",
         )
     mine = events[:last]
     check_chain(run_id, tenant, b"", 1, mine)
-    return assembled(run_id, tenant, 0, b"", mine)
+    return assemble_part(run_id, tenant, 0, b"", mine)
 
 
-def supplement(
-    run_id: int, tenant: str, part: int, before: bytes, events: Sequence[Event], outcome: str
-) -> Built:
-    """A numbered part of what came later; `before` is the head of the part before it."""
+def build_supplement(
+    run_id: int, tenant: str, part: int, before: bytes, events: Sequence[EventRow], outcome: str
+) -> BuiltPart:
+    """A numbered part of later events. `before` is the head of the previous part."""
     check_chain(run_id, tenant, before, events[0].seq, events)
-    return assembled(run_id, tenant, part, before, events, outcome=outcome)
+    return assemble_part(run_id, tenant, part, before, events, outcome=outcome)
 
 
-def check_chain(run_id: int, tenant: str, before: bytes, first: int, events: Sequence[Event]) -> None:
-    """EVIDENCE_BROKEN unless the events follow from each other (law 2)."""
+def check_chain(run_id: int, tenant: str, before: bytes, first: int, events: Sequence[EventRow]) -> None:
+    """EVIDENCE_BROKEN unless the hashes of the events follow from each other (law 2)."""
     for seq, event in enumerate(events, first):
         if event.seq != seq or event.run_id != run_id or history.rehash(event, before, tenant) != event.hash:
             raise TenureError(
-                "EVIDENCE_BROKEN", f"the history of {ids.run_text(run_id)} does not recompute at event {seq}"
+                "EVIDENCE_BROKEN",
+                f"the history of {ids.run_text(run_id)} is inconsistent at event {seq}: its hash does not match",
             )
         before = event.hash
 
 
-def assembled(
+def assemble_part(
     run_id: int,
     tenant: str,
     part: int,
     before: bytes,
-    events: Sequence[Event],
+    events: Sequence[EventRow],
     *,
     outcome: str | None = None,
-) -> Built:
-    """The zip of a part; `outcome` is for supplements, whose events do not tell it."""
-    folded = contents.Folded(events)
+) -> BuiltPart:
+    """The zip of a part. `outcome` is for supplements, whose events do not contain it."""
+    folded = contents.FoldedRun(events)
     run = ids.run_text(run_id)
     files = {EVENTS: b"".join(_line(event) for event in events)}
     finished_at: int | None = None
     counts = {"events": len(events)}
     if part == 0:
-        files |= contents.files_of(folded, run_id)
+        files |= contents.build_files(folded, run_id)
         ended = folded.tables["run"][""]
         outcome, finished_at = ended["status"], ended["finished_at"]
         counts |= {
@@ -165,7 +154,7 @@ def assembled(
             for name, listed in contents.LISTS.items()
         }
     else:
-        files[CHANGES] = contents.changes_file(folded)
+        files[CHANGES] = contents.build_changes_file(folded)
     manifest = Manifest(
         format=FORMAT,
         part=part,
@@ -173,24 +162,23 @@ def assembled(
         tenant=tenant,
         outcome=outcome,
         finished_at=finished_at,
-        chain=Chain(
+        chain=ChainSegment(
             first=events[0].seq, last=events[-1].seq, before=before.hex(), head=events[-1].hash.hex()
         ),
         counts=counts,
-        files={name: digest_of(files[name]) for name in sorted(files)},
+        files={name: digest_file(files[name]) for name in sorted(files)},
     )
-    files[MANIFEST] = contents.encoded(manifest)
-    body = packed(files)
-    return Built(manifest=manifest, files=files, zip=body, sha256=sha256(body).digest())
+    files[MANIFEST] = contents.encode_file(manifest)
+    body = pack_zip(files)
+    return BuiltPart(manifest=manifest, files=files, zip=body, sha256=sha256(body).digest())
 
 
-def digest_of(body: bytes) -> FileDigest:
-    """What the manifest says of a file."""
+def digest_file(body: bytes) -> FileDigest:
     return FileDigest(sha256=sha256(body).hexdigest(), size=len(body))
 
 
-def _line(event: Event) -> bytes:
-    line = Line(
+def _line(event: EventRow) -> bytes:
+    line = EventLine(
         seq=event.seq,
         kind=event.kind,
         at=event.at,

@@ -1,11 +1,11 @@
-"""The files of a bundle, and what each says: folded from the run's events, so that whoever has the events can make them again.
+"""The files of a bundle, derived from the run's events, so that anyone with the events can rebuild them.
 
 Laws:
-1. Every file follows from the events alone. Columns are listed here, one by one: a column that is added to a
-   table is not in a bundle until somebody puts it here, under another format.
-2. Metadata only. Of a payload there are its number and its salted digest; people are opaque ids. The users' own words about
-   a checkpoint (`meta`), labels and the questions to people are payloads or beside the history, and so are not here.
-3. What did not go through `act` is ungoverned: no policy was asked, there is no receipt. It is listed, not hidden.
+1. Every file follows from the events alone. Columns are listed here one by one: a column that is added to a table is not in a bundle until it
+   is listed here, under another format.
+2. Bundles contain only metadata. A payload appears as its number and its salted digest; people are opaque ids. Users' own words (`meta` of
+   checkpoints, labels, questions) are payloads or not part of the history, so they are not included.
+3. What did not go through `act` is ungoverned: no policy was asked, and there is no receipt. It is listed, not hidden.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 import msgspec
 
 from tenure import ids
-from tenure.kernel.governed import CostLine, Purse, Receipt, Verdict
-from tenure.kernel.model import (
-    Approval,
-    Attempt,
-    Checkpoint,
-    Child,
-    Event,
-    Inbox,
-    Run,
-    RunSpec,
-    Step,
-    Wait,
-)
+from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.row import Row
+from tenure.kernel.run_rows import (
+    ApprovalRow,
+    AttemptRow,
+    CheckpointRow,
+    ChildRow,
+    EventRow,
+    InboxRow,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+    WaitRow,
+)
 
 Tables = dict[str, dict[str, dict[str, Any]]]
 Json = dict[str, Any]
@@ -40,51 +40,54 @@ RUN_FACTS = (
     "cancel_at cancel_reason steps_total steps_done steps_skipped output error"
 )
 SPEC_FACTS = (
-    "source trigger_type trigger_ref requester behind input parent_id resumed_from rerun_of undo_of attempt_no budget "
+    "source trigger_type trigger_ref requester involved input parent_id resumed_from rerun_of undo_of attempt_no budget "
     "currency"
 )
 
 
-class Listed(msgspec.Struct, frozen=True):
+class TableFile(msgspec.Struct, frozen=True):
     """A file that lists the rows of a table."""
 
     row: type[Row]
     columns: str
-    """In order. `X` stands for the payload behind `X_ref` where there is such a column."""
+    """In order. `X` stands for the payload of the column `X_ref`, if there is such a column."""
 
 
-LISTS: dict[str, Listed] = {
-    "approvals.json": Listed(
-        Approval,
+LISTS: dict[str, TableFile] = {
+    "approvals.json": TableFile(
+        ApprovalRow,
         "no tier people people_in requester digest revision requested_at expires_at status votes decided_at decided_by used_no "
         "question reason",
     ),
-    "attempts.json": Listed(Attempt, "idx n owner granted_at timeout_at state lease ended_at reason cost"),
-    "checkpoints.json": Listed(
-        Checkpoint, "idx name no state n resumable idempotent arguments at tries next_at error input output"
+    "attempts.json": TableFile(
+        AttemptRow, "idx n owner granted_at timeout_at state lease ended_at reason cost"
     ),
-    "children.json": Listed(Child, "child_id idx on_close wait_no state outcome"),
-    "decisions.json": Listed(
-        Verdict,
+    "checkpoints.json": TableFile(
+        CheckpointRow,
+        "idx name no state n resumable idempotent arguments at tries next_at error input output",
+    ),
+    "children.json": TableFile(ChildRow, "child_id idx on_close wait_no state outcome"),
+    "decisions.json": TableFile(
+        VerdictRow,
         "no idx label connector operation digest version outcome rules tier people people_in within_us error at",
     ),
-    "deliveries.json": Listed(Inbox, "no name event_id source received_at wait_no payload"),
-    "receipts.json": Listed(
-        Receipt,
+    "deliveries.json": TableFile(InboxRow, "no name event_id source received_at wait_no payload"),
+    "receipts.json": TableFile(
+        ReceiptRow,
         "no idx label try_no connector operation tier name digest repeats reversible verdict_no approval_no n intent_at call_by "
         "state settled_at settled_by error eligible_at wait_no reverses_run reverses_no reversed_run reversed_no source_run "
         "source_no request before result",
     ),
-    "steps.json": Listed(
-        Step,
+    "steps.json": TableFile(
+        StepRow,
         "idx name kind tool required max_attempts idempotency_key created_at state attempt charged finished_at reason last_error "
         "condition input output error",
     ),
-    "waits.json": Listed(
-        Wait, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"
+    "waits.json": TableFile(
+        WaitRow, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"
     ),
 }
-"""File -> what it lists."""
+"""File -> the table that it lists."""
 
 RUN_IDS = frozenset(
     {
@@ -98,30 +101,28 @@ RUN_IDS = frozenset(
         "undo_of",
     }
 )
-"""Columns that name runs: they appear as people know them."""
+"""Columns with run ids, which are shown as texts."""
 COST_NAMES = ("provider", "model", "currency")
 COST_SUMS = ("calls", "tokens_in", "tokens_out", "micros")
 AT_WORK = frozenset({"work", "body"})
 CHILD = "workflow:"
-"""A step that starts another workflow does nothing itself."""
+"""The prefix of steps that start another workflow and do nothing themselves."""
 RECORDED = frozenset({"now", "uuid", "random", "sleep"})
-"""Values that a body has recorded, not steps that it did."""
+"""Checkpoints that record a value instead of a step."""
 
 
-class Folded:
-    """A run's rows as a part of its events tells them."""
+class FoldedRun:
+    """The rows of a run, folded from its events."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[EventRow]) -> None:
         self.tables: Tables = {}
         self.payloads: dict[str, str] = {}
-        """Payload -> its salted digest."""
         self.events = 0
 
         for event in events:
             self.add(msgspec.json.decode(event.body))
 
     def add(self, body: Json) -> None:
-        """What one more event says."""
         self.events += 1
         self.payloads |= body.get("payloads", {})
         for table, changed in body.get("set", {}).items():
@@ -131,11 +132,10 @@ class Folded:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended by now."""
         return self.tables.get("run", {}).get("", {}).get("finished_at") is not None
 
     def rows(self, row: type[Row]) -> list[Json]:
-        """The rows of a table with all their columns, in the order of their keys."""
+        """The rows of a table with all columns, in the order of their keys."""
         fields = {f.name: f for f in msgspec.structs.fields(row)}
         rest = row.key[1:]
         made = []
@@ -153,7 +153,7 @@ class Folded:
         return sorted(made, key=lambda one: [one[name] for name in rest])
 
     def shown(self, whole: Json, columns: str) -> Json:
-        """Some columns of a row, payloads by digest."""
+        """Some columns of a row, with payloads as digests."""
         return {
             name: self._payload(whole[f"{name}_ref"]) if f"{name}_ref" in whole else whole[name]
             for name in columns.split()
@@ -164,7 +164,7 @@ class Folded:
 
 
 def _plain(kind: Any, name: str, value: Any) -> Any:
-    """A value as it appears: bytes in hex, runs by their names."""
+    """A value as it is shown: bytes in hex, runs as texts."""
     if value is None:
         return None
     if kind is bytes:
@@ -174,8 +174,7 @@ def _plain(kind: Any, name: str, value: Any) -> Any:
     return value
 
 
-def files_of(folded: Folded, run_id: int) -> dict[str, bytes]:
-    """The files of a finished run that follow from its events."""
+def build_files(folded: FoldedRun, run_id: int) -> dict[str, bytes]:
     lists = {
         name: [folded.shown(one, listed.columns) for one in folded.rows(listed.row)]
         for name, listed in LISTS.items()
@@ -186,28 +185,27 @@ def files_of(folded: Folded, run_id: int) -> dict[str, bytes]:
         one["votes"] = one["votes"].split()
     made: dict[str, Any] = dict(lists)
     made["run.json"] = run_facts(folded, run_id)
-    made["ungoverned.json"] = ungoverned(lists)
-    made["costs.json"] = spent(folded)
-    return {name: encoded(value) for name, value in made.items()}
+    made["ungoverned.json"] = find_ungoverned_steps(lists)
+    made["costs.json"] = sum_costs(folded)
+    return {name: encode_file(value) for name, value in made.items()}
 
 
-def run_facts(folded: Folded, run_id: int) -> Json:
-    """What the run is and was asked to be."""
-    [run], specs = folded.rows(Run), folded.rows(RunSpec)
+def run_facts(folded: FoldedRun, run_id: int) -> Json:
+    """The facts of the run and of its request."""
+    [run], specs = folded.rows(RunRow), folded.rows(RunSpecRow)
     run["id"] = ids.run_text(run_id)
     facts = folded.shown(run, RUN_FACTS)
     for spec in specs:
         facts |= folded.shown(spec, SPEC_FACTS)
-        facts["behind"] = facts["behind"].split()
+        facts["involved"] = facts["involved"].split()
     facts["spent"], facts["writes"] = 0, 0
-    for purse in folded.rows(Purse):
-        facts |= folded.shown(purse, "spent writes")
+    for run_spend in folded.rows(RunSpendRow):
+        facts |= folded.shown(run_spend, "spent writes")
     return facts
 
 
-def ungoverned(lists: dict[str, list[Json]]) -> list[Json]:
-    """What the run did that may have reached the world past `act` (law 3): steps with tools or commands, and what bodies did in
-    steps of their own, by name."""
+def find_ungoverned_steps(lists: dict[str, list[Json]]) -> list[Json]:
+    """The steps that may have had effects outside of `act` (law 3): steps with tools or commands, and the inner steps of workflow bodies, by name."""
     acts = {one["idx"] for name in ("decisions.json", "receipts.json") for one in lists[name]}
     done: dict[int, dict[str, int]] = {}
     for checkpoint in lists["checkpoints.json"]:
@@ -236,10 +234,10 @@ def ungoverned(lists: dict[str, list[Json]]) -> list[Json]:
     return found
 
 
-def spent(folded: Folded) -> list[Json]:
-    """What was spent, per provider, model and currency: the days of it added up."""
+def sum_costs(folded: FoldedRun) -> list[Json]:
+    """The costs per provider, model and currency, summed over all days."""
     sums: dict[tuple[str, str, str], Json] = {}
-    for one in folded.rows(CostLine):
+    for one in folded.rows(CostLineRow):
         name = (one["provider"], one["model"], one["currency"])
         total = sums.setdefault(name, dict(zip(COST_NAMES, name, strict=True)) | dict.fromkeys(COST_SUMS, 0))
         for column in COST_SUMS:
@@ -247,11 +245,11 @@ def spent(folded: Folded) -> list[Json]:
     return [sums[name] for name in sorted(sums)]
 
 
-def changes_file(folded: Folded) -> bytes:
-    """Of a supplement: the columns that its events have changed, table by table."""
-    return encoded({table: folded.tables[table] for table in sorted(folded.tables)})
+def build_changes_file(folded: FoldedRun) -> bytes:
+    """For a supplement: the columns that its events changed, by table."""
+    return encode_file({table: folded.tables[table] for table in sorted(folded.tables)})
 
 
-def encoded(value: Any) -> bytes:
-    """JSON for people and programs: names as they stand in the lists above, indented, a newline at the end."""
+def encode_file(value: Any) -> bytes:
+    """Indented JSON with a trailing newline. The names keep the order of the lists above."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -1,14 +1,14 @@
-"""Seals runs that have ended: builds their evidence, keeps it among the artifacts, and commits that it is there.
+"""Seals runs that have ended: builds their evidence, stores it among the artifacts, and commits the seal.
 
 Laws:
-1. First the files, then the commit: its record, the run's seal and the leaf of its tenant's ledger are one transaction. Files of
-   a commit that did not happen are harmless: their names are their digests.
-2. One part per number and run (I52), however many seal at once: of two the second finds the run sealed. A run that has gone on
-   meanwhile is left for the next look.
-3. It is polite: one run at a time, never more than a share of the time, and not while commands wait.
-4. A history that does not recompute is not sealed: it is told in the log, and by the doctor.
-5. Without its key nothing is sealed. One that cannot be read, is another by now, or is revoked is told in the log as such and not of
-   every run; no evidence is built in vain, and when it is back sealing goes on by itself.
+1. The files are written first, then the commit: the evidence row, the run's seal and the ledger leaf are one transaction. Files of a commit
+   that failed are harmless: their names are their digests.
+2. A run has one part per number (I52), however many processes seal it at once: the second one finds the run sealed. A run that has changed
+   meanwhile is left for the next round.
+3. Sealing has low priority: one run at a time, a limited share of the time, and not while commands wait.
+4. An inconsistent history is not sealed. The log and the doctor report it.
+5. Nothing is sealed without the key. A key that cannot be read, was replaced or is revoked is logged once, not for every run. No evidence is
+   built in vain, and sealing continues when the key is available again.
 """
 
 from __future__ import annotations
@@ -21,116 +21,117 @@ from math import inf
 import msgspec
 
 from tenure import ids
-from tenure.artifacts import Artifacts
+from tenure.artifacts import ArtifactStore
+from tenure.chance import SystemChance
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.govern.evidence.bundle import EVENTS, Built, Line, build, supplement
-from tenure.govern.evidence.statement import ENVELOPE_SUFFIX, enveloped, statement_of
-from tenure.govern.ledger.keys import Keys
+from tenure.govern.evidence.bundle import EVENTS, BuiltPart, EventLine, build_bundle, build_supplement
+from tenure.govern.evidence.statement import ENVELOPE_SUFFIX, build_envelope, build_statement
+from tenure.govern.ledger.signing_keys import SigningKeys
 from tenure.govern.signing import Signer
-from tenure.kernel import leaves
-from tenure.kernel.commands import Context, Seal, SealedPart
-from tenure.kernel.governance import Evidence
-from tenure.kernel.model import CLOSED_RUN, Event, Run
+from tenure.kernel.commands import Context, SealedBundle, SealRun
+from tenure.kernel.governance_rows import EvidenceRow
+from tenure.kernel.run_rows import CLOSED_RUN, EventRow, RunRow
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
-from tenure.orchestrator.batch import Item, Outcome, locked
-from tenure.orchestrator.chance import SystemChance
-from tenure.orchestrator.rounds import Rounds
-from tenure.store.beside import settled
-from tenure.store.evidence import Unsealed
-from tenure.store.ledger import appended, ledger_lock
+from tenure.orchestrator.batch import BatchOutcome, PendingCommand, commit_locked
+from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.proof import ledger_leaves
+from tenure.store.evidence import UnsealedRun
+from tenure.store.ledger import append_leaves, ledger_lock
 from tenure.store.port import Query, Store, Transaction
+from tenure.store.transactions import run_transaction
 
 log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 RUNS_AT_ONCE = 50
 QUIET_SECONDS = 1.0
-"""How long a run has told nothing new when it is sealed."""
+"""How long a run has had no new events when it is sealed."""
 LATER_QUIET_SECONDS = 60.0
-"""Likewise before a supplement: what changes often is sealed once."""
+"""The same before a supplement, so that frequent changes are sealed once."""
 SHARE = 0.25
-"""Of the time that is spent on it where there is more to seal than that."""
+"""The largest share of the time that sealing may take."""
 BUSY_COMMANDS = 64
-"""Where more than these wait for their commit, sealing waits too."""
+"""If more commands than this wait for their commit, sealing waits too."""
 YIELD_SECONDS = 0.02
 YIELDS_MAX = 10
-"""But not for ever."""
+"""How often it waits at most."""
 RETRY_SECONDS = 10.0
-"""When a run is tried again whose evidence could not be kept."""
+"""The delay before a run is tried again whose evidence could not be stored."""
 REFUSED_SECONDS = 600.0
-"""And one that cannot be sealed as it is: it is told again, not every second."""
+"""The delay before a run is tried and logged again that cannot be sealed as it is."""
 REFUSED_MAX = 10_000
 KEY_TROUBLE = frozenset({"SIGNING_KEY_UNAVAILABLE", "SIGNING_KEY_UNKNOWN"})
-"""What is wrong with the key, and so with no run."""
+"""Problems of the key, which concern no single run."""
 SEALER = Context("system:sealer", "system", "evidence")
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part with its envelope, as it lies among the artifacts."""
+class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part with its envelope, as stored among the artifacts."""
 
-    built: Built
+    built: BuiltPart
     envelope: bytes
     key_id: str | None
 
     @property
     def path(self) -> str:
-        """Where the zip lies; the envelope beside it."""
-        return path_of(self.built.manifest.run, self.built.manifest.part, self.built.sha256)
+        return part_path(self.built.manifest.run, self.built.manifest.part, self.built.sha256)
 
 
-def path_of(run: str, part: int, digest: bytes) -> str:
-    """Where a part's zip lies, below the place for evidence."""
-    ids.run_int(run)  # a path is made from it
+def part_path(run: str, part: int, digest: bytes) -> str:
+    """The path of a part's zip, below the folder for evidence."""
+    ids.run_int(run)  # validates the run id, which becomes a part of the path
     return f"{run}/{part}-{digest.hex()}.zip"
 
 
-class Sealing:
-    """How evidence is made of one run."""
-
-    def __init__(self, store: Store, artifacts: Artifacts, signer: Signer | None) -> None:
+class RunSealer:
+    def __init__(self, store: Store, artifacts: ArtifactStore, signer: Signer | None) -> None:
         self.store = store
         self.artifacts = artifacts
         self.signer = signer
 
     async def check_key(self) -> None:
-        """SIGNING_KEY_UNKNOWN where the key may not sign any more. (Whether it is there, each signature tells.)"""
+        """SIGNING_KEY_UNKNOWN if the key may no longer sign. Whether the key is available shows at each signature."""
         if self.signer is not None:
-            await Keys(self.store).ready(self.signer)
+            await SigningKeys(self.store).ready(self.signer)
 
-    async def missing(self, run_id: int) -> list[Part]:
-        """The parts that are not there yet, up to the run's last event; signed where there is a key. Nothing is kept."""
-        found: list[Run] = await self.store.read("get_run", run_id)
+    async def missing(self, run_id: int) -> list[SignedPart]:
+        """The missing parts, up to the run's last event, signed if there is a key. Nothing is stored."""
+        found: list[RunRow] = await self.store.read("get_run", run_id)
         if not found:
             return []
         run = found[0]
         if run.status not in CLOSED_RUN:
             raise TenureError(
                 "RUN_INVALID_TRANSITION",
-                f"{ids.run_text(run_id)} is {run.status}: there is evidence of what has ended",
+                f"{ids.run_text(run_id)} is {run.status}: there is evidence only of runs that have ended",
             )
-        known: list[Evidence] = await self.store.read("evidence_of", run_id)
-        events: list[Event] = await self.store.read("events_of", run_id)
+        known: list[EvidenceRow] = await self.store.read("evidence_of", run_id)
+        events: list[EventRow] = await self.store.read("events_of", run_id)
         now: int = (await self.store.read("now"))[0].now_us
         parts = []
         part, done, head = (known[-1].no + 1, known[-1].events, known[-1].head) if known else (0, 0, b"")
         if part == 0:
-            built = await asyncio.to_thread(build, run_id, run.tenant, events)
+            built = await asyncio.to_thread(build_bundle, run_id, run.tenant, events)
             parts.append(built)
             part, done, head = 1, built.manifest.chain.last, built.head
         later = events[done:]
         if any(event.kind != "sealed" for event in later):
-            built = await asyncio.to_thread(supplement, run_id, run.tenant, part, head, later, run.status)
+            built = await asyncio.to_thread(
+                build_supplement, run_id, run.tenant, part, head, later, run.status
+            )
             parts.append(built)
         return [await self._signed(built, now) for built in parts]
 
-    async def _signed(self, built: Built, now: int) -> Part:
-        envelope = await enveloped(statement_of(built, now), self.signer)
-        return Part(built=built, envelope=envelope, key_id=None if self.signer is None else self.signer.id)
+    async def _signed(self, built: BuiltPart, now: int) -> SignedPart:
+        envelope = await build_envelope(build_statement(built, now), self.signer)
+        return SignedPart(
+            built=built, envelope=envelope, key_id=None if self.signer is None else self.signer.id
+        )
 
-    async def seal(self, orchestrator: Orchestrator, run_id: int) -> list[Evidence]:
-        """Keep what is missing and seal the run with it (laws 1 and 2); the parts that are new. RUN_MOVED_ON: try again."""
+    async def seal(self, orchestrator: Orchestrator, run_id: int) -> list[EvidenceRow]:
+        """Store the missing parts and seal the run (laws 1 and 2). Returns the new parts. RUN_MOVED_ON: try again."""
         parts = await self.missing(run_id)
         if not parts:
             return []
@@ -138,38 +139,37 @@ class Sealing:
         for part in parts:
             await self.artifacts.keep(part.path, part.built.zip)
             own.append(await self.artifacts.keep(part.path + ENVELOPE_SUFFIX, part.envelope))
-        outcome, rows, item = await settled(self.store, lambda: _sealed(run_id, parts))
+        outcome, rows, item = await run_transaction(self.store, lambda: _sealed(run_id, parts))
         orchestrator.finish(outcome)
         if item.error is not None:
             raise item.error
         for part, mine in zip(parts if rows else (), own, strict=False):
-            if (
-                not mine
-            ):  # somebody else's envelope lies there, whose commit did not happen: the one on record counts
+            if not mine:  # the envelope of another process whose commit failed: the recorded one counts
                 await self.artifacts.keep(part.path + ENVELOPE_SUFFIX, part.envelope, replace=True)
         return rows
 
 
-def _sealed(run_id: int, parts: Sequence[Part]) -> Transaction[tuple[Outcome, list[Evidence], Item]]:
-    """The commit (law 1)."""
+def _sealed(
+    run_id: int, parts: Sequence[SignedPart]
+) -> Transaction[tuple[BatchOutcome, list[EvidenceRow], PendingCommand]]:
     manifests = [part.built.manifest for part in parts]
     tenant = manifests[0].tenant
     named = tuple(
-        SealedPart(one.part, one.chain.last, one.chain.head, part.built.sha256.hex())
+        SealedBundle(one.part, one.chain.last, one.chain.head, part.built.sha256.hex())
         for one, part in zip(manifests, parts, strict=True)
     )
-    item = Item(Seal(run_id=run_id, tenant=tenant, context=SEALER, parts=named), None, inf, {})
-    yield ledger_lock(tenant)  # before the run's: tenants' locks come first
-    outcome = yield from locked([item], {}, SystemChance(), [])
+    item = PendingCommand(SealRun(run_id=run_id, tenant=tenant, context=SEALER, parts=named), None, inf, {})
+    yield ledger_lock(tenant)  # before the run's lock: tenant locks come first
+    outcome = yield from commit_locked([item], {}, SystemChance(), [])
     if outcome.again and item.error is None:
         item.error = TenureError("RUN_MOVED_ON", f"{ids.run_text(run_id)} is being changed")
-    rows: list[Evidence] = []
+    rows: list[EvidenceRow] = []
     if item.error is not None or item.result["again"]:
         return outcome, rows, item
     now = (yield Query("now"))[0].now_us
     entries = []
     for part, one in zip(parts, manifests, strict=True):
-        row = Evidence(
+        row = EvidenceRow(
             run_id=run_id,
             no=one.part,
             tenant=tenant,
@@ -184,31 +184,31 @@ def _sealed(run_id: int, parts: Sequence[Part]) -> Transaction[tuple[Outcome, li
         )
         yield Query("save_evidence", scalars=msgspec.structs.astuple(row))
         rows.append(row)
-        entries += leaves_of(part.built)
-    yield from appended(tenant, entries, now)
+        entries += build_leaves(part.built)
+    yield from append_leaves(tenant, entries, now)
     return outcome, rows, item
 
 
-def leaves_of(built: Built) -> list[leaves.Entry]:
-    """What a ledger says of a part; before a run's seal stands that it was made."""
+def build_leaves(built: BuiltPart) -> list[ledger_leaves.LedgerEntry]:
+    """The ledger leaves of a part. The `created` leaf precedes a run's seal."""
     one = built.manifest
     run_id, head, last = ids.run_int(one.run), built.head, one.chain.last
     if one.part:
-        return [leaves.supplement(one.tenant, run_id, one.part, head, last, one.outcome or "")]
-    first = msgspec.json.decode(built.files[EVENTS].partition(b"\n")[0], type=Line)
+        return [ledger_leaves.supplement_leaf(one.tenant, run_id, one.part, head, last, one.outcome or "")]
+    first = msgspec.json.decode(built.files[EVENTS].partition(b"\n")[0], type=EventLine)
     return [
-        leaves.created(one.tenant, run_id, bytes.fromhex(first.hash)),
-        leaves.sealed(one.tenant, run_id, head, last, one.outcome or ""),
+        ledger_leaves.created_leaf(one.tenant, run_id, bytes.fromhex(first.hash)),
+        ledger_leaves.sealed_leaf(one.tenant, run_id, head, last, one.outcome or ""),
     ]
 
 
-class Sealer(Rounds):
-    """Seals whatever ends, until it is stopped (law 3). An async context manager."""
+class SealerTask(PeriodicTask):
+    """Seals runs as they end, until it is stopped (law 3). An async context manager."""
 
     def __init__(
         self,
         orchestrator: Orchestrator,
-        sealing: Sealing,
+        sealing: RunSealer,
         *,
         seconds: float = LOOK_SECONDS,
         quiet_seconds: float = QUIET_SECONDS,
@@ -220,25 +220,24 @@ class Sealer(Rounds):
         self._later: dict[int, float] = {}
         """Runs that could not be sealed, and when they are tried again."""
         self._after = (0, 0)
-        """Up to where this round has looked, so that runs which cannot be sealed hold up no others."""
+        """How far this round has looked, so that runs that cannot be sealed do not block others."""
         self.sealed = 0
-        """How often a run was sealed here."""
         self.failed = 0
-        """And how often that has failed."""
+        """How often sealing failed here."""
         self.key_trouble: TenureError | None = None
-        """What is wrong with the key, as far as is known (law 5)."""
+        """The known problem of the key (law 5)."""
         self._key_again = self._key_told = 0.0
-        """When it is tried again, and when it is told again."""
+        """When the key is tried again, and when its problem is logged again."""
 
     async def once(self) -> int:
-        """Seal some of what has ended; how many runs were looked at."""
+        """Seal some of the runs that have ended. Returns the number of runs that were found."""
         clock = asyncio.get_running_loop().time
         if clock() < self._key_again:
             return 0
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
         quiet, later = now - self._quiet_us, now - us(LATER_QUIET_SECONDS)
-        found: list[Unsealed] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
+        found: list[UnsealedRun] = await store.read("runs_unsealed", *self._after, quiet, later, RUNS_AT_ONCE)
         try:
             if found:
                 await self._sealing.check_key()
@@ -258,7 +257,7 @@ class Sealer(Rounds):
         return len(found)
 
     def _key_is_lost(self, refused: TenureError) -> None:
-        """Law 5. It is told when it begins, when it is something else, and now and then."""
+        """Law 5. Logs the problem when it begins, when it changes, and from time to time."""
         now = asyncio.get_running_loop().time()
         self.failed += 1
         known, self.key_trouble = self.key_trouble, refused
@@ -273,14 +272,14 @@ class Sealer(Rounds):
                 return
             await asyncio.sleep(YIELD_SECONDS)
 
-    async def _seal(self, run: Unsealed) -> None:
-        """Seal one; what goes wrong with it holds up no other, and is tried again after a while. Trouble with the key is raised."""
+    async def _seal(self, run: UnsealedRun) -> None:
+        """Seal one run. A failure does not affect other runs, and is retried later. A problem of the key is raised."""
         pause = REFUSED_SECONDS
         try:
             made = await self._sealing.seal(self._orchestrator, run.run_id)
         except TenureError as refused:
             if refused.code == "RUN_MOVED_ON":
-                return  # the next look finds it again
+                return  # the next round finds it again
             if refused.code in KEY_TROUBLE:
                 raise
             name = ids.run_text(run.run_id)

@@ -1,12 +1,12 @@
-"""The statement about a bundle: in-toto's Statement v1 in a DSSE envelope, which lies beside the zip.
+"""The statement about a bundle: an in-toto Statement v1 in a DSSE envelope, stored next to the zip.
 
 Laws:
-1. Its subjects are the zip and every file in it, each with its SHA-256: whoever has the zip, or one file of it, can tell.
-2. What is signed is DSSE's pre-authentication encoding of the statement's bytes, with Ed25519. An envelope without a signature
-   says by that that it is not signed.
-3. An envelope has one encoding: exactly these fields in this order, no blanks, one newline at the end, base64 with zero padding
-   bits. Whatever is written otherwise is refused.
-4. `sealed_at` is the store's time; a key that is revoked from a moment on is believed for what was sealed before.
+1. Its subjects are the zip and every file in it, each with its SHA-256, so that the zip or a single file can be checked.
+2. The signature is over DSSE's pre-authentication encoding of the statement's bytes, with Ed25519. An envelope without a signature is
+   unsigned.
+3. An envelope has one encoding: exactly these fields in this order, no blanks, one newline at the end, base64 with zero padding bits. Any
+   other encoding is refused.
+4. `sealed_at` is the store's time. A revoked key is trusted for what was sealed before its revocation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.canonical import decode_base64
 from tenure.govern.evidence.archive import MANIFEST
-from tenure.govern.evidence.bundle import Built, Manifest, digest_of
-from tenure.govern.signing import Signer, unb64
+from tenure.govern.evidence.bundle import BuiltPart, Manifest, digest_file
+from tenure.govern.signing import Signer
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -29,21 +30,17 @@ ENVELOPE_SUFFIX = ".dsse.json"
 ENVELOPE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Digest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a subject."""
-
+class SubjectDigest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A thing that a statement is about."""
-
     name: str
-    digest: Digest
+    digest: SubjectDigest
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said of it."""
+    """The facts that a statement certifies."""
 
     format: str
     tenant: str
@@ -51,37 +48,32 @@ class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     part: int
     outcome: str | None
     events: int
-    """How long the chain is at its end."""
     head: str
     sealed_at: int
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See law 1."""
-
+class EvidenceStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     type: str = msgspec.field(name="_type")
     subject: list[Subject]
     predicate_type: str = msgspec.field(name="predicateType")
     predicate: Predicate
 
 
-def statement_of(built: Built, sealed_at: int) -> bytes:
-    """The bytes of a bundle's statement."""
+def build_statement(built: BuiltPart, sealed_at: int) -> bytes:
     manifest = built.manifest
-    named = {built.name: built.sha256.hex(), MANIFEST: digest_of(built.files[MANIFEST]).sha256}
+    named = {built.name: built.sha256.hex(), MANIFEST: digest_file(built.files[MANIFEST]).sha256}
     named |= {name: one.sha256 for name, one in manifest.files.items()}
     return msgspec.json.encode(
-        Statement(
+        EvidenceStatement(
             type=STATEMENT_TYPE,
-            subject=[Subject(name, Digest(digest)) for name, digest in named.items()],
+            subject=[Subject(name, SubjectDigest(digest)) for name, digest in named.items()],
             predicate_type=PREDICATE_TYPE,
-            predicate=predicate_of(manifest, sealed_at),
+            predicate=build_predicate(manifest, sealed_at),
         )
     )
 
 
-def predicate_of(manifest: Manifest, sealed_at: int) -> Predicate:
-    """What is said of a part."""
+def build_predicate(manifest: Manifest, sealed_at: int) -> Predicate:
     return Predicate(
         format=manifest.format,
         tenant=manifest.tenant,
@@ -94,8 +86,8 @@ def predicate_of(manifest: Manifest, sealed_at: int) -> Predicate:
     )
 
 
-async def enveloped(statement: bytes, signer: Signer | None) -> bytes:
-    """The envelope as it lies beside the zip (law 2)."""
+async def build_envelope(statement: bytes, signer: Signer | None) -> bytes:
+    """The envelope that is stored next to the zip (law 2)."""
     envelope = _envelope(statement)
     if signer is not None:
         from securesystemslib.signer import Signature  # type: ignore[attr-defined]  # it names no exports
@@ -105,49 +97,45 @@ async def enveloped(statement: bytes, signer: Signer | None) -> bytes:
     return msgspec.json.encode(envelope.to_dict()) + b"\n"
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope, read."""
-
-    statement: Statement
+class OpenedEnvelope(msgspec.Struct, frozen=True, kw_only=True):
+    statement: EvidenceStatement
     signed: bytes
-    """The bytes that signatures are over."""
     signatures: dict[str, bytes]
-    """Key id -> signature."""
 
 
-def opened(body: bytes) -> Opened:
-    """Read an envelope; ValueError says why it cannot be."""
+def open_envelope(body: bytes) -> OpenedEnvelope:
+    """Parse an envelope, or raise ValueError with the reason."""
     if len(body) > ENVELOPE_BYTES_MAX:
         raise ValueError("it is too large for an envelope")
     try:
         read: Any = msgspec.json.decode(body, type=_Envelope)
         if msgspec.json.encode(read) + b"\n" != body:
-            raise ValueError("it is not in the one form of an envelope")
+            raise ValueError("it does not have the one form of an envelope")
         payload = _unb64(read.payload)
         signatures = {one.keyid: _unb64(one.sig) for one in read.signatures}
         if len(signatures) != len(read.signatures):
             raise ValueError("one key has signed it twice")
         if read.payload_type != PAYLOAD_TYPE:
             raise ValueError(f"its payload is {read.payload_type[:100]!r}, not {PAYLOAD_TYPE}")
-        statement = msgspec.json.decode(payload, type=Statement)
+        statement = msgspec.json.decode(payload, type=EvidenceStatement)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise ValueError(str(fault)) from None
     if statement.type != STATEMENT_TYPE or statement.predicate_type != PREDICATE_TYPE:
-        raise ValueError("it is no in-toto Statement v1 about evidence")
+        raise ValueError("it is not an in-toto Statement v1 about evidence")
     signed = _envelope(payload).pae()
-    return Opened(statement=statement, signed=signed, signatures=signatures)
+    return OpenedEnvelope(statement=statement, signed=signed, signatures=signatures)
 
 
 def _unb64(text: str) -> bytes:
-    body = unb64(text)
+    body = decode_base64(text)
     if body is None:
-        raise ValueError("a part of it is no base64, or not in its one form")
+        raise ValueError("a part of it is not base64, or not in its one form")
     return body
 
 
 def _envelope(payload: bytes) -> Envelope:
     from securesystemslib.dsse import (
-        Envelope,  # late: it brings cryptography along, and most processes seal nothing
+        Envelope,  # late: it loads cryptography, and most processes seal nothing
     )
 
     return Envelope(payload, PAYLOAD_TYPE, {})

@@ -1,5 +1,5 @@
-"""The ledger: what was sealed and in which order, signed for, so that a missing tail or a missing run shows.
+"""The ledger: a signed, append-only log of seals per tenant, in which a missing tail or a missing run shows.
 
-`notes` are checkpoints and proofs as text, `book` is a tenant's ledger, `keys` the keys that sign, `keeper` what appends and
-signs by itself, `exporting` takes checkpoints out of the database, `checking` compares it with them.
+`tenant_ledger` is one ledger, `signing_keys` manages the keys, `keeper` appends and signs periodically, `checkpoint_export` copies checkpoints
+out of the database, and `audit` compares the database with them.
 """

@@ -1,9 +1,17 @@
-"""Policies: files of rules that say of every action on the world whether it is denied, allowed, or needs people."""
+"""Policies: files of rules that allow or deny every action, or require an approval for it."""
 
-from tenure.govern.policy.evaluating import Compiled
-from tenure.govern.policy.facts import facts_of
-from tenure.govern.policy.loading import load, load_file
-from tenure.govern.policy.model import Policy, Rule
-from tenure.govern.policy.policies import Policies
+from tenure.govern.policy.cache import PolicyCache
+from tenure.govern.policy.evaluation import CompiledPolicy
+from tenure.govern.policy.facts import build_facts
+from tenure.govern.policy.loader import load_policy, load_policy_file
+from tenure.govern.policy.model import PolicyFile, PolicyRule
 
-__all__ = ["Compiled", "Policies", "Policy", "Rule", "facts_of", "load", "load_file"]
+__all__ = [
+    "CompiledPolicy",
+    "PolicyCache",
+    "PolicyFile",
+    "PolicyRule",
+    "build_facts",
+    "load_policy",
+    "load_policy_file",
+]

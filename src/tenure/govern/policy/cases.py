@@ -1,7 +1,6 @@
-"""The tests in a policy file: what the policy must say of an action.
+"""The tests in a policy file: the expected ruling on an action.
 
-Law: facts that a test does not give have a plain value, the same everywhere and always: noon of a Monday, a run that has written
-and spent nothing, asked for by nobody in particular.
+Law: facts that a test does not set have fixed defaults: noon of a Monday, a run without writes and costs, and an unknown requester.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import msgspec
 
 from tenure import durations
 from tenure.clock import us
-from tenure.govern.policy.evaluating import SKIPPED, Compiled
+from tenure.govern.policy.evaluation import SKIPPED, CompiledPolicy
 from tenure.govern.policy.facts import time_facts
-from tenure.govern.policy.model import Case, Policy
-from tenure.kernel.actions import Ruling
+from tenure.govern.policy.model import PolicyCase, PolicyFile
+from tenure.kernel.act_commands import Ruling
 
 _NOON = "2026-01-05T12:00:00Z"
 _PLAIN: dict[str, dict[str, Any]] = {
@@ -41,28 +40,26 @@ _PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a test."""
-
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     line: int
     passed: bool
     wrong: list[str]
-    """What is otherwise than it must be."""
+    """How the ruling differs from the expected one."""
     outcome: str
     rules: list[tuple[str, str]]
-    """All rules about the operation, and what each said."""
+    """All rules for the operation, with the outcome of each."""
     why: str
 
 
-def tested(policy: Policy) -> list[Tested]:
-    """All tests of a file, in its order."""
-    asked = Compiled(policy)
-    return [_tested(case, asked.ruling(facts_of_case(case))) for case in policy.cases]
+def run_cases(policy: PolicyFile) -> list[CaseResult]:
+    """Run all tests of a file, in its order."""
+    asked = CompiledPolicy(policy)
+    return [_tested(case, asked.ruling(build_case_facts(case))) for case in policy.cases]
 
 
-def facts_of_case(case: Case) -> dict[str, Any]:
-    """The facts of a test, the plain ones among them; `time.now` gives the other parts of the time."""
+def build_case_facts(case: PolicyCase) -> dict[str, Any]:
+    """The facts of a test, with defaults. `time.now` determines the other time facts."""
     given = case.facts
     run = {**_PLAIN["run"], **given.get("run", {})}
     run["trigger"] = {**_PLAIN["run"]["trigger"], **run["trigger"]}
@@ -76,7 +73,7 @@ def facts_of_case(case: Case) -> dict[str, Any]:
     }
 
 
-def _tested(case: Case, said: Ruling) -> Tested:
+def _tested(case: PolicyCase, said: Ruling) -> CaseResult:
     rules = msgspec.json.decode(said.rules, type=list[tuple[str, str]])
     wrong: list[str] = []
 
@@ -97,8 +94,8 @@ def _tested(case: Case, said: Ruling) -> Tested:
             "within": said.within_seconds,
         }
         for name, wanted in case.approval.items():
-            compare(name, durations.seconds(wanted) if name == "within" else wanted, found[name])
-    return Tested(
+            compare(name, durations.parse_duration(wanted) if name == "within" else wanted, found[name])
+    return CaseResult(
         name=case.name,
         line=case.line,
         passed=not wrong,

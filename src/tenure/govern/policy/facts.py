@@ -1,12 +1,12 @@
-"""What conditions look at: the action, its run, the tenant, whoever asked for the run, and the time.
+"""The facts that conditions use: the action, its run, the tenant, the requester of the run, and the time.
 
 Laws:
-1. Facts of a run are those of its creation, and what it has spent and written so far. Labels and metadata can be changed
-   later by whoever may steer the run, so they are no facts; the run's input is a payload and is none either.
-2. Roles and groups of a person are those of now: what an admin takes away is gone from the next action on.
-3. Everything is JSON. Moments are texts in RFC 3339 (`timestamp(time.now)` makes them CEL's), in UTC.
-4. Facts are read before the commit that relies on them. So each fact either cannot change, or that commit compares it again:
-   `FACTS` says which, for every one, and a test fails while one is missing there.
+1. The facts of a run are those of its creation, plus its costs and writes so far. Labels and metadata are not facts, because whoever may
+   steer the run can change them. The run's input is a payload and not a fact.
+2. The roles and groups of a person are the current ones: a removed role is gone from the next action on.
+3. All facts are JSON. Times are RFC 3339 strings in UTC (`timestamp(time.now)` converts them for CEL).
+4. Facts are read before the commit that relies on them. So each fact either cannot change, or that commit compares it again. `FACTS` says
+   which, and a test fails if a fact is missing there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 
 from tenure import ids
 from tenure.clock import SECOND_US
-from tenure.declared.expressions import Reference
+from tenure.expressions.expression import ExpressionReference
+from tenure.kernel.act_rows import RunSpendRow
 from tenure.kernel.costs import DEFAULT_CURRENCY
-from tenure.kernel.governed import Purse
-from tenure.kernel.model import Run, RunSpec
-from tenure.kernel.service import Person
+from tenure.kernel.identity_rows import PersonRow
+from tenure.kernel.run_rows import RunRow, RunSpecRow
 
 ROOTS = ("action", "run", "tenant", "person", "time")
 
@@ -45,7 +45,7 @@ ACTION: dict[str, dict[str, Any]] = {
     "key": _TEXT,
     "reverses": {"type": "boolean"},
 }
-"""Of an action, beside its target and fields, which have the schemas of its operation."""
+"""Facts of an action, besides target and fields, which have the schemas of the operation."""
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "run": _object(
@@ -74,13 +74,12 @@ FIXED, CHECKED = "fixed", "checked"
 
 
 class Fact(NamedTuple):
-    """Why a fact that a verdict relied on holds in the commit that records the intention (I58)."""
+    """Why a fact still holds in the commit that records the INTENT (I58)."""
 
     how: str
-    """FIXED: nothing changes it. CHECKED: the commit compares it with what the verdict relied on (`kernel.actions.Relied`)."""
+    """FIXED: it never changes. CHECKED: the commit compares it with the ruling's `ReliedFacts`."""
     by: str
-    """Of a fixed one: what fixes it, a column of `kernel.actions.FIXED_COLUMNS` or the action's digest. Of a checked one: the
-    field of `Relied`."""
+    """For FIXED: the fixed column, or the action's digest. For CHECKED: the field of `ReliedFacts`."""
 
 
 FACTS: dict[str, Fact] = {
@@ -90,7 +89,7 @@ FACTS: dict[str, Fact] = {
     "action.fields": Fact(FIXED, "digest"),
     "action.tier": Fact(FIXED, "digest"),
     "action.key": Fact(FIXED, "digest"),
-    "action.reverses": Fact(FIXED, "digest"),  # by its key: `undo:RUN:RECEIPT`
+    "action.reverses": Fact(FIXED, "digest"),  # its key is `undo:RUN:RECEIPT`
     "run.id": Fact(FIXED, "digest"),
     "run.workflow": Fact(FIXED, "run.workflow"),
     "run.version": Fact(FIXED, "run.code_version"),
@@ -115,11 +114,11 @@ FACTS: dict[str, Fact] = {
     "time.minute": Fact(CHECKED, "since, until"),
     "time.weekday": Fact(CHECKED, "since, until"),
 }
-"""By root and name; see law 4."""
+"""Facts by root and name (law 4)."""
 
 
-def checked_facts(references: Iterable[Reference]) -> frozenset[str]:
-    """Which facts that can change stand behind these references. A root that is read as a whole reads all its facts."""
+def checked_facts(references: Iterable[ExpressionReference]) -> frozenset[str]:
+    """The changeable facts that these references use. A root that is used as a whole uses all its facts."""
     read = set()
     for reference in references:
         named = reference.parts[0] if reference.parts else None
@@ -130,27 +129,27 @@ def checked_facts(references: Iterable[Reference]) -> frozenset[str]:
     return frozenset(read)
 
 
-def facts_of(
+def build_facts(
     *,
-    run: Run,
-    spec: RunSpec,
-    purse: Purse | None,
-    person: Person | None,
+    run: RunRow,
+    spec: RunSpecRow,
+    run_spend: RunSpendRow | None,
+    person: PersonRow | None,
     action: dict[str, Any],
     now_us: int,
 ) -> dict[str, Any]:
-    """The facts of one proposed action, which is as its schema here says. `person` is the row of the run's requester, where that is a person of the tenant's."""
+    """The facts of one proposed action. `person` is the row of the run's requester, if that is a person of the tenant."""
     return {
         "action": action,
-        "run": run_facts(run, spec, purse),
+        "run": run_facts(run, spec, run_spend),
         "tenant": {"id": run.tenant},
         "person": person_facts(spec.requester, person),
         "time": time_facts(now_us),
     }
 
 
-def run_facts(run: Run, spec: RunSpec, purse: Purse | None) -> dict[str, Any]:
-    """Of a run: see law 1."""
+def run_facts(run: RunRow, spec: RunSpecRow, run_spend: RunSpendRow | None) -> dict[str, Any]:
+    """The facts of a run (law 1)."""
     return {
         "id": ids.run_text(run.id),
         "workflow": run.workflow,
@@ -161,21 +160,21 @@ def run_facts(run: Run, spec: RunSpec, purse: Purse | None) -> dict[str, Any]:
         "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
         "created_at": _moment(run.created_at),
         "attempt": spec.attempt_no,
-        "writes": 0 if purse is None else purse.writes,
-        "spent": 0 if purse is None else purse.spent,
+        "writes": 0 if run_spend is None else run_spend.writes,
+        "spent": 0 if run_spend is None else run_spend.spent,
         "budget": spec.budget,
         "currency": spec.currency or DEFAULT_CURRENCY,
     }
 
 
-def person_of(requester: str) -> str | None:
-    """The id of the person who asked for a run; None where it was no person of a tenant's."""
+def requester_person_id(requester: str) -> str | None:
+    """The id of the person who requested a run, or None if it was not a person of the tenant."""
     kind, found, name = requester.partition(":")
     return name if found and kind == "person" else None
 
 
-def person_facts(requester: str, person: Person | None) -> dict[str, Any]:
-    """Of a requester: `person:ada`, `client:deploy`, or somebody of an embedded engine. Who is closed has no roles."""
+def person_facts(requester: str, person: PersonRow | None) -> dict[str, Any]:
+    """The facts of a requester: `person:ada`, `client:deploy`, or a name of an embedded engine. A closed account has no roles."""
     kind, found, name = requester.partition(":")
     if not found:
         kind, name = "local", requester
@@ -189,7 +188,7 @@ def person_facts(requester: str, person: Person | None) -> dict[str, Any]:
 
 
 def time_facts(now_us: int) -> dict[str, Any]:
-    """A moment, in UTC. The first day of the week is Monday, 1."""
+    """The facts of a time, in UTC. Monday is day 1."""
     now = datetime.fromtimestamp(now_us // SECOND_US, UTC)
     return {
         "now": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -200,8 +199,8 @@ def time_facts(now_us: int) -> dict[str, Any]:
     }
 
 
-def person_kept(person: Person | None) -> tuple[str, str]:
-    """Roles and groups as the commit of an intention compares them: as they are kept, and none of who is closed or unknown."""
+def person_roles_and_groups(person: PersonRow | None) -> tuple[str, str]:
+    """Roles and groups as they are stored, for the comparison in the commit; none for a closed or unknown person."""
     return ("[]", "[]") if person is None or person.closed_at is not None else (person.roles, person.groups)
 
 

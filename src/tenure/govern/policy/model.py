@@ -1,4 +1,4 @@
-"""What a policy file says, read."""
+"""A policy file after it was read."""
 
 from __future__ import annotations
 
@@ -6,62 +6,52 @@ from typing import Any, Literal
 
 import msgspec
 
-from tenure.kernel.actions import Outcome
+from tenure.kernel.act_commands import RulingOutcome
 
 TIERS = ("low", "med", "high")
 Tier = Literal["low", "med", "high"]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule asks of people."""
-
+class ApprovalDemand(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier | None = None
-    """None: the action's own."""
+    """None: the action's own tier."""
     people: int = 1
     group: str = ""
-    """Whoever says yes belongs to it; empty: any approver."""
+    """The group of the approvers. Empty: any approver."""
     within_seconds: float
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule: which actions it is about, when it speaks, and what it says."""
-
+class PolicyRule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     connector: str
     operations: tuple[str, ...]
     when: str | None
-    """CEL; None: always."""
-    says: Outcome
+    """CEL. None: always."""
+    says: RulingOutcome
     why: str
-    """For people; of a denial never empty."""
-    asked: Asked | None = None
-    """Of `needs_approval`."""
+    """For people. A denial always has one."""
+    asked: ApprovalDemand | None = None
+    """For `needs_approval`."""
     index: int
-    """Its place in the list of rules."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A test in a policy file: what the policy must say of an action."""
-
+class PolicyCase(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     action: dict[str, Any]
     facts: dict[str, Any]
-    """Beside the action; what is not given has a plain value."""
-    expect: Outcome
+    """Besides the action. Missing facts have defaults."""
+    expect: RulingOutcome
     rules: tuple[str, ...] | None = None
-    """The rules that speak, in the order of the file; None: whichever."""
+    """The rules that must apply, in the order of the file. None: any."""
     error: str | None = None
     approval: dict[str, Any] | None = None
-    """What must be asked for, as far as it is given here."""
+    """The expected approval, as far as it is given."""
     index: int
-    """Its place in the list of tests."""
     line: int
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole file."""
-
+class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     text: str
-    rules: tuple[Rule, ...]
-    cases: tuple[Case, ...]
+    rules: tuple[PolicyRule, ...]
+    cases: tuple[PolicyCase, ...]

@@ -1,10 +1,10 @@
-"""What a ruling relied on, so that the commit of the INTENT can compare it again.
+"""The facts that a ruling relied on, so that the commit of the INTENT can compare them again.
 
 Laws:
-1. Only facts that can change count, and only those that a rule about the action reads (`facts.FACTS`).
-2. A fact of which every other value could change the ruling is kept as it was read. Writes and seconds change all the time: for
-   them the policy is asked about the values around, and the ruling counts for as far as it says the same. Of several facts at
-   most one gets such a range, because no combination of two was asked about.
+1. Only changeable facts count, and only those that a rule for the action uses (`facts.FACTS`).
+2. A fact is recorded with the value that was read. Writes and seconds change constantly: for them the policy is also evaluated with the
+   surrounding values, and the ruling holds for the range in which it is the same. At most one fact gets such a range, because
+   combinations of two are not evaluated.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tenure.clock import SECOND_US
-from tenure.govern.policy.facts import person_kept, person_of, time_facts
-from tenure.kernel.actions import Relied, Ruling
-from tenure.kernel.service import Person
+from tenure.govern.policy.facts import person_roles_and_groups, requester_person_id, time_facts
+from tenure.kernel.act_commands import ReliedFacts, Ruling
+from tenure.kernel.identity_rows import PersonRow
 
 WRITES_AROUND = 16
-"""So many values of `run.writes` to either side are asked about: as many acts of a run can be intended at once."""
+"""How many values of `run.writes` on either side are evaluated: as many acts of a run can be intended at once."""
 SECONDS_BEFORE, SECONDS_AFTER = 2, 20
-"""So many seconds around `time.now`."""
+"""How many seconds around `time.now` are evaluated."""
 _UNITS = {"time.minute": 60, "time.hour": 3600, "time.date": 86_400, "time.weekday": 86_400}
-"""How long each fact of the time stays the same, in seconds of UTC."""
+"""How long each time fact stays the same, in seconds of UTC."""
 
 
-class Asked(Protocol):
-    """A policy that can be asked."""
-
-    def ruling(self, facts: dict[str, Any]) -> Ruling:
-        """What it says of `facts`."""
-        ...
+class EvaluablePolicy(Protocol):
+    def ruling(self, facts: dict[str, Any]) -> Ruling: ...
 
     def reads(self, facts: dict[str, Any]) -> frozenset[str]:
-        """Which facts that can change the rules about an action read."""
+        """The changeable facts that the rules for an action use."""
         ...
 
 
-def relied_facts(
-    policy: Asked, said: Ruling, facts: dict[str, Any], requester: str, person: Person | None, now_us: int
-) -> Relied | None:
-    """What `said` relied on. `facts` are those that the policy was asked with, `now_us` the moment they were read."""
+def collect_relied_facts(
+    policy: EvaluablePolicy,
+    said: Ruling,
+    facts: dict[str, Any],
+    requester: str,
+    person: PersonRow | None,
+    now_us: int,
+) -> ReliedFacts | None:
+    """The facts that `said` relied on. `facts` are those of the evaluation, and `now_us` is the time when they were read."""
     reads = policy.reads(facts)
     if not reads:
         return None
@@ -56,12 +57,12 @@ def relied_facts(
         since = now_us - now_us % min(units)
         until = since + min(units)
     if "person.roles" in reads or "person.groups" in reads:
-        name = person_of(requester)
-        who = None if name is None else (name, *person_kept(person))
-    return Relied(writes=writes, spent=spent, since=since, until=until, person=who)
+        name = requester_person_id(requester)
+        who = None if name is None else (name, *person_roles_and_groups(person))
+    return ReliedFacts(writes=writes, spent=spent, since=since, until=until, person=who)
 
 
-def _range_of_writes(policy: Asked, said: Ruling, facts: dict[str, Any]) -> tuple[int, int]:
+def _range_of_writes(policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any]) -> tuple[int, int]:
     def same(writes: int) -> bool:
         return writes >= 0 and policy.ruling({**facts, "run": {**facts["run"], "writes": writes}}) == said
 
@@ -74,7 +75,9 @@ def _range_of_writes(policy: Asked, said: Ruling, facts: dict[str, Any]) -> tupl
     return low, high
 
 
-def _range_of_seconds(policy: Asked, said: Ruling, facts: dict[str, Any], now_us: int) -> tuple[int, int]:
+def _range_of_seconds(
+    policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any], now_us: int
+) -> tuple[int, int]:
     def same(second: int) -> bool:
         return policy.ruling({**facts, "time": time_facts(second * SECOND_US)}) == said
 

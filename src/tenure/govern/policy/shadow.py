@@ -1,10 +1,10 @@
-"""What another policy would have said of actions that were decided already.
+"""Shadow evaluation: how another policy would have decided past actions.
 
 Laws:
-1. Nothing is changed and nothing is called: it reads verdicts, and what was kept of their actions.
-2. What cannot be had again is said. Of every action: the roles and groups of its requester are those of now, and what its run had
-   spent is what it has spent by now. Of an operation that nobody knew target and fields were not kept, and others may have been
-   erased: where the policy looks at them, such an action is not judged.
+1. Nothing is changed and nothing is called. Only verdicts and stored requests are read.
+2. The report says what cannot be reconstructed. For every action: the requester's current roles and groups are used, and the run's current
+   costs. The target and fields of unknown operations were not stored, and others may have been erased: if the policy uses them, the action
+   is not evaluated.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ import msgspec
 
 from tenure import ids
 from tenure.artifacts import is_reference
-from tenure.govern.policy.evaluating import Compiled
-from tenure.govern.policy.facts import facts_of, person_of
-from tenure.govern.policy.policies import Reader
-from tenure.govern.policy.views import moment
-from tenure.kernel.actions import Ruling
-from tenure.kernel.governed import Purse, Receipt, Verdict
-from tenure.kernel.model import Payload, Run, RunSpec
+from tenure.clock import to_datetime
+from tenure.govern.policy.evaluation import CompiledPolicy
+from tenure.govern.policy.facts import build_facts, requester_person_id
+from tenure.kernel.act_commands import Ruling
+from tenure.kernel.act_rows import ReceiptRow, RunSpendRow, VerdictRow
+from tenure.kernel.run_rows import PayloadRow, RunRow, RunSpecRow
+from tenure.store.port import QueryReader
 
 AT_ONCE = 500
-NOT_AS_THEN = (
-    "the roles and groups of a run's requester are those of now",
-    "what a run had spent is what it has spent by now",
+FACTS_NOT_RESTORED = (
+    "the roles and groups of a run's requester are the current ones",
+    "the costs of a run are the current ones",
 )
-_UNKNOWN = "its target and fields were not kept"
+_UNKNOWN = "its target and fields were not stored"
 
 
-class Differs(msgspec.Struct, frozen=True, kw_only=True):
-    """An action that would have been decided otherwise."""
+class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """An action that would have been decided differently."""
 
     run: str
     no: int
-    """Of the verdict."""
     label: str
     action: str
     at: datetime
@@ -46,43 +45,41 @@ class Differs(msgspec.Struct, frozen=True, kw_only=True):
     was_version: int
     would: str
     why: str
-    """Of what it would have been."""
+    """The reason for the other outcome."""
 
 
-class Shadow(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
-
+class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int
     same: int
-    differs: list[Differs]
+    differs: list[ShadowDifference]
     not_judged: dict[str, int]
-    """Why some could not be judged, and how many."""
+    """Why actions could not be evaluated, and how many."""
     not_as_then: list[str]
-    """Facts that are those of now, for every action."""
+    """Facts that are current values for every action."""
 
 
-class Shadowing:
-    """See the laws above. `fetch` reads what was kept among the artifacts."""
+class ShadowEvaluation:
+    """Implements the laws above. `fetch` reads stored requests from the artifacts."""
 
-    def __init__(self, store: Reader, fetch: Callable[[bytes], Awaitable[bytes]]) -> None:
+    def __init__(self, store: QueryReader, fetch: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._store = store
         self._fetch = fetch
 
-    async def judged(self, tenant: str, policy: Compiled, since_us: int, most: int) -> Shadow:
-        """Ask a policy about the decisions of a tenant since a moment, at most so many of them."""
+    async def judged(self, tenant: str, policy: CompiledPolicy, since_us: int, most: int) -> ShadowReport:
+        """Evaluate a policy for the decisions of a tenant since a time, up to a number."""
         same = looked_at = 0
-        differs: list[Differs] = []
+        differs: list[ShadowDifference] = []
         left: dict[str, int] = {}
         place = (since_us - 1, 0, 0)
         while looked_at < most:
-            rows: list[Verdict] = await self._store.read(
+            rows: list[VerdictRow] = await self._store.read(
                 "verdicts_since", tenant, since_us, *place, min(AT_ONCE, most - looked_at)
             )
             for row in rows:
                 looked_at += 1
                 said, known = await self._judged(policy, row)
                 if said is None or (said.error == "POLICY_ERROR" and not known):
-                    why = "its run is gone" if said is None else _UNKNOWN
+                    why = "its run was deleted" if said is None else _UNKNOWN
                     left[why] = left.get(why, 0) + 1
                 elif _words(*_shown(said)) == _was(row):
                     same += 1
@@ -91,52 +88,56 @@ class Shadowing:
             if not rows:
                 break
             place = (rows[-1].at, rows[-1].run_id, rows[-1].no)
-        return Shadow(
-            looked_at=looked_at, same=same, differs=differs, not_judged=left, not_as_then=[*NOT_AS_THEN]
+        return ShadowReport(
+            looked_at=looked_at,
+            same=same,
+            differs=differs,
+            not_judged=left,
+            not_as_then=[*FACTS_NOT_RESTORED],
         )
 
-    async def _judged(self, policy: Compiled, row: Verdict) -> tuple[Ruling | None, bool]:
-        """What a policy would have said then, and whether the whole action was known."""
-        runs: list[Run] = await self._store.read("get_run", row.run_id)
-        specs: list[RunSpec] = await self._store.read("get_spec", row.run_id)
+    async def _judged(self, policy: CompiledPolicy, row: VerdictRow) -> tuple[Ruling | None, bool]:
+        """What a policy would have ruled, and whether the whole action was known."""
+        runs: list[RunRow] = await self._store.read("get_run", row.run_id)
+        specs: list[RunSpecRow] = await self._store.read("get_spec", row.run_id)
         if not runs or not specs:
             return None, False
-        receipts: list[Receipt] = await self._store.read("receipts_of", row.run_id)
+        receipts: list[ReceiptRow] = await self._store.read("receipts_of", row.run_id)
         of = next((one for one in receipts if one.digest == row.digest), None)
         request = await self._request(row, of)
-        purses: list[Purse] = await self._store.read("purses_of", row.run_id)
-        written = Purse(
+        run_spends: list[RunSpendRow] = await self._store.read("run_spends_of", row.run_id)
+        written = RunSpendRow(
             row.run_id,
-            purses[0].spent if purses else 0,
+            run_spends[0].spent if run_spends else 0,
             sum(one.intent_at < row.at and one.state != "reused" for one in receipts),
         )
-        requester = person_of(specs[0].requester)
+        requester = requester_person_id(specs[0].requester)
         people = [] if requester is None else await self._store.read("person_named", row.tenant, requester)
         action: dict[str, Any] = {
             "connector": row.connector,
             "operation": row.operation,
             "tier": of.tier if of is not None else row.act_tier,
             "key": of.name if of is not None else row.name,
-            "reverses": specs[0].undo_of is not None,  # a run that undoes another does nothing else
+            "reverses": specs[0].undo_of is not None,  # an undo run does nothing but undo
         }
         if request is not None:
             action |= {"target": request.get("target", {}), "fields": request.get("fields", {})}
-        facts = facts_of(
+        facts = build_facts(
             run=runs[0],
             spec=specs[0],
-            purse=written,
+            run_spend=written,
             person=people[0] if people else None,
             action=action,
             now_us=row.at,
         )
         return policy.ruling(facts), request is not None
 
-    async def _request(self, row: Verdict, of: Receipt | None) -> dict[str, Any] | None:
-        """What was kept of an action: with its verdict, else with its receipt."""
+    async def _request(self, row: VerdictRow, of: ReceiptRow | None) -> dict[str, Any] | None:
+        """The stored request of an action: that of its verdict, or else that of its receipt."""
         ref = row.request_ref
         if ref is None and of is not None:
             ref = of.request_ref
-        kept: list[Payload] = [] if ref is None else await self._store.read("payload", row.run_id, ref)
+        kept: list[PayloadRow] = [] if ref is None else await self._store.read("payload", row.run_id, ref)
         if not kept or not kept[0].body:
             return None
         body = kept[0].body
@@ -150,13 +151,13 @@ def _shown(said: Ruling) -> tuple[str, str, int, str]:
     return said.outcome, said.tier, said.people, said.people_in
 
 
-def _differs(row: Verdict, said: Ruling) -> Differs:
-    return Differs(
+def _differs(row: VerdictRow, said: Ruling) -> ShadowDifference:
+    return ShadowDifference(
         run=ids.run_text(row.run_id),
         no=row.no,
         label=row.label,
         action=f"{row.connector}.{row.operation}",
-        at=moment(row.at),
+        at=to_datetime(row.at),
         was=_was(row),
         was_version=row.version,
         would=_words(*_shown(said)),
@@ -164,7 +165,7 @@ def _differs(row: Verdict, said: Ruling) -> Differs:
     )
 
 
-def _was(row: Verdict) -> str:
+def _was(row: VerdictRow) -> str:
     return _words(row.outcome, row.tier, row.people, row.people_in)
 
 

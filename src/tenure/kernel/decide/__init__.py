@@ -13,44 +13,45 @@ from typing import Any
 
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel import actions as a
+from tenure.kernel import act_commands as a
 from tenure.kernel import commands as c
 from tenure.kernel.decide import (
+    act_outcomes,
     acts,
-    adding,
+    add_steps,
     checkpoints,
-    closing,
     facts,
     leases,
-    plans,
+    linked_runs,
     resolutions,
-    runs,
-    settling,
     ticks,
     waits,
 )
-from tenure.kernel.decide.checks import check_command
+from tenure.kernel.decide.admission import admit
+from tenure.kernel.decide.cancellation import cancel_step, request_cancel
+from tenure.kernel.decide.creation import accept_plan, create, fail_plan
+from tenure.kernel.decide.validation import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
 
 _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.RecordCheckpoint: checkpoints.checkpoint,
-    c.Complete: runs.complete,
+    c.Complete: linked_runs.complete,
     c.ClaimStep: leases.claim,
-    c.CreateRun: plans.create,
-    c.PlanReady: plans.plan_ready,
-    c.PlanFailed: plans.plan_failed,
-    c.AddSteps: adding.add_steps,
+    c.CreateRun: create,
+    c.AcceptPlan: accept_plan,
+    c.FailPlan: fail_plan,
+    c.AddSteps: add_steps.add_steps,
     c.ResolveSteps: resolutions.resolve_steps,
-    c.Admit: plans.admit,
+    c.Admit: admit,
     c.AckLease: leases.ack,
     c.Heartbeat: leases.heartbeat,
-    c.Uploading: leases.uploading,
+    c.BeginUpload: leases.begin_upload,
     c.ReportCost: leases.report_cost,
     c.Fail: leases.fail,
     c.Release: leases.release,
     c.Park: leases.park,
-    c.CancelAck: leases.cancel_ack,
+    c.AckCancel: leases.ack_cancel,
     c.RevokeLease: leases.revoke,
     c.OpenWait: waits.open_wait,
     c.Suspend: waits.suspend_on,
@@ -58,26 +59,26 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     a.WithdrawApproval: waits.withdraw_approval,
     c.ReviseApproval: waits.revise_approval,
     c.DeliverEvent: waits.deliver_event,
-    c.ChildFinished: waits.child_finished,
+    c.FinishChild: waits.finish_child,
     c.EndWait: waits.end_wait,
-    c.RequestCancel: closing.request_cancel,
-    c.CancelStep: closing.cancel_step,
+    c.RequestCancel: request_cancel,
+    c.CancelStep: cancel_step,
     c.Tick: ticks.tick,
-    c.HolderDied: leases.holder_died,
+    c.ExpireDeadLease: leases.expire_dead_lease,
     c.Pause: facts.pause,
     c.Unpause: facts.unpause,
     c.MarkReported: facts.mark_reported,
-    c.StateReported: facts.state_reported,
-    c.Seal: facts.seal,
+    c.AttestReported: facts.attest_reported,
+    c.SealRun: facts.seal,
     c.UpdateMetadata: facts.update_metadata,
-    c.StandBehind: facts.record_behind,
+    c.InvolvePeople: facts.involve_people,
     c.DeleteRun: facts.delete,
     a.ProposeAct: acts.propose,
     a.IntendAct: acts.intend,
     a.RepeatAct: acts.repeat,
-    a.SettleAct: settling.settle,
-    a.SettleReceipt: settling.settle_by_person,
-    a.MarkReversed: settling.mark_reversed,
+    a.SettleAct: act_outcomes.settle,
+    a.SettleReceipt: act_outcomes.settle_by_person,
+    a.MarkReversed: act_outcomes.mark_reversed,
 }
 
 
@@ -92,7 +93,7 @@ def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Deci
     draft = Draft(snap, command, now, chance)
     try:
         return _HANDLERS[type(command)](draft, command)
-    except leases.Answered as again:
+    except leases.AlreadyAnswered as again:
         return Decision(again.reply)
     except leases.StaleMessage as stale:
         return draft.stale(stale.row, stale.error)

@@ -4,7 +4,7 @@ Laws:
 1. The messages of an act carry the fence of a lease and no number. A message of a lease that has ended is stale: recorded once,
    told LEASE_STALE, and nothing changes. While the run is being canceled nothing new is proposed, intended or repeated.
 2. Everything that was decided before is looked at again in the commit that intends a call, in its own transaction: the policy's
-   version, the facts it relied on (`Relied`), freezes, caps, budget, the approval and the people who gave it, and who holds the key.
+   version, the facts it relied on (`ReliedFacts`), freezes, caps, budget, the approval and the people who gave it, and who holds the key.
 3. An approval is good for one action: its digest. The tries of that action share it; for anything else people are asked anew,
    in another round. A refusal or an expiry ends the step, and cannot be caught.
 4. What is denied ends the step; the verdict says why, and keeps what was proposed. Nothing is called that has no receipt.
@@ -17,29 +17,43 @@ import msgspec
 
 from tenure.clock import SECOND_US, us
 from tenure.errors import TenureError
-from tenure.kernel.actions import (
+from tenure.kernel.act_commands import (
     SAFE_TO_REPEAT,
-    ActMessage,
+    ActCommand,
     ActReply,
     IntendAct,
     ProposeAct,
-    Proposed,
-    Relied,
+    ProposedAct,
+    ReliedFacts,
     RepeatAct,
     Ruling,
 )
-from tenure.kernel.behind import counts, people_behind, person_of, stand_behind, ties_of, uncountable
+from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT, ReceiptRow, VerdictRow
 from tenure.kernel.commands import SYSTEM, TIERS, ApprovalSpec
-from tenure.kernel.decide.act_checks import check_act, check_seconds, request_to_keep
-from tenure.kernel.decide.closing import GOOD, approval_of, close_wait, end_step, finish, refusal
-from tenure.kernel.decide.leases import StaleMessage
-from tenure.kernel.decide.opening import add_approval, fresh_until
-from tenure.kernel.decide.receipts import asks_the_same, change, edit_purse, purse_of
+from tenure.kernel.decide.act_validation import check_act, check_duration, request_to_keep
+from tenure.kernel.decide.leases import MESSAGE_TYPES, StaleMessage
+from tenure.kernel.decide.ready_steps import add_approval_wait, question_deadlines
+from tenure.kernel.decide.receipts import change_receipt, current_run_spend, edit_run_spend, is_same_request
+from tenure.kernel.decide.termination import (
+    GOOD_OUTCOMES,
+    close_wait,
+    current_approval,
+    end_step,
+    finish_decision,
+    refusal_code,
+)
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.governed import HELD_RECEIPT, Receipt, Verdict
 from tenure.kernel.machines import APPROVAL
-from tenure.kernel.model import Approval, Attempt, Stale, Step, Wait
-from tenure.kernel.snapshot import Outside
+from tenure.kernel.run_rows import ApprovalRow, AttemptRow, StaleMessageRow, StepRow, WaitRow
+from tenure.kernel.separation_of_duties import (
+    add_involved_people,
+    involved_people,
+    load_linked_people,
+    may_approve,
+    person_id_of,
+    unknown_people_error,
+)
+from tenure.kernel.snapshot import GovernanceFacts
 from tenure.limits import CALL_MARGIN_SECONDS, CALL_SECONDS_MIN, OPEN_WAITS_PER_RUN_MAX
 
 DENIED = "POLICY_DENIED"
@@ -47,7 +61,7 @@ _OWN_CODES = frozenset({"FROZEN", "WRITES_EXCEEDED", "BUDGET_EXCEEDED"})
 """Denials that have a code of their own; every other one is the policy's."""
 
 
-def hold_act(d: Draft, c: ActMessage) -> tuple[Step, Attempt]:
+def require_act_lease(d: Draft, c: ActCommand) -> tuple[StepRow, AttemptRow]:
     """The step and attempt that a message about an act speaks for, if it may speak; see law 1."""
     step = d.step(c.idx)
     attempt = d.snap.find_attempt(c.idx, c.n)
@@ -56,7 +70,7 @@ def hold_act(d: Draft, c: ActMessage) -> tuple[Step, Attempt]:
     if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
         ended = attempt.lease if attempt.ended_at is not None else "expired"
         raise StaleMessage(
-            Stale(c.run_id, c.idx, c.n, type(c).__name__, 0, attempt.owner, d.now),
+            StaleMessageRow(c.run_id, c.idx, c.n, MESSAGE_TYPES[type(c)], 0, attempt.owner, d.now),
             TenureError("LEASE_STALE", f"the lease of attempt {c.n} is {ended}", lease=ended),
         )
     if attempt.lease != "active":
@@ -70,7 +84,7 @@ def hold_act(d: Draft, c: ActMessage) -> tuple[Step, Attempt]:
 def propose(d: Draft, c: ProposeAct) -> Decision:
     """Record a ruling that does not allow: a denial ends the step, else people are asked; see laws 3 and 4."""
     check_act(c.act, c.ruling)
-    step, _ = hold_act(d, c)
+    step, _ = require_act_lease(d, c)
     if step.state == "canceling":
         return Decision(ActReply("cancel"))
     if not _still_holds(d, c.ruling.relied):
@@ -79,29 +93,29 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
         return _deny(d, c, step, c.ruling, c.ruling.error, "propose_act")
     if c.ruling.outcome != "needs_approval":
         raise TenureError("INVALID_INPUT", "what is allowed is intended, not proposed")
-    frozen = frozen_why(_outside(d, None, ()), d.run.workflow, c.act.connector)
+    frozen = freeze_reason(_outside(d, None, ()), d.run.workflow, c.act.connector)
     if frozen is not None:  # nobody is asked about what would not be done
         return _deny(d, c, step, _because(c.ruling, frozen), "FROZEN", "propose_act")
     wait, rounds = _newest_round(d, c.idx, c.act.label)
-    if wait is not None and wait.state == "settled" and wait.outcome not in GOOD:
+    if wait is not None and wait.state == "settled" and wait.outcome not in GOOD_OUTCOMES:
         return _refused_by_people(d, step, wait)
     if wait is not None and wait.state == "open":
-        approval = approval_of(d, wait.no)
+        approval = current_approval(d, wait.no)
         if approval.digest != c.act.digest or not _as_strict(approval, c.ruling, c.act):
             question_ref = d.payload(c.question)
             _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
             _revise(d, c, wait, approval, question_ref)
-            return finish(d, ActReply("wait", no=wait.no), "propose_act")
+            return finish_decision(d, ActReply("wait", no=wait.no), "propose_act")
         return Decision(ActReply("wait", no=wait.no))
     if wait is not None and wait.state == "settled":
         mine = d.snap.receipts_of(c.idx, c.act.label)
-        if _suffices(d, approval_of(d, wait.no), c.act, c.ruling, mine):
+        if _suffices(d, current_approval(d, wait.no), c.act, c.ruling, mine):
             return Decision(ActReply("go_on", approval_no=wait.no))
     if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
         raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
     question_ref = d.payload(c.question)
     _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
-    asked = add_approval(
+    asked = add_approval_wait(
         d,
         c.idx,
         _question(c.act, c.ruling),
@@ -110,7 +124,7 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
         fatal=True,
         question_ref=question_ref,
     )
-    return finish(d, ActReply("wait", no=asked.no), "propose_act")
+    return finish_decision(d, ActReply("wait", no=asked.no), "propose_act")
 
 
 def _round_label(label: str, number: int) -> str:
@@ -118,15 +132,15 @@ def _round_label(label: str, number: int) -> str:
     return f"act:{label}" if number == 1 else f"act:{label}~{number}"
 
 
-def _newest_round(d: Draft, idx: int, label: str) -> tuple[Wait | None, int]:
+def _newest_round(d: Draft, idx: int, label: str) -> tuple[WaitRow | None, int]:
     """The newest wait for an act's approval, and how many there were."""
     newest, count = None, 0
     while (found := d.snap.find_labeled_wait(idx, _round_label(label, count + 1))) is not None:
-        newest, count = d.now_of(found), count + 1
+        newest, count = d.current_row(found), count + 1
     return newest, count
 
 
-def _question(act: Proposed, ruling: Ruling) -> ApprovalSpec:
+def _question(act: ProposedAct, ruling: Ruling) -> ApprovalSpec:
     return ApprovalSpec(
         action=f"{act.connector}.{act.operation}",
         tier=ruling.tier or act.tier,  # type: ignore[arg-type]  # checked: one of the three
@@ -137,7 +151,7 @@ def _question(act: Proposed, ruling: Ruling) -> ApprovalSpec:
     )
 
 
-def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval, question_ref: int | None) -> None:
+def _revise(d: Draft, c: ProposeAct, wait: WaitRow, approval: ApprovalRow, question_ref: int | None) -> None:
     """What is proposed, or what it takes, has changed while people were asked: votes so far do not count for it."""
     asked = _question(c.act, c.ruling)
     approval, wait = d.edit(approval), d.edit(wait)
@@ -147,14 +161,14 @@ def _revise(d: Draft, c: ProposeAct, wait: Wait, approval: Approval, question_re
     approval.digest = c.act.digest
     approval.tier, approval.people, approval.people_in = asked.tier, asked.people, asked.group
     approval.requested_at, approval.reminded_at = d.now, None
-    approval.expires_at, wait.wake_at = fresh_until(d, asked)
+    approval.expires_at, wait.wake_at = question_deadlines(d, asked)
     wait.expires_at = approval.expires_at
     wait.name = asked.action
     if question_ref is not None:
         approval.question_ref = question_ref
 
 
-def _as_strict(approval: Approval, ruling: Ruling, act: Proposed) -> bool:
+def _as_strict(approval: ApprovalRow, ruling: Ruling, act: ProposedAct) -> bool:
     """Whether an approval asks for at least as much as a ruling does."""
     wanted = _question(act, ruling)
     if approval.people < wanted.people or TIERS.index(approval.tier) < TIERS.index(wanted.tier):
@@ -168,7 +182,9 @@ def _as_strict(approval: Approval, ruling: Ruling, act: Proposed) -> bool:
     )
 
 
-def _suffices(d: Draft, approval: Approval, act: Proposed, ruling: Ruling, mine: list[Receipt]) -> bool:
+def _suffices(
+    d: Draft, approval: ApprovalRow, act: ProposedAct, ruling: Ruling, mine: list[ReceiptRow]
+) -> bool:
     """Whether an approval is good for this action now: approved, for exactly this, not expired, not used up by another action, and
     those who gave it are still people who may."""
     if approval.status != "approved" or approval.digest != act.digest:
@@ -181,30 +197,32 @@ def _suffices(d: Draft, approval: Approval, act: Proposed, ruling: Ruling, mine:
         return False
     if not _as_strict(approval, ruling, act):
         return False
-    behind = people_behind(d.spec())
-    if uncountable(behind) is not None:
+    behind = involved_people(d.spec())
+    if unknown_people_error(behind) is not None:
         return False
-    ties = ties_of(d)
+    ties = load_linked_people(d)
     votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]
-    names = [name for one in votes if (name := person_of(one)) is not None]
+    names = [name for one in votes if (name := person_id_of(one)) is not None]
     people = _outside(d, None, tuple(sorted(names))).people if names else {}
-    counted = [one for one in votes if counts(one, approval.people_in, people)]
+    counted = [one for one in votes if may_approve(one, approval.people_in, people)]
     # Who is in no directory answered beside the database: whatever names were given there, that is one local person.
-    local = [one for one in counted if person_of(one) is None]
+    local = [one for one in counted if person_id_of(one) is None]
     return len(counted) - max(0, len(local) - 1) >= approval.people
 
 
-def _outside(d: Draft, name: str | None, people: tuple[str, ...]) -> Outside:
-    return d.snap.look_outside(d.run.tenant, name, people)
+def _outside(d: Draft, name: str | None, people: tuple[str, ...]) -> GovernanceFacts:
+    return d.snap.governance_facts(d.run.tenant, name, people)
 
 
 # --------------------------------------------------------------------------------------------- refusals
 
 
-def _add_verdict(d: Draft, idx: int, act: Proposed, ruling: Ruling, error: str | None = None) -> Verdict:
+def _add_verdict(
+    d: Draft, idx: int, act: ProposedAct, ruling: Ruling, error: str | None = None
+) -> VerdictRow:
     """Keep what was ruled; `error` makes a denial of it."""
     return d.add(
-        Verdict(
+        VerdictRow(
             d.run.id,
             d.next_no(),
             d.run.tenant,
@@ -222,12 +240,12 @@ def _add_verdict(d: Draft, idx: int, act: Proposed, ruling: Ruling, error: str |
             ruling.people_in,
             None if ruling.within_seconds is None else us(ruling.within_seconds),
             error if error is not None else ruling.error,
-            relied=None if ruling.relied is None else ruling.relied.as_kept(),
+            relied=None if ruling.relied is None else ruling.relied.verdict_fields(),
         )
     )
 
 
-def _keep(verdict: Verdict, act: Proposed, request_ref: int | None) -> None:
+def _keep(verdict: VerdictRow, act: ProposedAct, request_ref: int | None) -> None:
     """Of an action that does not come to a receipt its verdict has what another policy would look at."""
     verdict.request_ref, verdict.name, verdict.act_tier = request_ref, act.name, act.tier
 
@@ -235,7 +253,7 @@ def _keep(verdict: Verdict, act: Proposed, request_ref: int | None) -> None:
 def _deny(
     d: Draft,
     c: ProposeAct | IntendAct,
-    step: Step,
+    step: StepRow,
     ruling: Ruling,
     error: str | None,
     kind: str,
@@ -246,24 +264,24 @@ def _deny(
     if code == "FROZEN":
         _count_freezers(d, c.act.connector)
     why = ruling.why or f"{c.act.connector}.{c.act.operation} is denied"
-    return end_by_governing(d, step, code, why, kind)
+    return end_step_by_governance(d, step, code, why, kind)
 
 
-def end_by_governing(d: Draft, step: Step, code: str, why: str, kind: str) -> Decision:
+def end_step_by_governance(d: Draft, step: StepRow, code: str, why: str, kind: str) -> Decision:
     """End a live step that may not go on, whatever its code would do."""
     error_ref = d.payload(why.encode())
     step = d.move(step, "fail")
     step.last_error = code
     d.edit(d.attempt_of(step)).reason = code
     end_step(d, step, code, error_ref=error_ref)
-    return finish(d, ActReply("refused", error=code), kind)
+    return finish_decision(d, ActReply("refused", error=code), kind)
 
 
-def _refused_by_people(d: Draft, step: Step, wait: Wait) -> Decision:
+def _refused_by_people(d: Draft, step: StepRow, wait: WaitRow) -> Decision:
     """People have said no, or nothing, while the step went on: it ends all the same."""
     assert wait.outcome is not None, "a settled wait has an outcome"
-    code = refusal(wait, wait.outcome)
-    return end_by_governing(d, step, code, f"{wait.name} was {wait.outcome}", "propose_act")
+    code = refusal_code(wait, wait.outcome)
+    return end_step_by_governance(d, step, code, f"{wait.name} was {wait.outcome}", "propose_act")
 
 
 # --------------------------------------------------------------------------------------------- intentions
@@ -272,8 +290,8 @@ def _refused_by_people(d: Draft, step: Step, wait: Wait) -> Decision:
 def intend(d: Draft, c: IntendAct) -> Decision:
     """Look at everything again, and intend the call; see law 2."""
     check_act(c.act, c.ruling)
-    check_seconds("call_seconds", c.call_seconds)
-    step, attempt = hold_act(d, c)
+    check_duration("call_seconds", c.call_seconds)
+    step, attempt = require_act_lease(d, c)
     if step.state == "canceling":
         return Decision(ActReply("cancel"))
     mine = d.snap.receipts_of(c.idx, c.act.label)
@@ -307,19 +325,19 @@ def intend(d: Draft, c: IntendAct) -> Decision:
         approval.used_no = receipt.no
         receipt.approval_no = approval.no
     d.edit_run().receipts += 1
-    edit_purse(d).writes += 1
-    return finish(d, _call(d, receipt.no, call_by), "intend_act")
+    edit_run_spend(d).writes += 1
+    return finish_decision(d, _call(d, receipt.no, call_by), "intend_act")
 
 
-def _still_holds(d: Draft, relied: Relied | None) -> bool:
+def _still_holds(d: Draft, relied: ReliedFacts | None) -> bool:
     """Whether the facts that a ruling relied on are the same in this commit (I58)."""
     if relied is None:
         return True
     if relied.writes is not None or relied.spent is not None:
-        purse = purse_of(d)
-        if relied.writes is not None and not relied.writes[0] <= purse.writes <= relied.writes[1]:
+        run_spend = current_run_spend(d)
+        if relied.writes is not None and not relied.writes[0] <= run_spend.writes <= relied.writes[1]:
             return False
-        if relied.spent is not None and relied.spent != purse.spent:
+        if relied.spent is not None and relied.spent != run_spend.spent:
             return False
     if relied.since is not None and d.now < relied.since:
         return False
@@ -334,7 +352,7 @@ def _still_holds(d: Draft, relied: Relied | None) -> bool:
     return (roles, groups) == (person.roles, person.groups)
 
 
-def _known(newest: Receipt, now: int) -> ActReply | None:
+def _known(newest: ReceiptRow, now: int) -> ActReply | None:
     """What the newest receipt of an act says of it; None: it may be intended."""
     if newest.state in ("succeeded", "reused"):
         source = None if newest.source_run is None else (newest.source_run, newest.source_no or 0)
@@ -355,37 +373,41 @@ def _known(newest: Receipt, now: int) -> ActReply | None:
     return None
 
 
-def _denied(d: Draft, c: IntendAct, outside: Outside) -> tuple[str | None, str] | None:
+def _denied(d: Draft, c: IntendAct, outside: GovernanceFacts) -> tuple[str | None, str] | None:
     """Why the call may not be made, as (code, words); None: nothing speaks against it."""
     act, run = c.act, d.run
     if outside.governance is None or c.ruling.version == 0:
         return "POLICY_MISSING", "no policy is active, so that everything is denied"
     if c.ruling.outcome == "deny":
         return c.ruling.error, c.ruling.why
-    frozen = frozen_why(outside, run.workflow, act.connector)
+    frozen = freeze_reason(outside, run.workflow, act.connector)
     if frozen is not None:
         return "FROZEN", frozen
-    purse = purse_of(d)
+    run_spend = current_run_spend(d)
     for scope in ("", f"wf:{run.workflow}"):
         cap = outside.caps.get(scope)
-        if cap is not None and cap.max_writes_per_run is not None and purse.writes >= cap.max_writes_per_run:
+        if (
+            cap is not None
+            and cap.max_writes_per_run is not None
+            and run_spend.writes >= cap.max_writes_per_run
+        ):
             return (
                 "WRITES_EXCEEDED",
-                f"the run has made {purse.writes} writes; max_writes_per_run allows no more",
+                f"the run has made {run_spend.writes} writes; max_writes_per_run allows no more",
             )
     budget = d.spec().budget
-    if budget is not None and purse.spent > budget:
+    if budget is not None and run_spend.spent > budget:
         return "BUDGET_EXCEEDED", "the run has spent more than its budget"
     return None
 
 
-def frozen_why(outside: Outside, workflow: str, connector: str) -> str | None:
+def freeze_reason(outside: GovernanceFacts, workflow: str, connector: str) -> str | None:
     """What of this action is frozen, in words."""
     found = _frozen(outside, workflow, connector)
     return None if not found else f"{found[0][0]} is frozen: nothing is done until it is unfrozen"
 
 
-def _frozen(outside: Outside, workflow: str, connector: str) -> list[tuple[str, str]]:
+def _frozen(outside: GovernanceFacts, workflow: str, connector: str) -> list[tuple[str, str]]:
     """What of an action is frozen, in words, and by whom."""
     if outside.governance is None:
         return []
@@ -401,31 +423,31 @@ def _frozen(outside: Outside, workflow: str, connector: str) -> list[tuple[str, 
 def _count_freezers(d: Draft, connector: str) -> None:
     """Whoever froze what a run was about to do has changed what the run does, and what its parent is told of it."""
     for _, people in _frozen(_outside(d, None, ()), d.run.workflow, connector):
-        stand_behind(d, SYSTEM, people)
+        add_involved_people(d, SYSTEM, people)
 
 
 def _because(ruling: Ruling, why: str) -> Ruling:
     return msgspec.structs.replace(ruling, why=why)
 
 
-def _holder(d: Draft, name: str, outside: Outside) -> Receipt | None:
+def _holder(d: Draft, name: str, outside: GovernanceFacts) -> ReceiptRow | None:
     """Who holds a key. Of this run's own receipts the database may not know the newest yet: another message of this commit may
     have changed them."""
     found = outside.holder
     if found is None or found.run_id != d.run.id:
-        return d.snap.own_holder(name) or found
-    mine = receipt_of(d, found.no)
-    return mine if mine.state in HELD_RECEIPT else d.snap.own_holder(name)
+        return d.snap.find_own_key_holder(name) or found
+    mine = current_receipt(d, found.no)
+    return mine if mine.state in KEY_HOLDING_RECEIPT else d.snap.find_own_key_holder(name)
 
 
-def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int) -> Decision:
+def _held(d: Draft, c: IntendAct, holder: ReceiptRow, outside: GovernanceFacts, tries: int) -> Decision:
     """Another receipt holds the key: its effect is this act's too, or nobody knows yet."""
     act = c.act
     if (holder.connector, holder.operation) != (act.connector, act.operation):
         raise TenureError(
             "IDEMPOTENCY_KEY_REUSED", f"the key was used for {holder.connector}.{holder.operation} already"
         )
-    if not asks_the_same(d, c.request, holder, outside.request):
+    if not is_same_request(d, c.request, holder, outside.request):
         raise TenureError(
             "IDEMPOTENCY_KEY_REUSED", "the key was used for another target or other fields already"
         )
@@ -433,7 +455,7 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         return Decision(ActReply("busy"))
     verdict = _add_verdict(d, c.idx, act, c.ruling)
     receipt = d.add(_receipt(d, c, verdict, tries + 1, d.now))
-    change(d, receipt, "reuse")
+    change_receipt(d, receipt, "reuse")
     receipt.source_run, receipt.source_no = holder.run_id, holder.no
     receipt.settled_at = d.now
     # Kept here too: the other run may be gone before this one is.
@@ -446,13 +468,13 @@ def _held(d: Draft, c: IntendAct, holder: Receipt, outside: Outside, tries: int)
         result_ref=receipt.result_ref,
         source=(holder.run_id, holder.no),
     )
-    return finish(d, reply, "intend_act")
+    return finish_decision(d, reply, "intend_act")
 
 
-def _receipt(d: Draft, c: IntendAct, verdict: Verdict, try_no: int, call_by: int) -> Receipt:
+def _receipt(d: Draft, c: IntendAct, verdict: VerdictRow, try_no: int, call_by: int) -> ReceiptRow:
     act = c.act
     reverses_run, reverses_no = act.reverses or (None, None)
-    return Receipt(
+    return ReceiptRow(
         d.run.id,
         d.next_no(),
         d.run.tenant,
@@ -478,7 +500,7 @@ def _receipt(d: Draft, c: IntendAct, verdict: Verdict, try_no: int, call_by: int
     )
 
 
-def _call_by(d: Draft, attempt: Attempt, seconds: float) -> int:
+def _call_by(d: Draft, attempt: AttemptRow, seconds: float) -> int:
     """The moment after which a call is not begun or waited for: well before the lease ends."""
     until = min(d.now + us(seconds), attempt.expires_at - us(CALL_MARGIN_SECONDS))
     if until - d.now < us(min(seconds, CALL_SECONDS_MIN)):
@@ -495,11 +517,11 @@ def _call(d: Draft, no: int, call_by: int) -> ActReply:
 
 def repeat(d: Draft, c: RepeatAct) -> Decision:
     """Intend a call again under this lease; see law 5."""
-    check_seconds("call_seconds", c.call_seconds)
-    step, attempt = hold_act(d, c)
+    check_duration("call_seconds", c.call_seconds)
+    step, attempt = require_act_lease(d, c)
     if step.state == "canceling":
         return Decision(ActReply("cancel"))
-    receipt = receipt_of(d, c.no)
+    receipt = current_receipt(d, c.no)
     if receipt.idx != c.idx:
         raise TenureError("RECEIPT_NOT_FOUND", f"step {step.name!r} has no receipt {c.no}")
     if receipt.state not in ("intent", "unknown"):
@@ -507,30 +529,30 @@ def repeat(d: Draft, c: RepeatAct) -> Decision:
     told_to = receipt.state == "intent" and receipt.settled_by is not None
     if receipt.repeats not in SAFE_TO_REPEAT and not told_to:
         return Decision(ActReply("open", no=c.no, receipt_state=receipt.state))
-    frozen = frozen_why(_outside(d, None, ()), d.run.workflow, receipt.connector)
+    frozen = freeze_reason(_outside(d, None, ()), d.run.workflow, receipt.connector)
     if frozen is not None:
         _count_freezers(d, receipt.connector)
         # The end of the step leaves the receipt to people: whether the first call was made is not known.
-        return end_by_governing(d, step, "FROZEN", frozen, "repeat_act")
+        return end_step_by_governance(d, step, "FROZEN", frozen, "repeat_act")
     call_by = _call_by(d, attempt, c.call_seconds)
-    receipt = change(d, receipt, "repeat")
+    receipt = change_receipt(d, receipt, "repeat")
     receipt.n, receipt.call_by = c.n, call_by
-    end_wait_of(d, receipt)
+    end_receipt_wait(d, receipt)
     receipt.settled_by = None  # a person's "call again" is good for one call
-    return finish(d, _call(d, c.no, call_by), "repeat_act")
+    return finish_decision(d, _call(d, c.no, call_by), "repeat_act")
 
 
-def receipt_of(d: Draft, no: int) -> Receipt:
+def current_receipt(d: Draft, no: int) -> ReceiptRow:
     """A receipt of the run as it is by now."""
     found = d.snap.find_receipt(no)
     if found is None:
         raise TenureError("RECEIPT_NOT_FOUND", f"the run has no receipt {no}")
-    return d.now_of(found)
+    return d.current_row(found)
 
 
-def end_wait_of(d: Draft, receipt: Receipt) -> None:
+def end_receipt_wait(d: Draft, receipt: ReceiptRow) -> None:
     """Nobody has to say any more how an action ended."""
     wait = None if receipt.wait_no is None else d.snap.find_wait(receipt.wait_no)
     receipt.wait_no = None
     if wait is not None and wait.state == "open":
-        close_wait(d, d.now_of(wait))
+        close_wait(d, d.current_row(wait))

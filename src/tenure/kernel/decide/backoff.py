@@ -14,10 +14,10 @@ import msgspec
 from tenure.kernel import retry
 from tenure.kernel.commands import BackoffSpec
 from tenure.kernel.draft import Draft
-from tenure.kernel.model import Step
+from tenure.kernel.run_rows import StepRow
 
 
-def delay_us(d: Draft, step: Step, cap: int | None) -> int:
+def delay_us(d: Draft, step: StepRow, cap: int | None) -> int:
     """The delay after a step's newest failure, by its own backoff or its profile's, at most the cap."""
     timing = d.rules.timing
     backoff, jitter = timing.backoff, timing.jitter
@@ -38,7 +38,7 @@ def follow_deadline(d: Draft) -> None:
         s for s in d.open_steps() if s.state == "retry_wait" and (s.eligible_at or 0) >= run.deadline_at
     ]
     if run.human_since is not None:
-        d.want_attempts(waiting)
+        d.need_attempts(waiting)
     for step in waiting:
         moment = run.deadline_at
         if run.human_since is not None:

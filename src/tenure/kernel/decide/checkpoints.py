@@ -1,42 +1,41 @@
-"""Sub-results inside a step, recorded while its lease is live.
-
+"""Checkpoints: results inside a step, recorded while its lease is live.
 Laws:
-1. A checkpoint is recognised by its name and sequence: the same one again is answered alike.
-2. What was done and can be reused is not recorded again; what was done once stays done.
-3. One that is new, or done for the first time, is progress: the step's charge goes back to zero.
+1. A checkpoint is recognised by its name and sequence number: a repeat gets the same answer.
+2. A done, resumable checkpoint is not recorded again. A done checkpoint stays done.
+3. A checkpoint that is new, or done for the first time, is progress: the step's charge is reset to zero.
 """
 
 from __future__ import annotations
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
-from tenure.kernel.decide.checks import check_checkpoint
-from tenure.kernel.decide.closing import close_wait, end_over_budget
-from tenure.kernel.decide.leases import OK, OVER_BUDGET, Reply, hold
-from tenure.kernel.decide.spending import spend
+from tenure.kernel.decide.budget import add_spending
+from tenure.kernel.decide.leases import OK_REPLY, OVER_BUDGET_REPLY, require_lease
+from tenure.kernel.decide.termination import close_wait, end_over_budget
+from tenure.kernel.decide.validation import check_checkpoint
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.model import Checkpoint
+from tenure.kernel.lease_types import LeaseReply
+from tenure.kernel.run_rows import CheckpointRow
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
 
-GIVEN_UP = frozenset({"approval", "event", "time"})
-"""Waits that code can give up. A child runs on, whoever waits for it."""
+ABANDONED_WAIT_KINDS = frozenset({"approval", "event", "time"})
+"""Waits that code can abandon. A child goes on, whether or not somebody waits for it."""
 
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
-    """Record a sub-result; see the laws above."""
-    new = record(d, c)
+    new = write_checkpoint(d, c)
     canceling = d.step(c.idx).state == "canceling"
-    if new and c.spent and spend(d, c.spent) and not canceling:
-        return end_over_budget(d, OVER_BUDGET, "checkpoint")
+    if new and c.spent and add_spending(d, c.spent) and not canceling:
+        return end_over_budget(d, OVER_BUDGET_REPLY, "checkpoint")
     if not new and d.run.reason == "BUDGET_EXCEEDED":
-        return Decision(OVER_BUDGET)
-    reply = Reply(cancel=True) if canceling else OK
+        return Decision(OVER_BUDGET_REPLY)
+    reply = LeaseReply(cancel=True) if canceling else OK_REPLY
     counted = c.closes is None and not c.spent
     return d.decision(reply, "checkpoint", counted=counted) if new else Decision(reply)
 
 
-def record(d: Draft, c: RecordCheckpoint) -> bool:
-    """Record a sub-result; whether it was new."""
+def write_checkpoint(d: Draft, c: RecordCheckpoint) -> bool:
+    """Record a checkpoint. Returns whether it is new."""
     check_checkpoint(c)
     old = d.snap.find_checkpoint(c.idx, c.name)
     step = d.step(c.idx)
@@ -44,7 +43,7 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
         return False
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
-        hold(d, c)  # says what is wrong
+        require_lease(d, c)  # says what is wrong
         raise AssertionError("hold accepts what checkpoint refuses")
     if attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
@@ -78,7 +77,7 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
     first_done = state == "done" and (old is None or old.state != "done")
     if first_done:
         run.steps_done += 1
-    row = Checkpoint(
+    row = CheckpointRow(
         c.run_id,
         c.idx,
         c.name,
@@ -113,6 +112,6 @@ def record(d: Draft, c: RecordCheckpoint) -> bool:
         wait = d.snap.find_wait(c.closes)
         if wait is None or wait.idx != c.idx:
             raise TenureError("WAIT_NOT_FOUND", f"step {step.name!r} has no wait {c.closes}")
-        if wait.state == "open" and wait.kind in GIVEN_UP:
+        if wait.state == "open" and wait.kind in ABANDONED_WAIT_KINDS:
             close_wait(d, wait)
     return True

@@ -1,4 +1,4 @@
-"""Facts beside the state: paused, reported, sealed, labels and metadata; and the end of a run's records."""
+"""Facts that are not states: paused, reported, sealed, labels, metadata, involved people; and deletion."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.kernel import history
-from tenure.kernel.behind import stand_behind
 from tenure.kernel.commands import (
+    AttestReported,
     DeleteRun,
+    InvolvePeople,
     MarkReported,
     Pause,
-    Seal,
-    StandBehind,
-    StateReported,
+    SealRun,
     Unpause,
     UpdateMetadata,
 )
-from tenure.kernel.decide.checks import about_problems
-from tenure.kernel.decide.closing import finish
+from tenure.kernel.decide.termination import finish_decision
+from tenure.kernel.decide.validation import metadata_problems
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.machine import REPORTER
-from tenure.kernel.model import CLOSED_RUN
+from tenure.kernel.run_rows import CLOSED_RUN
+from tenure.kernel.separation_of_duties import add_involved_people
+from tenure.kernel.state_machine import REPORTER
 
 
 def _must_be_open(d: Draft) -> None:
@@ -30,7 +30,7 @@ def _must_be_open(d: Draft) -> None:
 
 
 def pause(d: Draft, _c: Pause) -> Decision:
-    """No new lease from now on; work under way and deadlines go on."""
+    """Grant no new leases. Work that has started and deadlines go on."""
     _must_be_open(d)
     if d.run.paused:
         return Decision({"paused": True, "again": True})
@@ -38,11 +38,11 @@ def pause(d: Draft, _c: Pause) -> Decision:
     for step in d.open_steps() if d.run.steps_ready else ():
         if step.claimable:
             d.edit(step).claimable = False
-    return finish(d, {"paused": True, "again": False}, "pause")
+    return finish_decision(d, {"paused": True, "again": False}, "pause")
 
 
 def unpause(d: Draft, _c: Unpause) -> Decision:
-    """Leases may be given again, also to a run that was parked."""
+    """Allow leases again, also for a parked run."""
     _must_be_open(d)
     if not d.run.paused and d.run.parked is None:
         return Decision({"paused": False, "again": True})
@@ -54,7 +54,7 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
             if step.state == "ready" and not step.claimable and step.resolution != "due":
                 d.edit(step).claimable = True
                 d.ready = True
-    return finish(d, {"paused": False, "again": False}, "unpause")
+    return finish_decision(d, {"paused": False, "again": False}, "unpause")
 
 
 def _must_have_outcome(d: Draft) -> None:
@@ -65,7 +65,7 @@ def _must_have_outcome(d: Draft) -> None:
 
 
 def mark_reported(d: Draft, c: MarkReported) -> Decision:
-    """The world knows the outcome; the outcome itself stays. Only the reporter says so, which is part of the system."""
+    """Record that the outcome was reported. Only the reporter, which is part of the system, sends this."""
     if c.context.initiator != "system":
         raise TenureError(
             "FORBIDDEN", f"only the status reporter marks a run as reported, not {c.context.actor!r}"
@@ -78,8 +78,8 @@ def mark_reported(d: Draft, c: MarkReported) -> Decision:
     return d.decision({"again": False}, "reported")
 
 
-def state_reported(d: Draft, c: StateReported) -> Decision:
-    """Record whose word it is that the world knows the outcome. The first statement stays; no status changes."""
+def attest_reported(d: Draft, c: AttestReported) -> Decision:
+    """Record who says that the outcome was reported. The first statement stays, and no status changes."""
     _must_have_outcome(d)
     spec = d.spec()
     again = spec.reported_stated_at is not None
@@ -90,8 +90,8 @@ def state_reported(d: Draft, c: StateReported) -> Decision:
     return Decision(stated) if again else d.decision(stated, "report_stated")
 
 
-def seal(d: Draft, c: Seal) -> Decision:
-    """The history up to here is sealed. Evidence that does not reach up to here seals nothing (RUN_MOVED_ON)."""
+def seal(d: Draft, c: SealRun) -> Decision:
+    """Seal the history up to now. Evidence that lacks the newest events is refused (RUN_MOVED_ON)."""
     if d.run.status not in CLOSED_RUN:
         raise TenureError(
             "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is sealed"
@@ -111,38 +111,38 @@ def seal(d: Draft, c: Seal) -> Decision:
 
 
 def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
-    """Labels and metadata may change at any time; the history gets their salted digest."""
+    """Change labels and metadata, at any time. The history gets their salted digest."""
     spec = d.edit(d.spec())
     for name, text in (("labels", c.labels), ("metadata", c.metadata)):
         if text is None:
             continue
         new = _merged(getattr(spec, name), text) if c.merge else text
-        for problem in about_problems(name, new):
+        for problem in metadata_problems(name, new):
             raise TenureError("INVALID_INPUT", problem.problem, (problem,))
         setattr(spec, name, new)
-    stand_behind(d, c.context, c.behind)
+    add_involved_people(d, c.context, c.involved)
     spec.salt = d.chance.salt()
     d.notes["about"] = history.digest(spec.salt, (spec.labels + spec.metadata).encode())
     return d.decision({"labels": spec.labels, "metadata": spec.metadata}, "metadata")
 
 
 def _merged(old: str, changes: str) -> str:
-    """An object with some of its names changed, and those that are null taken away."""
+    """A JSON object with some fields changed. Fields that are null are removed."""
     named = {**msgspec.json.decode(old), **msgspec.json.decode(changes)}
     return msgspec.json.encode({name: value for name, value in named.items() if value is not None}).decode()
 
 
-def record_behind(d: Draft, c: StandBehind) -> Decision:
-    """More people stand behind the run; an event only where somebody is new."""
-    before = d.spec().behind
-    stand_behind(d, c.context, c.behind)
-    if d.spec().behind == before:
+def involve_people(d: Draft, c: InvolvePeople) -> Decision:
+    """Record more people as involved. There is an event only if somebody is new."""
+    before = d.spec().involved
+    add_involved_people(d, c.context, c.involved)
+    if d.spec().involved == before:
         return Decision({"again": True})
-    return d.decision({"again": False}, "stand_behind")
+    return d.decision({"again": False}, "involve")
 
 
 def delete(d: Draft, _c: DeleteRun) -> Decision:
-    """Retention: only a finished run whose history is sealed."""
+    """Delete a finished, sealed run."""
     if d.run.status not in CLOSED_RUN:
         raise TenureError(
             "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is deleted"

@@ -1,9 +1,8 @@
-"""Receipts and the purse: how their rows change, whoever asks for it.
-
+"""How the rows of receipts and of a run's spending change.
 Laws:
-1. A receipt changes its state by an edge of its machine, which is written into the event like every other edge.
+1. A receipt changes its state by an edge of its machine, which the event records like every other edge.
 2. A write is counted when it is intended, and given back when it is known not to have happened.
-3. A step that ends leaves nothing intended behind: what nobody has heard of again is unknown, and stands in people's inbox.
+3. A step that ends leaves no receipt in `intent`: a call without an answer becomes unknown, and people are asked.
 """
 
 from __future__ import annotations
@@ -12,55 +11,53 @@ import msgspec
 
 from tenure.artifacts import is_reference
 from tenure.canonical import canonical
+from tenure.kernel.act_rows import ReceiptRow, RunSpendRow
 from tenure.kernel.draft import Draft
-from tenure.kernel.governed import Purse, Receipt
-from tenure.kernel.machine import Edge
 from tenure.kernel.machines import RECEIPT
+from tenure.kernel.state_machine import Edge
 
 
-def change(d: Draft, receipt: Receipt, given: str) -> Receipt:
-    """Take an edge of a receipt; the changed row."""
+def change_receipt(d: Draft, receipt: ReceiptRow, given: str) -> ReceiptRow:
+    """Take an edge of a receipt. Returns the changed row."""
     edge = RECEIPT.take(receipt.state, given)
     changed = d.edit(receipt)
     changed.state = edge.next
-    note(d, changed, edge)
+    note_edge(d, changed, edge)
     return changed
 
 
-def note(d: Draft, receipt: Receipt, edge: Edge) -> None:
-    """Write an edge into the event."""
+def note_edge(d: Draft, receipt: ReceiptRow, edge: Edge) -> None:
+    """Record an edge in the event."""
     taken = msgspec.Raw(msgspec.json.encode([("receipt", edge.state, edge.next, edge.owner)]))
     d.edges.append({"receipt": receipt.no, "move": edge.input, "edges": taken})
 
 
-def purse_of(d: Draft) -> Purse:
-    """The run's purse as it is by now."""
-    changed = d.changed.get(("purse",))
-    return changed if isinstance(changed, Purse) else d.snap.the_purse()
+def current_run_spend(d: Draft) -> RunSpendRow:
+    changed = d.changed.get(("run_spend",))
+    return changed if isinstance(changed, RunSpendRow) else d.snap.find_run_spend()
 
 
-def edit_purse(d: Draft) -> Purse:
-    """The run's purse, to be changed."""
-    return d.edit(purse_of(d))
+def edit_run_spend(d: Draft) -> RunSpendRow:
+    return d.edit(current_run_spend(d))
 
 
-def give_back(d: Draft) -> None:
-    """A write that was counted did not happen."""
-    purse = edit_purse(d)
-    purse.writes = max(0, purse.writes - 1)
+def give_back_write(d: Draft) -> None:
+    """Do not count a write that did not happen."""
+    run_spend = edit_run_spend(d)
+    run_spend.writes = max(0, run_spend.writes - 1)
 
 
-def lose_intended(d: Draft, idx: int) -> None:
-    """Law 3, for a step that ends."""
+def lose_intended_receipts(d: Draft, idx: int) -> None:
+    """Apply law 3 to a step that ends."""
     for row in d.snap.open_receipts():
-        row = d.now_of(row)
+        row = d.current_row(row)
         if row.idx == idx and row.state == "intent":
-            change(d, row, "lose_answer")
+            change_receipt(d, row, "lose_answer")
 
 
-def asks_the_same(d: Draft, request: bytes | None, holder: Receipt, theirs: bytes | None) -> bool:
-    """Whether what holds a key was asked for the same thing, as far as that was not erased: else "done" would be said of something
-    that nobody did. `theirs` is its request where it is another run's."""
+def is_same_request(d: Draft, request: bytes | None, holder: ReceiptRow, theirs: bytes | None) -> bool:
+    """Whether the holder of a key made the same request, as far as its payloads are not erased. `theirs` is the
+    request of another run."""
     if holder.run_id == d.run.id:
         kept = None if holder.request_ref is None else d.snap.find_payload(holder.request_ref)
         theirs = None if kept is None else kept.body

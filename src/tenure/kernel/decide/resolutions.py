@@ -1,31 +1,30 @@
-"""What was made from the templates of steps, brought in: a step gets its input, is skipped, or fails.
-
+"""Brings in what the templates of steps gave: a step gets its input, is skipped, or fails.
 Laws:
-1. A step with a template is not handed out before its input was made, and one whose condition is false never is (I61).
-2. What comes twice, late, or for another try than the next one is passed over: the step is as it was.
+1. A step with a template is not handed out before its input is made. If its condition is false, it never is (I61).
+2. A resolution that is repeated, late, or for another attempt than the next one is ignored.
 """
 
 from __future__ import annotations
 
 from tenure.kernel.commands import Resolution, ResolveSteps
-from tenure.kernel.decide.closing import end_step, finish, is_unresolved
-from tenure.kernel.decide.opening import make_ready
+from tenure.kernel.decide.ready_steps import make_ready
+from tenure.kernel.decide.termination import end_step, finish_decision, is_unresolved
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.model import CLOSED_RUN
+from tenure.kernel.run_rows import CLOSED_RUN
 
 
 def resolve_steps(d: Draft, c: ResolveSteps) -> Decision:
-    """Go on with every step whose input was made and is still waited for."""
+    """Continue with every step that still waits for its input."""
     if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
         return Decision({"steps": 0})
-    d.want_steps(made.idx for made in c.steps)
+    d.need_steps(made.idx for made in c.steps)
     done = 0
     for made in c.steps:
         step = d.step(made.idx)
         if is_unresolved(step) and made.n == step.attempt + 1 and not d.run.steps_bad:
             _resolve(d, made)
             done += 1
-    return finish(d, {"steps": done}, "resolve") if done else Decision({"steps": 0})
+    return finish_decision(d, {"steps": done}, "resolve") if done else Decision({"steps": 0})
 
 
 def _resolve(d: Draft, made: Resolution) -> None:

@@ -1,21 +1,25 @@
-"""What the passing of time means. A tick that finds its moment moved sets it anew, and nothing else."""
+"""What the passing of time means. A tick whose moment has moved only sets the new moment."""
 
 from __future__ import annotations
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import Tick
-from tenure.kernel.decide.closing import approval_of, finish, settle_wait, time_out_run
-from tenure.kernel.decide.leases import after_failure, end_lost, lose_lease
-from tenure.kernel.decide.opening import make_ready
-from tenure.kernel.decide.plans import fail_planning
+from tenure.kernel.decide.leases import end_lost_cancel, lose_lease, retry_or_end_step
+from tenure.kernel.decide.ready_steps import make_ready
+from tenure.kernel.decide.termination import (
+    current_approval,
+    fail_planning,
+    finish_decision,
+    settle_wait,
+    time_out_run,
+)
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.feed import REMINDED
 from tenure.kernel.machines import APPROVAL, LEASED_STEP
-from tenure.kernel.model import CLOSED_RUN, QUESTIONS, Step, Wait
+from tenure.kernel.run_rows import CLOSED_RUN, QUESTIONS, StepRow, WaitRow
 
 
 def tick(d: Draft, c: Tick) -> Decision:
-    """A moment has come."""
     if c.entity == "run":
         return _run(d)
     if c.entity == "step":
@@ -26,17 +30,17 @@ def tick(d: Draft, c: Tick) -> Decision:
 def _run(d: Draft) -> Decision:
     run = d.run
     if run.status in CLOSED_RUN or run.wake_at is None or run.wake_at > d.now:
-        return finish(d, None, "tick") if run.status not in CLOSED_RUN else Decision(None)
+        return finish_decision(d, None, "tick") if run.status not in CLOSED_RUN else Decision(None)
     if not run.planned:
         return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
     if run.admitted_at is None:
         raise TenureError("RUN_INVALID_TRANSITION", "a run that was held back is admitted, not ticked")
     if run.deadline_at is not None and run.deadline_at <= d.now and run.human_since is None:
         return time_out_run(d)
-    return finish(d, None, "tick")
+    return finish_decision(d, None, "tick")
 
 
-def _step(d: Draft, step: Step) -> Decision:
+def _step(d: Draft, step: StepRow) -> Decision:
     if step.finished_at is not None or step.wake_at is None:
         return Decision(None)
     now = d.now
@@ -44,15 +48,15 @@ def _step(d: Draft, step: Step) -> Decision:
         if step.eligible_at is not None and step.eligible_at > now:
             return _again_at(d, step, step.eligible_at)
         make_ready(d, d.move(step, "due"))
-        return finish(d, None, "backoff_over")
+        return finish_decision(d, None, "backoff_over")
     attempt = d.attempt_of(step)
     if step.state == "canceling":
         if attempt.expires_at <= now:
-            end_lost(d, d.move(step, "expire_canceling"))
-            return finish(d, None, "lease_expired")
+            end_lost_cancel(d, d.move(step, "expire_canceling"))
+            return finish_decision(d, None, "lease_expired")
         if step.cancel_by is not None and step.cancel_by <= now:
-            end_lost(d, d.move(step, "force_cancel"))
-            return finish(d, None, "cancel_deadline")
+            end_lost_cancel(d, d.move(step, "force_cancel"))
+            return finish_decision(d, None, "cancel_deadline")
         return _again_at(d, step, min(attempt.expires_at, step.cancel_by or attempt.expires_at))
     if step.state not in LEASED_STEP:
         return _again_at(d, step, None)
@@ -61,26 +65,26 @@ def _step(d: Draft, step: Step) -> Decision:
         step = d.move(step, "time_out_retry" if again else "time_out")
         d.edit(d.attempt_of(step)).reason = "STEP_TIMED_OUT"
         code = "RUN_RESUME_FAILED" if step.unsafe else "STEP_TIMED_OUT"
-        after_failure(d, step, code, None, again=again)
-        return finish(d, None, "step_timeout")
+        retry_or_end_step(d, step, code, None, again=again)
+        return finish_decision(d, None, "step_timeout")
     if attempt.expires_at <= now:
         d.notes["orphaned"] = {"step": step.idx, "last_heartbeat": attempt.beat_at}
         lose_lease(d, step, "expire")
-        return finish(d, None, "lease_expired")
+        return finish_decision(d, None, "lease_expired")
     return _again_at(d, step, attempt.expires_at)
 
 
-def _again_at(d: Draft, step: Step, moment: int | None) -> Decision:
+def _again_at(d: Draft, step: StepRow, moment: int | None) -> Decision:
     if step.wake_at != moment:
         d.edit(step).wake_at = moment
     return d.decision(None, "tick")
 
 
-def _remind(d: Draft, wait: Wait) -> Decision:
-    """People are reminded once of an approval that expires, by whoever comes to it first."""
+def _remind(d: Draft, wait: WaitRow) -> Decision:
+    """Remind people once of an approval that expires."""
     if wait.kind != "approval" or wait.wake_at is None or wait.wake_at > d.now:
         return Decision(None)
-    approval = approval_of(d, wait.no)
+    approval = current_approval(d, wait.no)
     if approval.reminded_at is None:
         d.edit(approval).reminded_at = d.now
         d.notes["reminded"] = wait.no
@@ -96,9 +100,9 @@ def _wait(d: Draft, no: int) -> Decision:
         return _remind(d, wait)
     outcome = "elapsed" if wait.kind == "time" else "expired"
     if wait.kind in QUESTIONS:
-        approval = d.edit(approval_of(d, no))
+        approval = d.edit(current_approval(d, no))
         approval.status = APPROVAL.take(approval.status, "expire").next
         approval.decided_at = d.now
     d.notes["expired"] = no
     settle_wait(d, wait, outcome)
-    return finish(d, None, "wait_over")
+    return finish_decision(d, None, "wait_over")

@@ -1,63 +1,64 @@
-"""Waiting: for people, events, time and children.
-
+"""Waiting for people, events, time and children.
 Laws:
-1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it
-   goes on at once; else the lease ends and the first to settle makes the step ready, once. With something begun
-   that can be neither skipped nor repeated it does not suspend: that would have to be begun again.
-2. An event is taken by the oldest open wait of its name; else it is buffered, up to a limit, and taken
-   first in, first out. The same event id never counts twice.
-3. An approval binds to what was shown (digest and revision): an answer that names anything else is stale, also where nothing
-   is bound. Nobody who stands behind the run counts, whenever they came to; one person counts once; one refusal decides.
-4. A child that could not become a run (no such profile, a plan that is none, too large, its id taken by this
-   run or by another of its children) is refused when it is asked for: later nobody could be told.
-5. Opening a wait under a label that exists answers with that wait: a body that is replayed finds its
-   waits again, and starts no child twice.
-6. A proposal is a question nobody waits for: no step suspends on it. It is the run's own, so whoever asked for the
-   run may decide it; what needs a second person is an approval.
+1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it goes on at
+   once. Otherwise the lease ends, and the first wait that settles makes the step ready, once. A step that has begun
+   something that can be neither skipped nor repeated does not suspend.
+2. The oldest open wait of its name takes an event. Without one the event is buffered, up to a limit, and taken first
+   in, first out. An event id never counts twice.
+3. An approval binds to what was shown (digest and revision): an answer that names anything else is stale, also if
+   nothing is bound. A person who is involved in the run does not count, whenever they became involved. One person
+   counts once. One refusal decides.
+4. A child that cannot become a run (unknown profile, invalid plan, too large, its id taken) is refused when it is
+   asked for, while the caller can still be told.
+5. Opening a wait under an existing label returns that wait: a replayed body finds its waits again, and starts no
+   child twice.
+6. A proposal is a question that no step waits for. It is the run's own, so the requester of the run may decide it.
+   What needs a second person is an approval.
 """
 
 from __future__ import annotations
 
 from tenure.errors import Detail, TenureError
-from tenure.kernel.actions import WithdrawApproval
-from tenure.kernel.behind import (
-    check_apart,
-    check_group,
-    check_second,
-    joined,
-    people_behind,
-    stand_behind,
-    ties_of,
-    uncountable,
-)
+from tenure.kernel.act_commands import WithdrawApproval
 from tenure.kernel.commands import (
     SYSTEM,
-    ChildFinished,
     DecideApproval,
     DeliverEvent,
     EndWait,
+    FinishChild,
     OpenWait,
     ReviseApproval,
     Suspend,
 )
-from tenure.kernel.decide.checks import ACT_LABEL, check_answer, check_wait, is_hex
-from tenure.kernel.decide.closing import (
-    GOOD,
-    approval_of,
+from tenure.kernel.decide.leases import keep_answer, require_lease, suspend_step
+from tenure.kernel.decide.linked_runs import owe_run
+from tenure.kernel.decide.ready_steps import add_approval_wait, add_child_wait, add_event_wait, add_timer_wait
+from tenure.kernel.decide.termination import (
+    GOOD_OUTCOMES,
+    current_approval,
     end_step,
-    finish,
+    finish_decision,
     open_waits,
-    refusal,
+    refusal_code,
     settle_wait,
-    take_early,
+    take_early_events,
 )
-from tenure.kernel.decide.leases import Reply, answer, hold, suspend
-from tenure.kernel.decide.opening import add_approval, add_child_wait, add_external, add_timer
-from tenure.kernel.decide.runs import owe_run
+from tenure.kernel.decide.validation import ACT_LABEL_PREFIX, check_approver, check_wait, is_hex
 from tenure.kernel.draft import Decision, Draft
+from tenure.kernel.lease_types import LeaseReply
 from tenure.kernel.machines import APPROVAL
-from tenure.kernel.model import ASKS_PEOPLE, CLOSED_RUN, Approval, Child, Inbox, Step, Wait
-from tenure.kernel.snapshot import Need
+from tenure.kernel.run_rows import ASKS_PEOPLE, CLOSED_RUN, ApprovalRow, ChildRow, InboxRow, StepRow, WaitRow
+from tenure.kernel.separation_of_duties import (
+    add_involved_people,
+    check_approver_group,
+    check_distinct_person,
+    check_second_approver,
+    involved_people,
+    join_people,
+    load_linked_people,
+    unknown_people_error,
+)
+from tenure.kernel.snapshot import NotLoaded
 from tenure.limits import (
     CHILDREN_PER_RUN_MAX,
     EVENT_IDS_PER_RUN_MAX,
@@ -69,15 +70,15 @@ WITHDRAWN = "withdraw_approval"
 _MAY_NOT_DECIDE = "may not decide its approvals; ask another approver"
 
 
-def _reply(wait: Wait) -> Reply:
+def _reply(wait: WaitRow) -> LeaseReply:
     if wait.state == "open":
-        return Reply(no=wait.no)
-    return Reply("go_on", no=wait.no, outcome=wait.outcome, result_ref=wait.result_ref)
+        return LeaseReply(no=wait.no)
+    return LeaseReply("go_on", no=wait.no, outcome=wait.outcome, result_ref=wait.result_ref)
 
 
 def open_wait(d: Draft, c: OpenWait) -> Decision:
-    """Open a wait under the lease; see law 5."""
-    step, attempt = hold(d, c)
+    """Open a wait under the lease (law 5)."""
+    step, attempt = require_lease(d, c)
     if step.state == "canceling":
         raise TenureError("RUN_CANCELING", "the run is being canceled: stop and acknowledge")
     wait = d.snap.find_labeled_wait(c.idx, c.label)
@@ -88,19 +89,19 @@ def open_wait(d: Draft, c: OpenWait) -> Decision:
         wait = _new_wait(d, c, step)
     else:
         d.notes["found"] = wait.no  # an event, so that a snapshot without this answer is seen to be old
-    take_early(d)
-    return finish(d, answer(d, c, attempt, _reply(d.now_of(wait))), "open_wait")
+    take_early_events(d)
+    return finish_decision(d, keep_answer(d, c, attempt, _reply(d.current_row(wait))), "open_wait")
 
 
-def _new_wait(d: Draft, c: OpenWait, step: Step) -> Wait:
+def _new_wait(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
     if c.approval is not None:
         question_ref = d.payload(c.question)
-        return add_approval(
+        return add_approval_wait(
             d, c.idx, c.approval, label=c.label, gate=False, fatal=c.fatal, question_ref=question_ref
         )
     if c.proposal is not None:
         question_ref = d.payload(c.question)
-        return add_approval(
+        return add_approval_wait(
             d,
             c.idx,
             c.proposal,
@@ -111,13 +112,13 @@ def _new_wait(d: Draft, c: OpenWait, step: Step) -> Wait:
             proposal=True,
         )
     if c.event is not None:
-        return add_external(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
+        return add_event_wait(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
     if c.until is not None:
-        return add_timer(d, c.idx, c.until, label=c.label)
+        return add_timer_wait(d, c.idx, c.until, label=c.label)
     return _start_child(d, c, step)
 
 
-def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
+def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
     child = c.child
     assert child is not None
     run = d.edit_run()
@@ -131,27 +132,27 @@ def _start_child(d: Draft, c: OpenWait, step: Step) -> Wait:
         )
     wait = add_child_wait(d, c.idx, child.run_id, label=c.label, fatal=c.fatal)
     run.children_open += 1
-    d.add(Child(run.id, child.run_id, step.idx, child.on_close, wait.no))
+    d.add(ChildRow(run.id, child.run_id, step.idx, child.on_close, wait.no))
     owe_run(d, child, parent_id=run.id, parent_no=wait.no)
     return wait
 
 
 def suspend_on(d: Draft, c: Suspend) -> Decision:
-    """Let go of the lease until one of the waits settles; see law 1."""
-    step, attempt = hold(d, c)
+    """Give up the lease until one of the waits settles (law 1)."""
+    step, attempt = require_lease(d, c)
     if step.state == "canceling":
         step = d.move(step, "release_canceling")  # a suspended body is closed without running
         attempt = d.attempt_of(step)
         attempt.reason = "RUN_CANCELED"
-        reply = answer(d, c, attempt, Reply(cancel=True))
+        reply = keep_answer(d, c, attempt, LeaseReply(cancel=True))
         end_step(d, step, "STEP_CANCELED")
-        return finish(d, reply, "suspend")
+        return finish_decision(d, reply, "suspend")
     if not c.waits:
         raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
     waits = []
     named = tuple(dict.fromkeys(c.waits))
     d.snap.check_room(len(named))
-    d.want_waits(named)
+    d.need_waits(named)
     for no in named:
         wait = d.snap.find_wait(no)
         if wait is None or wait.idx != c.idx:
@@ -160,35 +161,35 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
             raise TenureError("INVALID_INPUT", f"wait {no} is a proposal: nobody waits for its answer")
         waits.append(wait)
     settled = [w for w in waits if w.state == "settled"]
-    refused = next((w for w in settled if w.fatal and w.outcome not in GOOD), None)
+    refused = next((w for w in settled if w.fatal and w.outcome not in GOOD_OUTCOMES), None)
     if refused is not None and refused.outcome is not None:
         # A governed refusal cannot be caught: the step ends here, whatever its code would do.
         step = d.move(step, "fail")
         attempt = d.attempt_of(step)
-        attempt.reason = refusal(refused, refused.outcome)
-        reply = answer(d, c, attempt, Reply("refused", outcome=refused.outcome))
+        attempt.reason = refusal_code(refused, refused.outcome)
+        reply = keep_answer(d, c, attempt, LeaseReply("refused", outcome=refused.outcome))
         end_step(d, step, attempt.reason)
-        return finish(d, reply, "suspend")
+        return finish_decision(d, reply, "suspend")
     if settled:
-        reply = Reply("go_on", settled=tuple(w.no for w in settled))
+        reply = LeaseReply("go_on", settled=tuple(w.no for w in settled))
         d.notes["settled"] = list(reply.settled)
-        return finish(d, answer(d, c, attempt, reply), "go_on")
+        return finish_decision(d, keep_answer(d, c, attempt, reply), "go_on")
     if step.unsafe:
         # Whoever comes next could neither skip nor repeat it (law 4 of `leases`); its holder can still end it.
         raise TenureError(
             "CHECKPOINT_OPEN", f"step {step.name!r} cannot suspend: {_open_mark(d, step)} has not ended"
         )
     approval = any(w.kind in ASKS_PEOPLE for w in waits)
-    reply = suspend(d, step, list(named), approval=approval)
-    return finish(d, answer(d, c, d.attempt_of(step), reply), "suspend")
+    reply = suspend_step(d, step, list(named), approval=approval)
+    return finish_decision(d, keep_answer(d, c, d.attempt_of(step), reply), "suspend")
 
 
-def _open_mark(d: Draft, step: Step) -> str:
-    """The checkpoint that keeps the step from suspending, by its name where that is known."""
+def _open_mark(d: Draft, step: StepRow) -> str:
+    """The checkpoint that keeps the step from suspending, by name if it is known."""
     rows = (row for (idx, _), row in sorted(d.snap.checkpoints.items()) if idx == step.idx)
     named = next((f"checkpoint {row.name!r}" for row in rows if row.unsafe), None)
     if named is None and not d.snap.known & {("checkpoints", step.idx), ("all_checkpoints",)}:
-        raise Need(("checkpoints", step.idx))
+        raise NotLoaded(("checkpoints", step.idx))
     return named or "a checkpoint"
 
 
@@ -196,9 +197,9 @@ def _open_mark(d: Draft, step: Step) -> str:
 
 
 def decide_approval(d: Draft, c: DecideApproval) -> Decision:
-    """A person answers; see law 3."""
-    check_answer(c.approver, c.digest)
-    approval = approval_of(d, c.no)
+    """A person answers (law 3)."""
+    check_approver(c.approver, c.digest)
+    approval = current_approval(d, c.no)
     votes = approval.votes.split()
     if approval.status != "requested":
         said = approval.status == ("approved" if c.approve else "rejected")
@@ -214,21 +215,21 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     _check_shown(c, approval)
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
-    behind = people_behind(d.spec()) if wait.kind == "approval" else frozenset()
-    if c.approve and (refused := uncountable(behind)) is not None:
+    behind = involved_people(d.spec()) if wait.kind == "approval" else frozenset()
+    if c.approve and (refused := unknown_people_error(behind)) is not None:
         raise refused
-    check_apart(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
+    check_distinct_person(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
     if approval.people_in:
-        check_group(d, c.approver, approval.people_in)
+        check_approver_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:
         return Decision(
             {"status": "requested", "again": True, "votes": len(votes), "people": approval.people}
         )
     if c.approve:
-        check_second(d, c.approver, votes)
+        check_second_approver(d, c.approver, votes)
     approval = d.edit(approval)
     if c.approve:
-        ties = ties_of(d)
+        ties = load_linked_people(d)
         votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
@@ -252,11 +253,11 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         approval.decided_by = c.approver
         settle_wait(d, wait, approval.status)
     result = {"status": approval.status, "again": False, "votes": len(votes), "people": approval.people}
-    return finish(d, result, "decide_approval")
+    return finish_decision(d, result, "decide_approval")
 
 
-def _check_shown(c: DecideApproval, approval: Approval) -> None:
-    """Refuse an answer to something else than what is asked now; what is not named is not compared."""
+def _check_shown(c: DecideApproval, approval: ApprovalRow) -> None:
+    """Refuse an answer to anything else than the current question. What the answer does not name is not compared."""
     if c.revision is not None and c.revision != approval.revision:
         raise TenureError(
             "APPROVAL_STALE",
@@ -270,15 +271,17 @@ def _check_shown(c: DecideApproval, approval: Approval) -> None:
 
 
 def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
-    """A yes is taken back: while more people are asked, or (of an action) until it is used. An approval that lacks it is not good
-    for its action any more: people are asked again."""
-    approval = approval_of(d, c.no)
+    """Withdraw an approval while more people are asked or, for an act, until it is used. An act that lacks it
+    needs a new approval."""
+    approval = current_approval(d, c.no)
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
     votes = approval.votes.split()
     if c.approver not in votes:
         raise TenureError("APPROVAL_NOT_GIVEN", "this person has not said yes to it, or has taken it back")
-    unused = approval.status == "approved" and approval.used_no is None and wait.label.startswith(ACT_LABEL)
+    unused = (
+        approval.status == "approved" and approval.used_no is None and wait.label.startswith(ACT_LABEL_PREFIX)
+    )
     if d.run.status in CLOSED_RUN or not (approval.status == "requested" or unused):
         raise TenureError(
             "APPROVAL_DECIDED",
@@ -289,14 +292,14 @@ def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
     approval.votes = " ".join(one for one in votes if one != c.approver)
     d.notes["withdrawn"] = {"no": c.no, "by": c.approver, "revision": approval.revision}
     result = {"status": approval.status, "votes": len(votes) - 1, "people": approval.people}
-    return finish(d, result, WITHDRAWN)
+    return finish_decision(d, result, WITHDRAWN)
 
 
 def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
-    """What is proposed has changed: the votes so far do not count for it."""
+    """The proposal has changed: earlier votes do not count for it."""
     if not is_hex(c.digest):
         raise TenureError("INVALID_INPUT", "the digest is not hex")
-    approval = d.edit(approval_of(d, c.no))
+    approval = d.edit(current_approval(d, c.no))
     approval.status = APPROVAL.take(approval.status, "revise").next
     approval.revision += 1
     approval.digest = bytes.fromhex(c.digest)
@@ -304,14 +307,14 @@ def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
     question_ref = d.payload(c.question)
     if question_ref is not None:
         approval.question_ref = question_ref
-    return finish(d, {"revision": approval.revision}, "revise_approval")
+    return finish_decision(d, {"revision": approval.revision}, "revise_approval")
 
 
 # --------------------------------------------------------------------------------- events and children
 
 
 def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
-    """Something happened outside; see law 2."""
+    """An event from outside (law 2)."""
     run = d.run
     if run.inbox_total and (seen := d.snap.find_event_id(c.event_id)) is not None:
         if seen.name != c.name:
@@ -333,25 +336,27 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
     ):
         raise TenureError("EVENT_BUFFER_FULL", f"{run.inbox_buffered} events are buffered for this run")
     run = d.edit_run()
-    senders = joined(c.context.actor if c.context.initiator == "user" else None, c.behind)
+    senders = join_people(c.context.actor if c.context.initiator == "user" else None, c.involved)
     row = d.add(
-        Inbox(run.id, d.next_no(), c.name, c.event_id, c.source, d.payload(c.payload), d.now, None, senders)
+        InboxRow(
+            run.id, d.next_no(), c.name, c.event_id, c.source, d.payload(c.payload), d.now, None, senders
+        )
     )
     run.inbox_total += 1
     if wait is None:
         run.inbox_buffered += 1
     else:
         row.wait_no = wait.no
-        stand_behind(d, SYSTEM, row.senders)
+        add_involved_people(d, SYSTEM, row.senders)
         settle_wait(d, wait, "received", row.payload_ref)
     d.notes["external"] = [
         {"no": row.wait_no, "event_type": c.name, "source": c.source, "event_id": c.event_id}
     ]
-    return finish(d, {"again": False, "taken": wait is not None}, "deliver_event")
+    return finish_decision(d, {"again": False, "taken": wait is not None}, "deliver_event")
 
 
-def child_finished(d: Draft, c: ChildFinished) -> Decision:
-    """A child has ended; told at least once, counted once."""
+def finish_child(d: Draft, c: FinishChild) -> Decision:
+    """A child has ended. The message may be repeated and counts once."""
     child = d.snap.find_child(c.child_id)
     if child is None:
         # The successor of a child has ended before we were told that there is one: it is told again.
@@ -361,8 +366,8 @@ def child_finished(d: Draft, c: ChildFinished) -> Decision:
     child = d.edit(child)
     child.state = "finished"
     child.outcome = c.outcome
-    if c.behind:
-        stand_behind(d, SYSTEM, c.behind)
+    if c.involved:
+        add_involved_people(d, SYSTEM, c.involved)
     if c.successor is not None:
         return _child_restarted(d, child, c.successor)
     d.edit_run().children_open -= 1
@@ -370,23 +375,23 @@ def child_finished(d: Draft, c: ChildFinished) -> Decision:
         wait = d.snap.find_wait(child.wait_no)
         if wait is not None and wait.state == "open":
             settle_wait(d, wait, "finished" if c.outcome == "succeeded" else "child_failed")
-    return finish(d, {"again": False}, "child_finished")
+    return finish_decision(d, {"again": False}, "child_finished")
 
 
-def _child_restarted(d: Draft, child: Child, successor: int) -> Decision:
-    """A child goes on as another run: it takes the first one's place in everything."""
+def _child_restarted(d: Draft, child: ChildRow, successor: int) -> Decision:
+    """A child continues as another run, which takes its place everywhere."""
     child.outcome = "restarted"
-    d.add(Child(d.run.id, successor, child.idx, child.on_close, child.wait_no))
+    d.add(ChildRow(d.run.id, successor, child.idx, child.on_close, child.wait_no))
     wait = d.snap.find_wait(child.wait_no)
     if wait is not None and wait.state == "open":
         d.edit(wait).name = str(successor)
     if child.on_close != "leave" and (d.run.status in CLOSED_RUN or d.run.cancel_at is not None):
         d.owe("cancel", successor, {"reason": "PARENT_CLOSED"})
-    return finish(d, {"again": False}, "child_finished")
+    return finish_decision(d, {"again": False}, "child_finished")
 
 
 def end_wait(d: Draft, c: EndWait) -> Decision:
-    """Go on by hand: ends waits for events and times, never an approval. Whoever does that stands behind the run."""
+    """End waits for events and times by hand, never an approval. The caller becomes involved in the run."""
     run = d.run
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
@@ -398,7 +403,7 @@ def end_wait(d: Draft, c: EndWait) -> Decision:
         )
     if run.status != "waiting_external" or not waits:
         raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")
-    stand_behind(d, c.context, c.behind)
+    add_involved_people(d, c.context, c.involved)
     for wait in waits:
         settle_wait(d, wait, "resumed")
-    return finish(d, {"ended": len(waits)}, "end_wait")
+    return finish_decision(d, {"ended": len(waits)}, "end_wait")

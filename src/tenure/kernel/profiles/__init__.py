@@ -2,10 +2,10 @@
 
 Laws:
 1. This is the only place of the kernel that reads anything, and what it reads is package data. A user's own profiles
-   are brought by whoever has read and proven them (`tenure.own_profiles`), once, before anything is decided.
+   are brought by whoever has read and proven them (`tenure.custom_profiles`), once, before anything is decided.
 2. A name means one thing in a process for as long as it lives: no own profile has the name of one of ours.
-3. A run may have a profile that this process lacks. It is decided about elsewhere (`of_run`: PROFILE_NOT_HERE), and
-   shown here in the kernel's own words (`words_of`).
+3. A run may have a profile that this process lacks. It is decided about elsewhere (`for_run`: PROFILE_NOT_HERE), and
+   shown here in the kernel's own words (`for_display`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 
 from tenure.errors import TenureError
-from tenure.kernel.profile import Profile, parse
+from tenure.kernel.profile import Profile, parse_profile
 
 KERNEL = "tenure"
 """The profile whose words are the kernel's own."""
@@ -26,30 +26,30 @@ _ours: dict[str, Profile] = {}
 
 
 @cache
-def built_in() -> tuple[str, ...]:
+def built_in_names() -> tuple[str, ...]:
     """The profiles that come with Tenure, in alphabetical order."""
     files = (entry.name for entry in resources.files(__name__).iterdir())
     return tuple(sorted(file.removesuffix(".toml") for file in files if file.endswith(".toml")))
 
 
-def own() -> tuple[str, ...]:
+def custom_names() -> tuple[str, ...]:
     """The user's own profiles, in alphabetical order."""
     return tuple(sorted(_own))
 
 
 def names() -> tuple[str, ...]:
     """The profiles there are: ours, then the user's own."""
-    return built_in() + own()
+    return built_in_names() + custom_names()
 
 
-def bring(found: Mapping[str, Profile]) -> None:
+def register_custom(found: Mapping[str, Profile]) -> None:
     """Have these as the user's own profiles, by name: all that there are."""
-    assert not set(found) & set(built_in())
+    assert not set(found) & set(built_in_names())
     _own.clear()
     _own.update(found)
 
 
-def text_of(name: str) -> str:
+def built_in_text(name: str) -> str:
     """The file of a profile that comes with Tenure."""
     return resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
@@ -57,8 +57,8 @@ def text_of(name: str) -> str:
 def find(name: str) -> Profile | None:
     """The profile of this name; None where this process has none."""
     found = _ours.get(name) or _own.get(name)
-    if found is None and name in built_in():
-        found = _ours[name] = parse(text_of(name))
+    if found is None and name in built_in_names():
+        found = _ours[name] = parse_profile(built_in_text(name))
     return found
 
 
@@ -72,7 +72,7 @@ def get(name: str) -> Profile:
     return found
 
 
-def of_run(name: str) -> Profile:
+def for_run(name: str) -> Profile:
     """The profile of a run there is, to decide by."""
     found = _ours.get(name) or find(name)
     if found is None:
@@ -82,11 +82,11 @@ def of_run(name: str) -> Profile:
     return found
 
 
-def words_of(name: str) -> Profile:
+def for_display(name: str) -> Profile:
     """The profile of a run there is, to show it by; the kernel's own where this process lacks it."""
     return find(name) or get(KERNEL)
 
 
 def load_text(text: str) -> Profile:
     """A profile from a user's own text."""
-    return parse(text)
+    return parse_profile(text)

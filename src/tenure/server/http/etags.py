@@ -6,12 +6,12 @@ Law: a tag names what was answered, so it changes whenever that could: of a run 
 from __future__ import annotations
 
 
-def tag_of(version: int, shape: str | None) -> str:
+def make_etag(version: int, shape: str | None) -> str:
     """The tag of a run at a version, in the shape of a profile."""
     return f'"{version}.{shape}"' if shape else f'"{version}"'
 
 
-def seen(header: str | None, tag: str) -> bool:
+def matches_etag(header: str | None, tag: str) -> bool:
     """Whether an If-None-Match names this tag."""
     if header is None:
         return False

@@ -7,4 +7,4 @@ from __future__ import annotations
 
 HSTS = "max-age=31536000"
 """For a year."""
-HEADER = (b"strict-transport-security", HSTS.encode())
+HSTS_HEADER = (b"strict-transport-security", HSTS.encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tenure.server.identity.roles import ALLOWED
+from tenure.server.auth.roles import ALLOWED
 
 _PLACE = re.compile(r"\{\w+\}")
 

@@ -26,11 +26,11 @@ from litestar.openapi import OpenAPIConfig
 from litestar.routes import HTTPRoute
 
 from tenure.errors import CODES, Detail, TenureError
-from tenure.server.call import Call
-from tenure.server.identity.gate import COOKIE
-from tenure.server.identity.roles import ALLOWED, ANYONE, HERE, LEASE
-from tenure.server.problems import ErrorBody
-from tenure.server.runs.idempotency import InProcess
+from tenure.server.auth.authentication import COOKIE
+from tenure.server.auth.roles import ALLOWED, ANYONE, HERE, LEASE
+from tenure.server.error_responses import ErrorBody
+from tenure.server.request import ApiRequest
+from tenure.services.idempotency import RequestInProcess
 
 TITLE = "Tenure"
 _ABOUT = """Durable runs over HTTP. JSON in snake_case, times in RFC 3339 UTC. Lists are `{items, next_cursor}`, newest first.
@@ -58,7 +58,7 @@ _SAID: dict[int, str] = {
     504: "It took longer than it may.",
 }
 _WITH_BODY = ("post", "put", "patch")
-_KEYED_BY = frozenset({"idempotent", "keyed"})
+_KEYED_BY = frozenset({"idempotent", "keyed", "start_run"})
 """What a handler calls that takes a key."""
 _KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}
 _KEY_HEADERS: list[dict[str, Any]] = [
@@ -70,20 +70,20 @@ _KEY_HEADERS: list[dict[str, Any]] = [
 ]
 _IN_PROCESS = {
     "description": "The same request is in process: ask again.",
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InProcess"}}},
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RequestInProcess"}}},
 }
 _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
 
 
 @lru_cache(maxsize=1)
-def document() -> dict[str, Any]:
+def openapi_document() -> dict[str, Any]:
     """The whole document, as JSON has it."""
     from tenure.server.app import handlers
 
     config = OpenAPIConfig(
         title=TITLE, version=version("tenure"), description=_ABOUT, use_handler_docstrings=True
     )
-    app = Litestar(handlers(), request_class=Call, openapi_config=config, logging_config=None)
+    app = Litestar(handlers(), request_class=ApiRequest, openapi_config=config, logging_config=None)
     made: dict[str, Any] = _plain_names(app.openapi_schema.to_schema())
     routes = {
         f"{method} {route.path_format}": handler
@@ -94,11 +94,11 @@ def document() -> dict[str, Any]:
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _, found = msgspec.json.schema_components(
-        [ErrorBody, InProcess], ref_template="#/components/schemas/{name}"
+        [ErrorBody, RequestInProcess], ref_template="#/components/schemas/{name}"
     )
     schemas["Error"] = found.pop("ErrorBody")
     schemas |= found
-    schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
+    schemas["ApiError"]["properties"]["code"]["enum"] = sorted(CODES)
     components["securitySchemes"] = _SECURITY
     components["responses"] = {
         f"Error{status}": {
@@ -231,9 +231,9 @@ def _drop_unused(made: dict[str, Any]) -> None:
 
 
 @lru_cache(maxsize=1)
-def encoded() -> bytes:
+def encoded_document() -> bytes:
     """The document as it is sent."""
-    return msgspec.json.encode(document())
+    return msgspec.json.encode(openapi_document())
 
 
 class _Parameter(msgspec.Struct, frozen=True):
@@ -257,7 +257,7 @@ def _known() -> dict[str, dict[str, _Parameter]]:
             for given in operation.get("parameters", ())
             if given["in"] == "query"
         }
-        for path, item in document()["paths"].items()
+        for path, item in openapi_document()["paths"].items()
         for method, operation in item.items()
         if isinstance(operation, dict)
     }
@@ -274,7 +274,7 @@ def _number(schema: dict[str, Any]) -> re.Pattern[str] | None:
     return _INTEGER if _has_type(schema, "integer") else _NUMBER if _has_type(schema, "number") else None
 
 
-async def only_known(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
+async def reject_unknown_parameters(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
     """A guard: see laws 3 and 4. What is delivered to a hook has the sender's address, which may have anything behind it."""
     scope = connection.scope
     parts: Iterable[object] = scope["path_params"].values()

@@ -1,9 +1,9 @@
 """A stream of server-sent events as an answer.
 
 Laws:
-1. It is written to the connection as it is: no framework between a listener and its bytes.
-2. It ends when the caller hangs up, when its credential is not good any more, when it does not keep up, and when the
-   server stops; never for another reason.
+1. Its bytes are written to the connection directly, without the framework.
+2. It ends when the client disconnects, when its credential is no longer valid, when it does not keep up, and when the server stops;
+   never for another reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Response
 
-from tenure.server.live.tail import Listener, Tail
-from tenure.server.load import Load
+from tenure.server.live.feed_follower import FeedFollower, StreamListener
+from tenure.server.load_limits import LoadLimits
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -25,13 +25,13 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
-"""The last one is for proxies that would collect what is sent before they pass it on."""
+"""The last one tells proxies not to buffer the stream."""
 
 
-class Slot:
-    """One of the streams that a credential and its tenant may have; TOO_MANY_STREAMS where they have them all."""
+class StreamSlot:
+    """One of the streams that a credential and its tenant may have. TOO_MANY_STREAMS if all are taken."""
 
-    def __init__(self, load: Load, key: str, tenant: str) -> None:
+    def __init__(self, load: LoadLimits, key: str, tenant: str) -> None:
         self._load, self._whose = load, (key, tenant)
 
     def __enter__(self) -> None:
@@ -44,14 +44,13 @@ class Slot:
 class EventStream(Response[bytes]):
     """See the laws above."""
 
-    def __init__(self, tail: Tail, listener: Listener, slot: Slot) -> None:
+    def __init__(self, follower: FeedFollower, listener: StreamListener, slot: StreamSlot) -> None:
         super().__init__(b"", media_type="text/event-stream")
         self._slot = slot
-        self._tail = tail
+        self._follower = follower
         self._listener = listener
 
     def to_asgi_response(self, *_args: Any, **_how: Any) -> Any:
-        """What the framework runs."""
         return self._serve
 
     async def _serve(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +62,7 @@ class EventStream(Response[bytes]):
         listener.task = asyncio.current_task()
         stuck = sending = False
 
-        async def sent(data: bytes) -> None:
+        async def write(data: bytes) -> None:
             nonlocal sending
             sending = True
             await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -73,31 +72,31 @@ class EventStream(Response[bytes]):
         gone.add_done_callback(lambda _: listener.end("gone"))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await sent(self._tail.beginning(listener))
-            there = False
-            while not there and listener.ended is None:
-                missed, there = await self._tail.missed(listener)
+            await write(self._follower.first_frame(listener))
+            caught_up = False
+            while not caught_up and listener.ended is None:
+                missed, caught_up = await self._follower.read_missed(listener)
                 if missed:
-                    await sent(missed)
-                if not there:
-                    await asyncio.sleep(0)  # what was read before is sent without a pause
+                    await write(missed)
+                if not caught_up:
+                    await asyncio.sleep(0)  # let others run between pages
             while data := await listener.take():
-                await sent(data)
+                await write(data)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if listener.ended is None or task is None:  # the server does not want to wait for us any longer
+            if listener.ended is None or task is None:  # the server does not wait any longer
                 raise
             task.uncancel()
             stuck = sending
         finally:
             listener.task = None
-            self._tail.forget(listener)
+            self._follower.remove(listener)
             gone.cancel()
-        if not stuck and listener.ended != "gone":  # else it would have to be waited for, or nobody is there
+        if not stuck and listener.ended != "gone":  # otherwise the write would block, or nobody reads it
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _until_gone(receive: Receive) -> None:
-    with contextlib.suppress(Exception):  # whatever it is: it is over
+    with contextlib.suppress(Exception):  # any failure means that the client is gone
         while (await receive())["type"] != "http.disconnect":
             pass

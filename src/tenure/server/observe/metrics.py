@@ -25,10 +25,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tenure.errors import TenureError
 from tenure.kernel import profiles
+from tenure.reads.metrics import ActiveRunCount, OldestPending, read_gauges
 
 if TYPE_CHECKING:
-    from tenure.kernel.feed import Seen
-    from tenure.store.gauging import Active, Oldest
+    from tenure.kernel.feed import ObservedEvent
     from tenure.store.port import Store
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 Labels = tuple[str, ...]
 
 
-class Tally:
+class LabelledCounter:
     """A counter by labels."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
@@ -68,7 +68,7 @@ class Tally:
         return family
 
 
-class Spread:
+class LabelledHistogram:
     """A histogram by labels."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> None:
@@ -95,7 +95,7 @@ class Spread:
         return family
 
 
-class Bounded:
+class LabelLimiter:
     """The first so many names, and `_other` for the rest."""
 
     def __init__(self, most: int) -> None:
@@ -132,10 +132,10 @@ class Metrics:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.tenant = Bounded(TENANTS_MAX)
-        self._type = Bounded(TYPES_MAX)
-        self._active: list[Active] = []
-        self._oldest: Oldest | None = None
+        self.tenant = LabelLimiter(TENANTS_MAX)
+        self._type = LabelLimiter(TYPES_MAX)
+        self._active: list[ActiveRunCount] = []
+        self._oldest: OldestPending | None = None
         self._read_at = -1e9
         self._reading: asyncio.Task[None] | None = None
         self._store_up = True
@@ -146,26 +146,32 @@ class Metrics:
         self.refused: dict[str, int] = {}
         """What was refused because a bound was reached, by the bound (`server.load`)."""
         by_tenant = ("from_state", "to_state", "tenant_id")
-        self._gwi_transitions = Tally("gwi_run_transitions", "State transition count", by_tenant)
-        self._gwi_durations = Spread(
+        self._gwi_transitions = LabelledCounter("gwi_run_transitions", "State transition count", by_tenant)
+        self._gwi_durations = LabelledHistogram(
             "gwi_run_duration_seconds", "Run duration by outcome", DURATIONS, ("type", "status", "tenant_id")
         )
-        self._gwi_hits = Tally("gwi_idempotency_hits", "Idempotency cache hits/misses", ("source", "result"))
-        self._transitions = Tally("tenure_run_transitions", "Changes of runs' states", by_tenant)
-        self._durations = Spread(
+        self._gwi_hits = LabelledCounter(
+            "gwi_idempotency_hits", "Idempotency cache hits/misses", ("source", "result")
+        )
+        self._transitions = LabelledCounter("tenure_run_transitions", "Changes of runs' states", by_tenant)
+        self._durations = LabelledHistogram(
             "tenure_run_duration_seconds",
             "How long runs took from their beginning to their end",
             DURATIONS,
             ("profile", "status", "tenant_id"),
         )
-        self._hits = Tally(
+        self._hits = LabelledCounter(
             "tenure_idempotency_hits", "Requests under an idempotency key", ("source", "result")
         )
-        self._expiries = Tally("tenure_lease_expiries", "Leases that nobody extended in time", ("tenant_id",))
-        self._batches = Spread("tenure_commit_batch_size", "Commands in one commit", SIZES)
-        self._commits = Spread("tenure_commit_seconds", "How long a batch took to commit", SECONDS)
-        self._requests = Tally("tenure_http_requests", "Requests answered", ("route", "method", "status"))
-        self._latencies = Spread(
+        self._expiries = LabelledCounter(
+            "tenure_lease_expiries", "Leases that nobody extended in time", ("tenant_id",)
+        )
+        self._batches = LabelledHistogram("tenure_commit_batch_size", "Commands in one commit", SIZES)
+        self._commits = LabelledHistogram("tenure_commit_seconds", "How long a batch took to commit", SECONDS)
+        self._requests = LabelledCounter(
+            "tenure_http_requests", "Requests answered", ("route", "method", "status")
+        )
+        self._latencies = LabelledHistogram(
             "tenure_http_request_seconds",
             "From a request's headers to the end of its answer",
             SECONDS,
@@ -177,7 +183,7 @@ class Metrics:
 
     # ------------------------------------------------------------------------------------------ counting
 
-    def seen(self, event: Seen, words: tuple[str, str]) -> None:
+    def seen(self, event: ObservedEvent, words: tuple[str, str]) -> None:
         """Something happened to a run; `words` are its states before and after, in its profile's words."""
         tenant = self.tenant(event.tenant)
         if event.before is not None and event.before != event.status:
@@ -228,9 +234,7 @@ class Metrics:
 
     async def _read(self) -> None:
         try:
-            now = self._store.estimate_us() or (await self._store.read("now"))[0].now_us
-            self._active = await self._store.read("runs_active", 5 * TENANTS_MAX)
-            self._oldest = (await self._store.read("oldest_waiting", now))[0]
+            self._active, self._oldest = await read_gauges(self._store, TENANTS_MAX)
             self._store_up = True
         except Exception as fault:  # a scrape tells what it can, and that the rest is missing
             if not isinstance(fault, TenureError):

@@ -13,18 +13,18 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tenure.orchestrator.spans import NAME
+from tenure.tracing import TRACER_NAME
 
 _READ = TraceContextTextMapPropagator()
 _NONE: dict[str, str] = {}
 PARENT_BYTES_MAX = 128
 STATE_BYTES_MAX = 512
 """What W3C asks everybody to pass on. Longer ones are not even looked at."""
-_TRACER = trace.get_tracer(NAME)
+_TRACER = trace.get_tracer(TRACER_NAME)
 """It finds its provider when there is one."""
 
 
-class Tracing:
+class RequestSpan:
     """The span of one request: made when it comes, ended with its answer."""
 
     __slots__ = ("_span", "_token")

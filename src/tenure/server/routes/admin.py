@@ -12,32 +12,18 @@ import msgspec
 from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody
 
-from tenure.kernel.decide.checks import check_cap, is_name
-from tenure.kernel.model import Cap
-from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
-from tenure.server.call import Call
-from tenure.server.identity.checks import invalid
-from tenure.server.identity.directory import Directory
-from tenure.server.identity.installation import SLACK_SECRETS_MAX, Installation
-from tenure.server.identity.pages import audit_page, page_of
-from tenure.server.identity.principals import OPERATOR_TENANT, Role
-from tenure.server.identity.views import (
-    AuditLine,
-    EnrolmentView,
-    PersonView,
-    SlackAppView,
-    TenantView,
-    person_view,
-    tenant_view,
-)
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.routes.tenancy import Confirm, ConfirmedPerson, Groups, Id, Name, Roles
-from tenure.server.runs.idempotency import Answer, Held, idempotent
-from tenure.store.confirmations import Confirmations, Confirming
-
-CAPS_MAX = 1_000
-"""Workspaces and workflows of a tenant that have caps of their own."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+from tenure.engine import Engine
+from tenure.reads.identity import show_person
+from tenure.server.idempotency import idempotent
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
+from tenure.server.request import ApiRequest
+from tenure.server.routes.identity import ConfirmedPerson, ConfirmRequest, Groups, Id, Name, Roles
+from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.services.identity.principals import OPERATOR_TENANT, Role
+from tenure.services.identity.tenants import SLACK_SECRETS_MAX, Tenants
+from tenure.services.identity.validation import invalid_field
+from tenure.shapes.identity import AuditEntry, Enrolment, Person, SlackApp, Tenant, TenantCaps
+from tenure.shapes.pages import Page
 
 
 class NewTenant(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +33,7 @@ class NewTenant(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name
 
 
-class SetTenant(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TenantUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A tenant, as it is to be."""
 
     name: Name
@@ -68,96 +54,79 @@ class FirstPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     groups: Groups = []
 
 
-class Invited(msgspec.Struct, frozen=True, kw_only=True):
+class InvitedPerson(msgspec.Struct, frozen=True, kw_only=True):
     """A person, and the code by which that person gets a key."""
 
-    person: PersonView
-    enrolment: EnrolmentView
+    person: Person
+    enrolment: Enrolment
 
 
-class SetSlackApp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SlackAppUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The app of a Slack team."""
 
     secrets: Annotated[list[str], msgspec.Meta(min_length=1, max_length=SLACK_SECRETS_MAX)]
     """References of its signing secret, during a rotation two, the newest first: `env:NAME` or `file:/PATH`."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody may have at once; null: as much as there is."""
-
-    weight: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] = 1
-    """Its share of the workers, beside others' weights."""
-    max_concurrency: Count | None = None
-    """Leases at the same time."""
-    max_runs_per_min: Count | None = None
-    """Runs that start within a minute."""
-    max_writes_per_run: Count | None = None
-    """Actions that one run does to the world; of a tenant and of a workflow."""
+def _tenants(request: ApiRequest) -> Tenants:
+    return request.engine.tenants
 
 
-class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a tenant, and of its workspaces and workflows by name."""
-
-    tenant: Limits = Limits()
-    workspaces: dict[str, Limits] = {}
-    workflows: dict[str, Limits] = {}
-
-
-def _installation(request: Call) -> Installation:
-    return Installation(request.service.identity, request.who.actor)
-
-
-def _directory(request: Call, tenant_id: str) -> Directory:
-    """A tenant's people, as the operator changes them: that breaks the glass, and the tenant's chain says so."""
-    return Directory(request.service.identity, tenant_id, request.who.actor, people="", breaks_glass=True)
+async def _engine_of(request: ApiRequest, tenant_id: str) -> Engine:
+    """The engine of a tenant, for the operator."""
+    await _tenants(request).get(tenant_id)
+    return request.service.engine.scoped(tenant=tenant_id, caller=request.who)
 
 
 @get("/admin/tenants", summary="The tenants")
-async def tenants(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> Page[TenantView]:
+async def list_tenants(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Tenant]:
     """Newest first, closed ones too."""
-    return await page_of(request, "tenants_before", tenant_view, limit, cursor)
+    return await _tenants(request).page(limit, cursor)
 
 
 @post("/admin/tenants", summary="Make a tenant", status_code=201)
-async def add_tenant(request: Call, data: JSONBody[NewTenant]) -> Response[TenantView]:
+async def add_tenant(request: ApiRequest, data: JSONBody[NewTenant]) -> Response[Tenant]:
     """It needs a person who looks after it: `POST /admin/tenants/{tenant_id}/people`."""
 
-    async def operation(_held: Held | None) -> Answer:
-        made = await _installation(request).add_tenant(data.id, name=data.name)
-        return Answer.of(made, 201, location=f"/admin/tenants/{made.id}")
+    async def operation(_held: HeldRecord | None) -> StoredResponse:
+        made = await _tenants(request).create(data.id, name=data.name)
+        return StoredResponse.of(made, 201, location=f"/admin/tenants/{made.id}")
 
     return await idempotent(request, operation)
 
 
 @get("/admin/tenants/{tenant_id:str}", summary="A tenant")
-async def tenant(request: Call, tenant_id: FromPath[str]) -> TenantView:
+async def get_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> Tenant:
     """Whether it is open, and its name."""
-    return await _installation(request).tenant(tenant_id)
+    return await _tenants(request).get(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}", summary="Rename, close or reopen a tenant")
-async def set_tenant(request: Call, tenant_id: FromPath[str], data: JSONBody[SetTenant]) -> TenantView:
+async def set_tenant(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantUpdate]) -> Tenant:
     """A closed tenant's keys do not work; what it has stays, and its runs go on."""
-    changed = await _installation(request).set_tenant(tenant_id, name=data.name, closed=data.closed)
+    changed = await _tenants(request).update(tenant_id, name=data.name, closed=data.closed)
     request.service.gate.forget()
     return changed
 
 
 @delete("/admin/tenants/{tenant_id:str}", summary="Close a tenant")
-async def close_tenant(request: Call, tenant_id: FromPath[str]) -> None:
+async def close_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> None:
     """None of its keys works any more; nothing is deleted, and `PUT` with `closed: false` opens it again."""
-    await _installation(request).set_tenant(tenant_id, closed=True)
+    await _tenants(request).update(tenant_id, closed=True)
     request.service.gate.forget()
 
 
 @post("/admin/tenants/{tenant_id:str}/people", summary="Let somebody into a tenant")
-async def add_person(request: Call, tenant_id: FromPath[str], data: JSONBody[FirstPerson]) -> Invited:
+async def add_person(
+    request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[FirstPerson]
+) -> InvitedPerson:
     """A person (an admin, unless said otherwise) with an enrolment code, which is shown here and never again."""
-    await _installation(request).tenant(tenant_id)
-    directory = _directory(request, tenant_id)
-    made = await directory.add_person(person=data.id, name=data.name, roles=data.roles, groups=data.groups)
-    enrolment = await directory.invite(made.id)
-    return Invited(
+    people = (await _engine_of(request, tenant_id)).people
+    made = await people.create(person=data.id, name=data.name, roles=data.roles, groups=data.groups)
+    enrolment = await people.invite(made.id)
+    return InvitedPerson(
         person=msgspec.structs.replace(made, enrolment_until=enrolment.expires_at), enrolment=enrolment
     )
 
@@ -168,119 +137,65 @@ async def add_person(request: Call, tenant_id: FromPath[str], data: JSONBody[Fir
     status_code=200,
 )
 async def confirm_person(
-    request: Call, tenant_id: FromPath[str], person_id: FromPath[str], data: JSONBody[Confirm]
+    request: ApiRequest, tenant_id: FromPath[str], person_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedPerson:
     """What a second administrator of the tenant does. It breaks the glass: the tenant's chain says who did."""
-    await _installation(request).tenant(tenant_id)
-    by = Confirming(actor=request.who.actor, people="", breaks_glass=True)
-    made = await Confirmations(request.service.identity, tenant_id, by).person(person_id, data.revision)
+    engine = await _engine_of(request, tenant_id)
+    made = await engine.confirmations.confirm_row("person", person_id, data.revision)
     request.service.gate.forget()
-    return ConfirmedPerson(**msgspec.structs.asdict(person_view(made.row)), confirmed=made.people)
+    return ConfirmedPerson(**msgspec.structs.asdict(show_person(made.row)), confirmed=made.people)
 
 
 @get(
     "/admin/tenants/{tenant_id:str}/slack-apps",
     summary="The Slack apps that a tenant's people decide through",
 )
-async def slack_apps(request: Call, tenant_id: FromPath[str]) -> list[SlackAppView]:
+async def list_slack_apps(request: ApiRequest, tenant_id: FromPath[str]) -> list[SlackApp]:
     """By team."""
-    return await _installation(request).slack_apps(tenant_id)
+    return await _tenants(request).slack_apps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Register a Slack app")
 async def set_slack_app(
-    request: Call, tenant_id: FromPath[str], team_id: FromPath[str], data: JSONBody[SetSlackApp]
-) -> SlackAppView:
+    request: ApiRequest, tenant_id: FromPath[str], team_id: FromPath[str], data: JSONBody[SlackAppUpdate]
+) -> SlackApp:
     """Slack's commands and clicks of this team, signed with its secret, are believed to be the people's who have linked accounts."""
     for at, reference in enumerate(data.secrets):
         problem = request.service.secrets.problem(reference, tenant_id)
         if problem is not None:
-            raise invalid(f"secrets[{at}]", problem)
-    return await _installation(request).set_slack_app(tenant_id, team_id, data.secrets)
+            raise invalid_field(f"secrets[{at}]", problem)
+    return await _tenants(request).set_slack_app(tenant_id, team_id, data.secrets)
 
 
 @delete(
     "/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Remove a Slack app", status_code=204
 )
-async def drop_slack_app(request: Call, tenant_id: FromPath[str], team_id: FromPath[str]) -> None:
+async def drop_slack_app(request: ApiRequest, tenant_id: FromPath[str], team_id: FromPath[str]) -> None:
     """Nobody links accounts or decides through it any more."""
-    await _installation(request).drop_slack_app(tenant_id, team_id)
+    await _tenants(request).remove_slack_app(tenant_id, team_id)
 
 
 @get("/admin/tenants/{tenant_id:str}/caps", summary="A tenant's limits and weights")
-async def caps(request: Call, tenant_id: FromPath[str]) -> Caps:
+async def get_caps(request: ApiRequest, tenant_id: FromPath[str]) -> TenantCaps:
     """Those that say something: what is not here has weight 1 and no limit."""
-    await _installation(request).tenant(tenant_id)
-    return _shown(await _rows(request, tenant_id))
+    return await _tenants(request).caps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/caps", summary="Set a tenant's limits and weights")
-async def set_caps(request: Call, tenant_id: FromPath[str], data: JSONBody[Caps]) -> Caps:
+async def set_caps(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantCaps]) -> TenantCaps:
     """All of them: what is not said has weight 1 and no limit from now on. They count everywhere within two seconds."""
-    installation = _installation(request)
-    await installation.tenant(tenant_id)
-    if len(data.workspaces) + len(data.workflows) > CAPS_MAX:
-        raise invalid("workspaces", f"at most {CAPS_MAX} workspaces and workflows have caps of their own")
-    named = {"": data.tenant}
-    for kind, given in (("ws:", data.workspaces), ("wf:", data.workflows)):
-        for name, limits in given.items():
-            if not is_name(name, most=NAME_CHARS_MAX - len(kind)):
-                raise invalid("workspaces" if kind == "ws:" else "workflows", f"{name[:64]!r} is no name")
-            named[kind + name] = limits
-    wanted = [
-        Cap(
-            tenant_id,
-            scope,
-            limits.weight,
-            limits.max_concurrency,
-            limits.max_runs_per_min,
-            limits.max_writes_per_run,
-        )
-        for scope, limits in named.items()
-    ]
-    for cap in wanted:
-        check_cap(cap)
-    gone = [Cap(tenant_id, old.scope) for old in await _rows(request, tenant_id) if old.scope not in named]
-    about = {
-        cap.scope: [cap.weight, cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run]
-        for cap in wanted
-    }
-    # Told before it is done: nothing changes that is not in the chain.
-    await installation.note("tenant.caps_set", tenant=tenant_id, caps=about)
-    await request.service.engine.put_caps([*wanted, *gone])
-    return _shown(await _rows(request, tenant_id))
+    return await _tenants(request).set_caps(tenant_id, data)
 
 
 @get("/admin/audit", summary="Who changed what of the installation")
-async def audit(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> Page[AuditLine]:
+async def list_installation_audit(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[AuditEntry]:
     """The installation's own chain, newest first; each line's hash covers the one before."""
-    return await audit_page(request, OPERATOR_TENANT, limit, cursor)
-
-
-async def _rows(request: Call, tenant_id: str) -> list[Cap]:
-    found: list[Cap] = await request.service.engine.store.read("all_caps")
-    return [cap for cap in found if cap.tenant == tenant_id]
-
-
-def _shown(rows: list[Cap]) -> Caps:
-    said = {
-        cap.scope: Limits(
-            weight=cap.weight,
-            max_concurrency=cap.max_concurrency,
-            max_runs_per_min=cap.max_runs_per_min,
-            max_writes_per_run=cap.max_writes_per_run,
-        )
-        for cap in rows
-    }
-    said = {scope: limits for scope, limits in said.items() if limits != Limits()}
-    return Caps(
-        tenant=said.get("", Limits()),
-        workspaces={scope[3:]: limits for scope, limits in said.items() if scope.startswith("ws:")},
-        workflows={scope[3:]: limits for scope, limits in said.items() if scope.startswith("wf:")},
-    )
+    return await _tenants(request).audit_page(OPERATOR_TENANT, limit, cursor)
 
 
 HANDLERS: list[Any] = [
-    tenants, add_tenant, tenant, set_tenant, close_tenant, add_person, confirm_person, slack_apps, set_slack_app,
-    drop_slack_app, caps, set_caps, audit,
+    list_tenants, add_tenant, get_tenant, set_tenant, close_tenant, add_person, confirm_person, list_slack_apps, set_slack_app,
+    drop_slack_app, get_caps, set_caps, list_installation_audit,
 ]  # fmt: skip

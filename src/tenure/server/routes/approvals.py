@@ -9,38 +9,35 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from tenure import ids
 from tenure.errors import Detail, TenureError
-from tenure.orchestrator.listing import FOREVER_US
-from tenure.orchestrator.questions import ApprovalView, views_of
-from tenure.server.call import Call
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.runs.deciding import (
-    Decided,
-    Decision,
-    decide,
-    decide_only_gate,
-    question,
-    shown,
-    withdraw,
+from tenure.reads.run_list import FOREVER_US
+from tenure.server.paging import (
+    LIMIT_DEFAULT,
+    Cursor,
+    Limit,
+    Page,
+    decode_cursor,
+    encode_cursor,
+    page_of_list,
 )
-from tenure.server.runs.pieces import piece
-from tenure.store.listing import Question
+from tenure.server.request import ApiRequest
+from tenure.services.approvals import (
+    DecisionRequest,
+    DecisionResult,
+)
+from tenure.shapes.approvals import Approval
 
 STATUSES = ("requested", "approved", "rejected", "expired", "canceled")
 Status = Literal["requested", "approved", "rejected", "expired", "canceled"]
 
 
-async def open_page(call: Call, kind: str, limit: int, cursor: str | None) -> Page[ApprovalView]:
+async def page_of_open_questions(
+    call: ApiRequest, kind: str, limit: int, cursor: str | None
+) -> Page[Approval]:
     """Open questions of a kind, newest first."""
     tenant, listed = call.who.tenant, f"questions {kind}"
-    place = [FOREVER_US, 0, 0] if cursor is None else _place(place_of(cursor, tenant, listed, None))
-    store = call.engine.store
-    found: list[Question] = await store.read("questions_page", tenant, kind, *place, limit + 1)
-    rows = found[:limit]
-    last = [rows[-1].requested_at, rows[-1].run_id, rows[-1].no] if len(found) > limit else []
-    return Page(
-        items=await views_of(store, rows),
-        next_cursor=cursor_of(tenant, listed, None, last) if last else None,
-    )
+    place = [FOREVER_US, 0, 0] if cursor is None else _place(decode_cursor(cursor, tenant, listed, None))
+    items, last = await call.engine.approvals.open_page(kind, place, limit)
+    return Page(items=items, next_cursor=encode_cursor(tenant, listed, None, last) if last else None)
 
 
 def _place(found: list[Any]) -> list[Any]:
@@ -55,7 +52,7 @@ def _place(found: list[Any]) -> list[Any]:
 
 @get("/approvals", summary="What people are asked, newest first")
 async def list_approvals(
-    request: Call,
+    request: ApiRequest,
     run: Annotated[
         str | None, QueryParameter(description="All questions of this run, the first one first.")
     ] = None,
@@ -63,7 +60,7 @@ async def list_approvals(
     kind: FromQuery[Literal["approval", "proposal", "any"]] = "approval",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
-) -> Page[ApprovalView]:
+) -> Page[Approval]:
     """The open approvals; with `run` all of that run's, decided ones too, unless `status` says which."""
     if run is None:
         if status not in (None, "requested"):
@@ -72,35 +69,43 @@ async def list_approvals(
                 "over all runs only open questions are listed",
                 (Detail("run", "names the run whose questions of other statuses are meant"),),
             )
-        return await open_page(request, kind, limit, cursor)
-    found = await request.engine.views.approvals(ids.run_int(run))
+        return await page_of_open_questions(request, kind, limit, cursor)
+    found = await request.engine.scope.reader.approvals(ids.run_int(run))
     fits = [one for one in found if status in (None, one.status) and kind in ("any", one.kind)]
     at = (request.who.tenant, f"questions of {run}", [status, kind])
-    return piece(fits, lambda one: one.no, at, cursor, limit)
+    return page_of_list(fits, lambda one: one.no, at, cursor, limit)
 
 
 @get("/approvals/{approval_id:str}", summary="A question to people")
-async def get_approval(request: Call, approval_id: FromPath[str]) -> ApprovalView:
+async def get_approval(request: ApiRequest, approval_id: FromPath[str]) -> Approval:
     """What is asked, by whom, until when, and how far it is; `digest` and `revision` are repeated by who decides."""
-    return await shown(request, await question(request, approval_id))
+    return await request.engine.approvals.show(await request.engine.approvals.find(approval_id))
 
 
 @post("/approvals/{approval_id:str}/decision", status_code=200, summary="Decide an approval")
-async def decide_approval(request: Call, approval_id: FromPath[str], data: JSONBody[Decision]) -> Decided:
+async def decide_approval(
+    request: ApiRequest, approval_id: FromPath[str], data: JSONBody[DecisionRequest]
+) -> DecisionResult:
     """By a person who did not ask for the run. The same decision again changes nothing."""
-    return await decide(request, await question(request, approval_id), data)
+    return await request.engine.approvals.decide(
+        request.who, await request.engine.approvals.find(approval_id), data
+    )
 
 
 @post("/approvals/{approval_id:str}/withdraw", status_code=200, summary="Take one's own yes back")
-async def withdraw_approval(request: Call, approval_id: FromPath[str]) -> Decided:
+async def withdraw_approval(request: ApiRequest, approval_id: FromPath[str]) -> DecisionResult:
     """While more people are asked, or until the action it is for is begun. Then people are asked again."""
-    return await withdraw(request, await question(request, approval_id))
+    return await request.engine.approvals.withdraw(
+        request.who, await request.engine.approvals.find(approval_id)
+    )
 
 
 @post("/runs/{run_id:str}/approve", status_code=200, summary="Decide the one approval that a run waits for")
-async def approve_run(request: Call, run_id: FromPath[str], data: JSONBody[Decision]) -> Decided:
+async def approve_run(
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[DecisionRequest]
+) -> DecisionResult:
     """With none open: `{"advanced": false}`; with several, decide each at /approvals/{id}/decision."""
-    return await decide_only_gate(request, run_id, data)
+    return await request.engine.approvals.decide_only(request.who, run_id, data)
 
 
 HANDLERS = [list_approvals, get_approval, decide_approval, withdraw_approval, approve_run]

@@ -12,10 +12,10 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 
 from tenure.errors import Detail, TenureError
-from tenure.orchestrator.spending import By, RunCosts, SpendingView
-from tenure.server.call import Call
+from tenure.server.request import ApiRequest
+from tenure.shapes.costs import CostGrouping, CostReport, RunCosts
 
-AddedUp = Annotated[By, QueryParameter(description="What is added up; `tenant`: just in all.")]
+AddedUp = Annotated[CostGrouping, QueryParameter(description="What is added up; `tenant`: just in all.")]
 Since = Annotated[
     str | None,
     QueryParameter(
@@ -29,18 +29,18 @@ Until = Annotated[
 
 
 @get("/runs/{run_id:str}/costs", summary="What a run has spent")
-async def get_costs(request: Call, run_id: FromPath[str]) -> RunCosts:
+async def get_costs(request: ApiRequest, run_id: FromPath[str]) -> RunCosts:
     """Per provider, model and currency, and against its budget. What its children spend is theirs."""
-    return await request.engine.costs(run_id)
+    return await request.engine.costs.get(run_id)
 
 
 @get("/costs", summary="What all runs have spent")
 async def list_costs(
-    request: Call, by: AddedUp = "workflow", since: Since = None, until: Until = None
-) -> SpendingView:
+    request: ApiRequest, by: AddedUp = "workflow", since: Since = None, until: Until = None
+) -> CostReport:
     """Added up by workflow, provider, model or day, or just in all (`by=tenant`); each currency by itself. The dearest come first,
     days the newest first. Runs that retention has deleted are not counted any more: their evidence has what they cost."""
-    return await request.engine.spending(by=by, since=_when("since", since), until=_when("until", until))
+    return await request.engine.costs.report(by=by, since=_when("since", since), until=_when("until", until))
 
 
 def _when(name: str, text: str | None) -> datetime | None:

@@ -13,8 +13,8 @@ from litestar import Response, get
 from litestar.params import FromPath
 
 from tenure.errors import CODES, TenureError
-from tenure.server.call import Call
-from tenure.server.problems import type_of
+from tenure.server.error_responses import error_type_url
+from tenure.server.request import ApiRequest
 
 _HTML, _MARKDOWN, _JSON = "text/html", "text/markdown", "application/json"
 _KINDS = {
@@ -50,7 +50,7 @@ def meaning_of(code: str) -> ErrorMeaning:
     if spec is None:
         raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}")
     return ErrorMeaning(
-        type=type_of(code),
+        type=error_type_url(code),
         code=code,
         status=spec.status,
         retryable=spec.retryable,
@@ -66,7 +66,7 @@ async def list_errors() -> ErrorList:
 
 
 @get("/errors/{code:str}", summary="What the code of an error means")
-async def show_error(request: Call, code: FromPath[str]) -> Response[ErrorMeaning]:
+async def show_error(request: ApiRequest, code: FromPath[str]) -> Response[ErrorMeaning]:
     """As JSON; as HTML or Markdown where `Accept` asks for that. The `type` of every error is this address."""
     found = meaning_of(code)
     kind = _asked_for(request.headers.get("accept", ""))

@@ -9,18 +9,19 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from tenure.errors import Detail, TenureError
-from tenure.govern.policy.views import FreezeView, freeze_views
 from tenure.limits import NAME_CHARS_MAX
-from tenure.server.call import Call
-from tenure.server.identity.owners import person_asking
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.runs.pieces import piece
-from tenure.store.policies import Governing
+from tenure.reads.policies import build_freezes
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
+from tenure.server.request import ApiRequest
+from tenure.services.identity.ownership import require_person
+from tenure.shapes.pages import Page
+from tenure.shapes.policies import Freeze
+from tenure.store.policies import PolicyRegistry
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is frozen or thaws: a workflow, a connector, or (where neither is named) all of the tenant's."""
 
     workflow: Name | None = None
@@ -37,43 +38,43 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "*" if self.connector is None else f"cn:{self.connector}"
 
 
-class Thaw(msgspec.Struct, frozen=True, kw_only=True):
+class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
     """What has become of something that somebody wants to thaw."""
 
     state: Literal["proposed", "thawed"]
     """`proposed`: another person has to say the same."""
-    frozen: list[FreezeView]
+    frozen: list[Freeze]
     """What still is."""
 
 
-def _office(request: Call) -> Governing:
-    return Governing(request.service.engine.store, request.who.tenant)
+def _office(request: ApiRequest) -> PolicyRegistry:
+    return PolicyRegistry(request.service.engine.store, request.who.tenant)
 
 
 @get("/freezes", summary="What is frozen")
 async def list_freezes(
-    request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> Page[FreezeView]:
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Freeze]:
     """The tenant as a whole first, then connectors and workflows by name."""
-    found = freeze_views(await _office(request).governance())
+    found = build_freezes(await _office(request).governance())
     at = (request.who.tenant, "freezes", None)
-    return piece(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
+    return page_of_list(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
 
 
 @post("/freezes", summary="Freeze actions", status_code=200)
-async def freeze(request: Call, data: JSONBody[Scope]) -> list[FreezeView]:
+async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
     """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
-    return freeze_views(await _office(request).freeze(data.text, request.who.actor, request.who.people))
+    return build_freezes(await _office(request).freeze(data.text, request.who.actor, request.who.people))
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)
-async def thaw(request: Call, data: JSONBody[Scope]) -> Thaw:
+async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
     """The first person (an admin) proposes it, a second one (an admin or an approver) makes it so by the same request."""
     stands = await _office(request).thaw(
-        data.text, person_asking(request.who), may_propose="admin" in request.who.roles
+        data.text, require_person(request.who), may_propose="admin" in request.who.roles
     )
-    return Thaw(
-        state="thawed" if stands.step == "done" else "proposed", frozen=freeze_views(stands.governance)
+    return ThawResult(
+        state="thawed" if stands.step == "done" else "proposed", frozen=build_freezes(stands.governance)
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from litestar import get
 
 from tenure.errors import TenureError
-from tenure.server.call import Call
+from tenure.server.request import ApiRequest
 
 READY_SECONDS = 3.0
 """How long the database may take to answer."""
@@ -27,14 +27,14 @@ async def healthz() -> Health:
 
 
 @get("/readyz", summary="Whether it can do its work")
-async def readyz(request: Call) -> Health:
+async def readyz(request: ApiRequest) -> Health:
     """It can when the database answers, and it has not been told to end."""
     service = request.service
     if service.stopping.is_set():
         raise TenureError("NOT_READY", "the server is stopping")
     try:
         async with asyncio.timeout(READY_SECONDS):
-            await service.engine.store.read("now")
+            await service.engine.runtime.check_database()
     except (TenureError, TimeoutError) as fault:
         raise TenureError("NOT_READY", "the database cannot be reached") from fault
     return Health("ready")

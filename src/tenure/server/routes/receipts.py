@@ -15,19 +15,25 @@ from litestar import get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure import ids
-from tenure.embedded.plan import payload
 from tenure.errors import Detail, TenureError
-from tenure.kernel.actions import SettleReceipt
-from tenure.orchestrator.listing import FOREVER_US
-from tenure.orchestrator.receipts import ReceiptView, receipt_views
-from tenure.server.call import Call
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.runs.deciding import check_apart, check_person
-from tenure.server.runs.pieces import piece
-from tenure.store.filing import Filed
+from tenure.kernel.act_commands import SettleReceipt
+from tenure.reads.run_list import FOREVER_US
+from tenure.server.paging import (
+    LIMIT_DEFAULT,
+    Cursor,
+    Limit,
+    Page,
+    decode_cursor,
+    encode_cursor,
+    page_of_list,
+)
+from tenure.server.request import ApiRequest
+from tenure.services.approvals import check_person
+from tenure.services.plans import encode_payload
+from tenure.shapes.receipts import Receipt
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an unknown action ended."""
 
     outcome: Literal["done", "not_done", "retry"]
@@ -38,7 +44,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How that is known."""
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class SettleResult(msgspec.Struct, frozen=True, kw_only=True):
     """A receipt after it."""
 
     id: str
@@ -50,71 +56,68 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/receipts", summary="Actions nobody knows the end of, newest first")
 async def list_receipts(
-    request: Call,
+    request: ApiRequest,
     state_: Annotated[
         Literal["unknown"],
         QueryParameter(name="state", description="Over all runs only unknown ones are listed."),
     ] = "unknown",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
-) -> Page[ReceiptView]:
+) -> Page[Receipt]:
     """What a person has to settle, also of runs that have ended. `GET /runs/{run_id}/receipts` has those of other states."""
     tenant, listed = request.who.tenant, f"receipts {state_}"
-    place = [FOREVER_US, 0, 0] if cursor is None else place_of(cursor, tenant, listed, None)
+    place = [FOREVER_US, 0, 0] if cursor is None else decode_cursor(cursor, tenant, listed, None)
     if (
         len(place) != 3
         or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in place)
         or place[2] >> 31
     ):
         raise TenureError("CURSOR_INVALID")
-    store = request.engine.store
-    found: list[Filed] = await store.read("receipts_unknown", tenant, *place, limit + 1)
-    rows = found[:limit]
-    last = [rows[-1].intent_at, rows[-1].run_id, rows[-1].no] if len(found) > limit else []
-    return Page(
-        items=await receipt_views(store, rows),
-        next_cursor=cursor_of(tenant, listed, None, last) if last else None,
-    )
+    items, last = await request.engine.receipts.unknown_page(place, limit)
+    return Page(items=items, next_cursor=encode_cursor(tenant, listed, None, last) if last else None)
 
 
 @get("/receipts/{receipt_id:str}", summary="A receipt")
-async def get_receipt(request: Call, receipt_id: FromPath[str]) -> ReceiptView:
+async def get_receipt(request: ApiRequest, receipt_id: FromPath[str]) -> Receipt:
     """What was asked of which service, under which key, when, and what became of it as far as anybody knows."""
-    [view] = await receipt_views(request.engine.store, [await request.engine.filed(receipt_id)])
-    return view
+    return await request.engine.receipts.get(receipt_id)
 
 
 @post("/receipts/{receipt_id:str}/settle", status_code=200, summary="Say how an unknown action ended")
-async def settle_receipt(request: Call, receipt_id: FromPath[str], data: JSONBody[Settlement]) -> Settled:
+async def settle_receipt(
+    request: ApiRequest, receipt_id: FromPath[str], data: JSONBody[SettleRequest]
+) -> SettleResult:
     """By an approver who does not stand behind the run. `done` and `not_done` can be said after the run's end, too."""
-    check_person(request)
-    row = await request.engine.filed(receipt_id)
+    check_person(request.who)
+    row = await request.engine.receipts.find(receipt_id)
     if data.result is not None and data.outcome != "done":
         problem = "only what was done has a result"
         raise TenureError("INVALID_INPUT", f"result: {problem}", (Detail("result", problem),))
-    await check_apart(request, row.run_id)
+    await request.engine.approvals.check_not_involved(request.who, row.run_id)
     engine, who = request.engine, request.who
     command = SettleReceipt(
         run_id=row.run_id,
         tenant=who.tenant,
-        context=engine.context(who.actor, "approval"),
+        context=engine.scope.context(who.actor, "approval"),
         no=row.no,
         how=data.outcome,
         person=who.actor,
-        result=payload(data.result),
-        reason=payload(data.reason),
+        result=encode_payload(data.result),
+        reason=encode_payload(data.reason),
     )
     told: dict[str, Any] = await engine.orchestrator.send(command)
-    return Settled(id=receipt_id, run_id=ids.run_text(row.run_id), state=told["state"], again=told["again"])
+    return SettleResult(
+        id=receipt_id, run_id=ids.run_text(row.run_id), state=told["state"], again=told["again"]
+    )
 
 
 @get("/runs/{run_id:str}/receipts", summary="What a run did to the world")
 async def run_receipts(
-    request: Call, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> Page[ReceiptView]:
+    request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Receipt]:
     """All its receipts, the first one first."""
-    found = await request.engine.receipts(run_id)
-    return piece(
+    found = await request.engine.receipts.list(run_id)
+    return page_of_list(
         found, lambda one: one.no, (request.who.tenant, f"receipts of {run_id}", None), cursor, limit
     )
 

@@ -10,25 +10,27 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from litestar import Response, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from tenure.clock import to_datetime
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
-from tenure.server.call import Call
-from tenure.server.http.segments import rest_of_path
+from tenure.server.http.path_segments import decode_rest_of_path
+from tenure.server.request import ApiRequest
 from tenure.server.routes.run_parts import ArtifactAttempt, ArtifactLate, ArtifactStep
-from tenure.server.runner.runners import CONTENT_TYPE
-from tenure.store.remote import Ticket
+from tenure.server.runner.service import CONTENT_TYPE
 from tenure.worker import protocol as p
-from tenure.worker import protocol_state as ps
-from tenure.worker.values import moment
+from tenure.worker import protocol as ps
+
+if TYPE_CHECKING:
+    from tenure.store.remote_leases import LeaseCredential
 
 
-def _secret(request: Call) -> str:
+def _secret(request: ApiRequest) -> str:
     """The secret of the key a request carries; the gate has checked it."""
     key = request.headers.get("authorization", "").rpartition(" ")[2]
     secret = key.split("_", 2)[-1]
@@ -37,14 +39,14 @@ def _secret(request: Call) -> str:
     return secret
 
 
-async def _holder(request: Call, lease_id: str) -> Ticket:
+async def _holder(request: ApiRequest, lease_id: str) -> LeaseCredential:
     """Who speaks for a lease."""
     service, gate = request.service, request.service.gate
     address = request.client.host if request.client else ""
     given = request.headers.get("authorization")
     try:
         ticket = await service.runners.tickets.by_header(
-            lease_id, given, lambda: gate.refuse_guesses(address)
+            lease_id, given, lambda: gate.check_guess_rate(address)
         )
     except TenureError as refused:
         if refused.code == "UNAUTHENTICATED":
@@ -52,12 +54,12 @@ async def _holder(request: Call, lease_id: str) -> Ticket:
         raise
     if not await gate.allows(ticket.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
-    gate.pace_key(ticket.key_id)
+    gate.check_key_rate(ticket.key_id)
     return ticket
 
 
 @contextmanager
-def _connected(request: Call) -> Iterator[Callable[[], bool]]:
+def _connected(request: ApiRequest) -> Iterator[Callable[[], bool]]:
     """Whether whoever asks is still there to be answered, and the server still wants to."""
     gone = asyncio.ensure_future(request.receive())
     stopping = request.service.stopping
@@ -68,34 +70,34 @@ def _connected(request: Call) -> Iterator[Callable[[], bool]]:
 
 
 @post("/runner/claim", status_code=200, summary="Take steps to work on")
-async def claim(request: Call, data: JSONBody[p.ClaimRequest]) -> p.ClaimAnswer:
+async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.ClaimReply:
     """Take up to `max` steps of the key's tenant that need one of these capabilities, and wait for some when there are
     none. The same `claim_id` again returns the same leases, as far as they are still live, and no others."""
     runners = request.service.runners
     with _connected(request) as connected:
         leases = await runners.claim(request.who, _secret(request), data, connected)
-    return p.ClaimAnswer(leases=leases, now=moment(await runners.now_us()))
+    return p.ClaimReply(leases=leases, now=to_datetime(await runners.now_us()))
 
 
 @post("/runner/messages", status_code=200, summary="Send many messages of many leases")
-async def messages(request: Call, data: JSONBody[p.Messages]) -> p.MessagesAnswer:
+async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> p.MessageBatchReply:
     """Carry out messages, in order for each lease, and then a claim; one answer for each message, in order."""
     if len(data.messages) > p.MESSAGES_MAX:
         raise TenureError("INVALID_INPUT", f"a request has at most {p.MESSAGES_MAX} messages")
     runners = request.service.runners
     if data.claim is not None:
         data.claim.check()
-    answers = await runners.say_all(request.who, data.messages)
+    answers = await runners.handle_batch(request.who, data.messages)
     leases: list[p.GrantedLease] = []
     if data.claim is not None:
         with _connected(request) as connected:
             leases = await runners.claim(request.who, _secret(request), data.claim, connected)
-    return p.MessagesAnswer(answers=answers, leases=leases, now=moment(await runners.now_us()))
+    return p.MessageBatchReply(answers=answers, leases=leases, now=to_datetime(await runners.now_us()))
 
 
 @get("/runner/leases/{lease_id:str}", summary="What a lease's holder goes on from")
-async def lease(
-    request: Call,
+async def get_lease(
+    request: ApiRequest,
     lease_id: FromPath[str],
     run: Annotated[
         bool, QueryParameter(description="With the run's input and the outputs of its steps.")
@@ -108,8 +110,8 @@ async def lease(
 
 
 @get("/runner/leases/{lease_id:str}/waits", summary="What a lease's step waits and waited for")
-async def lease_waits(
-    request: Call,
+async def list_lease_waits(
+    request: ApiRequest,
     lease_id: FromPath[str],
     first: Annotated[int, QueryParameter(description="The lowest number.", ge=0, le=INTEGER_MAX)] = 0,
     last: Annotated[
@@ -121,17 +123,17 @@ async def lease_waits(
     return await request.service.runners.waits(ticket, first, last)
 
 
-def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
-    async def handle(request: Call, lease_id: FromPath[str], data: Any) -> p.Answer:
+def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
+    async def handle(request: ApiRequest, lease_id: FromPath[str], data: Any) -> p.MessageReply:
         runners = request.service.runners
         ticket = await _holder(request, lease_id)
         return await runners.say(ticket, data)
 
     handle.__annotations__ = {
-        "request": Call,
+        "request": ApiRequest,
         "lease_id": FromPath[str],
         "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known when it runs
-        "return": p.Answer,
+        "return": p.MessageReply,
     }
     handle.__name__ = f"say_{verb.replace('-', '_')}"
     handle.__doc__ = body.__doc__
@@ -144,7 +146,9 @@ def _verb(verb: str, body: type[p.Said]) -> HTTPRouteHandler:
 
 
 @post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Have something done to the world")
-async def act(request: Call, lease_id: FromPath[str], data: JSONBody[ps.Act]) -> ps.ActAnswer:
+async def perform_act(
+    request: ApiRequest, lease_id: FromPath[str], data: JSONBody[ps.ActCallMessage]
+) -> ps.ActCallReply:
     """Have the server do an action, as the policy of the lease's tenant allows it. The same label again is the same act: it is
     done once, and answered with what became of it."""
     ticket = await _holder(request, lease_id)
@@ -152,9 +156,9 @@ async def act(request: Call, lease_id: FromPath[str], data: JSONBody[ps.Act]) ->
 
 
 @get("/runner/actions", summary="What the server can do to the world")
-async def actions(request: Call) -> ps.Actions:
+async def list_actions(request: ApiRequest) -> ps.ActionsReply:
     """The actions of its connectors: a worker that names them (`tool:connector.operation`) is given steps that use them."""
-    return ps.Actions(actions=await request.service.runners.actions())
+    return ps.ActionsReply(actions=await request.service.runners.actions())
 
 
 @put(
@@ -163,14 +167,16 @@ async def actions(request: Call) -> ps.Actions:
     summary="Upload an artifact",
     request_max_body_size=ARTIFACT_BYTES_MAX,
 )
-async def upload(request: Call, lease_id: FromPath[str], name: FromPath[Path]) -> p.Uploaded:
+async def upload_artifact(
+    request: ApiRequest, lease_id: FromPath[str], name: FromPath[Path]
+) -> p.UploadReply:
     """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
     for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
     del name  # routing decodes it; this is as it was sent
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
     kind = request.headers.get("content-type", "")
-    return await runners.upload(ticket, rest_of_path(request.scope, 4), await request.body(), kind)
+    return await runners.upload(ticket, decode_rest_of_path(request.scope, 4), await request.body(), kind)
 
 
 @get(
@@ -178,8 +184,8 @@ async def upload(request: Call, lease_id: FromPath[str], name: FromPath[Path]) -
     media_type=CONTENT_TYPE,
     summary="Download an artifact",
 )
-async def download(
-    request: Call,
+async def download_artifact(
+    request: ApiRequest,
     lease_id: FromPath[str],
     name: FromPath[Path],
     run: Annotated[
@@ -193,13 +199,13 @@ async def download(
     del name  # routing decodes it; this is as it was sent
     runners = request.service.runners
     ticket = await _holder(request, lease_id)
-    wanted = rest_of_path(request.scope, 4)
+    wanted = decode_rest_of_path(request.scope, 4)
     body = await runners.download(ticket, wanted, run, step=step, attempt=attempt, late=late)
     return Response(body, media_type=CONTENT_TYPE)
 
 
 @post("/runner/register", status_code=200, summary="Say that a worker is here")
-async def register(request: Call, data: JSONBody[p.RegisterRequest]) -> p.Done:
+async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]) -> p.RegisterReply:
     """A worker says what it can do, when it starts and every ten seconds, so that `why` can tell who could take a step."""
     runners = request.service.runners
     if data.leaves:
@@ -208,25 +214,25 @@ async def register(request: Call, data: JSONBody[p.RegisterRequest]) -> p.Done:
         await runners.seen(
             request.who, data.worker, data.capabilities, data.slots, data.version, data.process
         )
-    return p.Done(refused=[])
+    return p.RegisterReply(refused=[])
 
 
 @post("/runner/workflows", status_code=200, summary="Register the workflows of a worker")
-async def workflows(request: Call, data: JSONBody[p.WorkflowsRequest]) -> p.Done:
+async def register_workflows(request: ApiRequest, data: JSONBody[p.WorkflowsRequest]) -> p.RegisterReply:
     """A worker's workflows, for people to look at. A version that is registered as something else stays as it is."""
-    return p.Done(refused=await request.service.runners.register(request.who, data.workflows))
+    return p.RegisterReply(refused=await request.service.runners.register(request.who, data.workflows))
 
 
 HANDLERS = [
-    claim,
-    messages,
-    lease,
-    lease_waits,
+    claim_steps,
+    send_messages,
+    get_lease,
+    list_lease_waits,
     *(_verb(verb, body) for verb, body in p.MESSAGES.items()),
-    act,
-    actions,
-    upload,
-    download,
-    register,
-    workflows,
+    perform_act,
+    list_actions,
+    upload_artifact,
+    download_artifact,
+    register_worker,
+    register_workflows,
 ]

@@ -11,18 +11,32 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, HeaderParameter, QueryParameter
 
 from tenure import ids
-from tenure.embedded import RunLine, RunView
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
-from tenure.kernel.model import Run
-from tenure.orchestrator import documents
-from tenure.orchestrator.listing import FOREVER_US, Wanted, check_status, page, runs_cursor, runs_place
-from tenure.orchestrator.status_json import StatusDocument
-from tenure.server.call import Call
+from tenure.kernel.run_rows import RunRow
+from tenure.reads import run_documents
+from tenure.reads.run_list import (
+    FOREVER_US,
+    RunFilter,
+    check_status,
+    decode_runs_cursor,
+    encode_runs_cursor,
+    read_run_page,
+)
+from tenure.server.error_responses import ErrorBody, encode_run_failure
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.server.problems import ErrorBody, failure_body
-from tenure.server.runs.results import WAIT_SECONDS_MAX, Failure, Output, Unfinished, outcome
-from tenure.server.runs.statuses import StatusView, look
+from tenure.server.request import ApiRequest
+from tenure.server.run_status import RunStatus, read_status
+from tenure.services.run_results import WAIT_SECONDS_MAX, RunFailure, RunOutput, UnfinishedRun, await_result
+from tenure.shapes.documents import (
+    CheckpointDocument,
+    DocumentPart,
+    IdempotencyDocument,
+    RunDocument,
+    StatusDocument,
+    StepDocument,
+)
+from tenure.shapes.runs import Run, RunSummary
 
 ProfileName = Annotated[
     str | None,
@@ -35,7 +49,7 @@ ProfileName = Annotated[
 
 @get("/runs", summary="Runs, newest first")
 async def list_runs(
-    request: Call,
+    request: ApiRequest,
     status: FromQuery[str | None] = None,
     workflow: FromQuery[str | None] = None,
     repo: FromQuery[str | None] = None,
@@ -51,7 +65,7 @@ async def list_runs(
     profile: ProfileName = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
-) -> Page[RunLine | documents.RunDocument]:
+) -> Page[RunSummary | RunDocument]:
     """The runs that fulfil all conditions.
 
     A page may have fewer than `limit` items, even none, and still a `next_cursor`: labels and workflows are looked for over a
@@ -60,7 +74,7 @@ async def list_runs(
     check_status(status)
     if profile is not None:
         profiles.get(profile)
-    wanted = Wanted(
+    wanted = RunFilter(
         status=status,
         repo=repo,
         workflow=workflow,
@@ -70,20 +84,22 @@ async def list_runs(
         before_us=FOREVER_US if created_before is None else _us(created_before),
     )
     tenant, engine = request.who.tenant, request.engine
-    runs, more = await page(engine.store, tenant, wanted, runs_place(cursor, tenant, wanted), limit)
+    runs, more = await read_run_page(
+        engine.store, tenant, wanted, decode_runs_cursor(cursor, tenant, wanted), limit
+    )
     return Page(
         items=await _shown(request, runs, profile),
-        next_cursor=runs_cursor(tenant, wanted, more),
+        next_cursor=encode_runs_cursor(tenant, wanted, more),
     )
 
 
 async def _shown(
-    request: Call, runs: list[Run], profile: str | None
-) -> list[RunLine | documents.RunDocument]:
-    views, store = request.engine.views, request.engine.store
-    if profile != documents.PROFILE:
+    request: ApiRequest, runs: list[RunRow], profile: str | None
+) -> list[RunSummary | RunDocument]:
+    views, store = request.engine.scope.reader, request.engine.store
+    if profile != run_documents.PROFILE:
         return [*await views.lines(runs, profile)]
-    return [await documents.document(views, store, run.id, profile) for run in runs]
+    return [await run_documents.read_document(views, store, run.id, profile) for run in runs]
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -107,7 +123,7 @@ def _us(moment: datetime) -> int:
 
 @get("/runs/{run_id:str}", summary="A run")
 async def get_run(
-    request: Call,
+    request: ApiRequest,
     run_id: FromPath[str],
     profile: ProfileName = None,
     at: Annotated[
@@ -118,28 +134,21 @@ async def get_run(
             " `idempotency/KEY`; or all of a kind.",
         ),
     ] = None,
-) -> (
-    RunView
-    | documents.RunDocument
-    | documents.StepDocument
-    | documents.CheckpointDocument
-    | documents.IdempotencyDocument
-    | list[documents.Below]
-):
+) -> Run | RunDocument | StepDocument | CheckpointDocument | IdempotencyDocument | list[DocumentPart]:
     """A run with its input, output and error."""
     engine, number = request.engine, ids.run_int(run_id)
-    if profile == documents.PROFILE:
-        found: Any = await documents.document(engine.views, engine.store, number, profile, at)
+    if profile == run_documents.PROFILE:
+        found: Any = await run_documents.read_document(engine.scope.reader, engine.store, number, profile, at)
         return found  # type: ignore[no-any-return]  # one of the documents above
     if at is not None:
         raise TenureError(
             "INVALID_INPUT",
-            f"only {documents.PROFILE} has documents below a run",
-            (Detail("at", f"goes with profile={documents.PROFILE}"),),
+            f"only {run_documents.PROFILE} has documents below a run",
+            (Detail("at", f"goes with profile={run_documents.PROFILE}"),),
         )
     if profile is not None:
         profiles.get(profile)
-    return await engine.views.run(number, profile)
+    return await engine.scope.reader.run(number, profile)
 
 
 @get(
@@ -148,15 +157,15 @@ async def get_run(
     responses={304: ResponseSpec(data_container=None, description="As it was when it had this ETag")},
 )
 async def get_status(
-    request: Call,
+    request: ApiRequest,
     run_id: FromPath[str],
     profile: ProfileName = None,
     if_none_match: Annotated[
         str | None, HeaderParameter(name="If-None-Match", description="The ETag of what was seen last.")
     ] = None,
-) -> Response[StatusView | StatusDocument]:
+) -> Response[RunStatus | StatusDocument]:
     """Cheap, for asking often: with `If-None-Match` the answer is 304 until something has changed."""
-    looked = await look(request.service, request.who.tenant, run_id, profile, if_none_match)
+    looked = await read_status(request.service, request.who.tenant, run_id, profile, if_none_match)
     if looked.body is None:
         nothing: Any = b""
         return Response(content=nothing, status_code=304, headers=looked.headers)
@@ -178,24 +187,26 @@ _FAILURES = {
     "/runs/{run_id:str}/result",
     summary="What a run came to",
     responses={
-        202: ResponseSpec(data_container=Unfinished, description="It has not ended yet"),
+        202: ResponseSpec(data_container=UnfinishedRun, description="It has not ended yet"),
         **_FAILURES,
     },
 )
 async def get_result(
-    request: Call,
+    request: ApiRequest,
     run_id: FromPath[str],
     wait: Annotated[
         float,
         QueryParameter(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for its end."),
     ] = 0.0,
-) -> Response[Output]:
+) -> Response[RunOutput]:
     """Its output once it has succeeded, its error once it has failed, and 202 until then."""
-    found = await outcome(request.service, request.who.tenant, run_id, wait)
-    if isinstance(found, Failure):
-        body: Any = failure_body(found.error, request.request_id)
+    found = await await_result(
+        request.engine.scope, run_id, wait, request.service.status_batcher, request.service.stopping
+    )
+    if isinstance(found, RunFailure):
+        body: Any = encode_run_failure(found.error, request.request_id)
         return Response(content=body, status_code=found.status, media_type="application/json")
-    if isinstance(found, Unfinished):
+    if isinstance(found, UnfinishedRun):
         unfinished: Any = found  # it is told of among the other answers
         return Response(content=unfinished, status_code=202)
     return Response(content=found)

@@ -11,18 +11,20 @@ from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure import ids
-from tenure.embedded import RunView, Schedules, ScheduleView
-from tenure.embedded.schedules import CATCH_UP_RUNS
+from tenure.engine import Schedules
 from tenure.errors import TenureError
-from tenure.kernel.behind import joined
+from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
-from tenure.server.call import Call
-from tenure.server.http.segments import segment
-from tenure.server.identity.owners import owner_of
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.routes.tenancy import Confirm, confirmations
-from tenure.server.runs.idempotency import Answer, Held, idempotent
-from tenure.server.runs.starting import catalog_of
+from tenure.server.http.path_segments import decode_segment
+from tenure.server.idempotency import idempotent
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.request import ApiRequest
+from tenure.server.routes.identity import ConfirmRequest
+from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.services.identity.ownership import resolve_owner
+from tenure.services.schedules import CATCH_UP_RUNS
+from tenure.shapes.runs import Run
+from tenure.shapes.schedules import Schedule
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Slots = Annotated[
@@ -31,7 +33,7 @@ Slots = Annotated[
 ]
 
 
-class ScheduleText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScheduleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What can be said of a schedule."""
 
     workflow: Name
@@ -52,7 +54,7 @@ class ScheduleText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The id of the person its runs are asked for by; else whoever makes it."""
 
 
-class NewSchedule(ScheduleText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewSchedule(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A schedule to be made."""
 
     name: Name
@@ -60,40 +62,40 @@ class NewSchedule(ScheduleText, frozen=True, kw_only=True, forbid_unknown_fields
     paused: bool = False
 
 
-class ChangedSchedule(ScheduleText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScheduleUpdate(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A schedule as it is to be from now on."""
 
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
     """Of the one that was looked at."""
 
 
-class ScheduleShown(ScheduleView, frozen=True, kw_only=True):
+class ScheduleDetail(Schedule, frozen=True, kw_only=True):
     """A schedule, and when it is due."""
 
     next_times: list[datetime]
     """As if it were not paused."""
 
 
-def _name(request: Call) -> str:
+def _name(request: ApiRequest) -> str:
     """The name in `/schedules/NAME/...`, which may hold anything."""
-    return segment(request.scope, 1)
+    return decode_segment(request.scope, 1)
 
 
-async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
+async def _said(request: ApiRequest, text: ScheduleFields) -> dict[str, Any]:
     """What its runs are, from the workflow's registration; see `Schedules.create`."""
     who = request.who
-    known = await catalog_of(request.service.engine.store).find(who.tenant, text.workflow, text.version)
+    known = await request.engine.runtime.catalog.find(who.tenant, text.workflow, text.version)
     said: dict[str, Any] = {
         "cron": text.cron,
         "zone": text.zone,
         "catch_up": text.catch_up,
         "catch_up_max": text.catch_up_max,
         "labels": text.labels,
-        "owner": await owner_of(request, text.owner),
+        "owner": await resolve_owner(request.engine.scope, request.who, text.owner),
         "input": text.input,
         "profile": text.profile or known.profile,
         "pass_slot": text.pass_slot,
-        "by": joined(who.people, known.unconfirmed),  # its plan is written down now
+        "by": join_people(who.people, known.unconfirmed),  # its plan is written down now
     }
     if known.declared is not None:
         known.begin(text.input)  # what is wrong with it is named by its place in the request
@@ -102,59 +104,59 @@ async def _said(request: Call, text: ScheduleText) -> dict[str, Any]:
     return {**said, "workflow": known.name, "version": known.version, "plan": known.plan}
 
 
-def _schedules(request: Call, workspace: str = "default") -> Schedules:
+def _schedules(request: ApiRequest, workspace: str = "default") -> Schedules:
     return request.service.engine_of(request.who, workspace).schedules
 
 
 @get("/schedules", summary="The tenant's schedules")
 async def list_schedules(
-    request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> Page[ScheduleView]:
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Schedule]:
     """Newest first."""
     tenant = request.who.tenant
     place: tuple[float, str] = (MOMENT_US_MAX, "")
     if cursor is not None:
         try:
-            place = msgspec.convert(place_of(cursor, tenant, "schedules", None), tuple[float, str])
+            place = msgspec.convert(decode_cursor(cursor, tenant, "schedules", None), tuple[float, str])
         except msgspec.ValidationError:
             raise TenureError("CURSOR_INVALID") from None
     found = sorted(((one.created_at.timestamp(), one.name, one) for one in await _schedules(request).list()),
                    key=lambda row: row[:2], reverse=True)  # fmt: skip
     left = [row for row in found if row[:2] < place]
-    more = cursor_of(tenant, "schedules", None, list(left[limit - 1][:2])) if len(left) > limit else None
+    more = encode_cursor(tenant, "schedules", None, list(left[limit - 1][:2])) if len(left) > limit else None
     return Page(items=[row[2] for row in left[:limit]], next_cursor=more)
 
 
 @post("/schedules", summary="Make a schedule", status_code=201)
-async def make_schedule(request: Call, data: JSONBody[NewSchedule]) -> Response[ScheduleView]:
+async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> Response[Schedule]:
     """Runs of a registered workflow at the slots of a cron expression in a time zone: one per slot, however many
     schedulers run."""
 
-    async def operation(_held: Held | None) -> Answer:
+    async def operation(_held: HeldRecord | None) -> StoredResponse:
         said = await _said(request, data)
         workflow, cron = said.pop("workflow"), said.pop("cron")
         made = await _schedules(request, data.workspace).create(
             data.name, workflow, cron, paused=data.paused, **said
         )
-        return Answer.of(made, 201)
+        return StoredResponse.of(made, 201)
 
     return await idempotent(request, operation)
 
 
 @get("/schedules/{name:str}", summary="A schedule")
-async def get_schedule(request: Call, name: FromPath[str], slots: Slots = 5) -> ScheduleShown:
+async def get_schedule(request: ApiRequest, name: FromPath[str], slots: Slots = 5) -> ScheduleDetail:
     """With the times it is due next."""
     del name
     of, schedules = _name(request), _schedules(request)
     shown = await schedules.show(of)
     times = await schedules.next(of, slots) if slots else []
-    return ScheduleShown(**{w: getattr(shown, w) for w in shown.__struct_fields__}, next_times=times)
+    return ScheduleDetail(**{w: getattr(shown, w) for w in shown.__struct_fields__}, next_times=times)
 
 
 @put("/schedules/{name:str}", summary="Change a schedule")
-async def change_schedule(
-    request: Call, name: FromPath[str], data: JSONBody[ChangedSchedule]
-) -> ScheduleView:
+async def update_schedule(
+    request: ApiRequest, name: FromPath[str], data: JSONBody[ScheduleUpdate]
+) -> Schedule:
     """Replace all that can be said of it; the next slot lies ahead from then on."""
     del name
     of, schedules = _name(request), _schedules(request)
@@ -165,7 +167,7 @@ async def change_schedule(
     return await schedules.edit(of, revision=data.revision, **said)
 
 
-class ConfirmedSchedule(ScheduleView, frozen=True, kw_only=True):
+class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):
     """A schedule that somebody has confirmed."""
 
     confirmed: list[str]
@@ -173,41 +175,43 @@ class ConfirmedSchedule(ScheduleView, frozen=True, kw_only=True):
 
 
 @post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
-async def confirm_schedule(request: Call, name: FromPath[str], data: JSONBody[Confirm]) -> ConfirmedSchedule:
+async def confirm_schedule(
+    request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmRequest]
+) -> ConfirmedSchedule:
     """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
     del name
-    made = await confirmations(request).schedule(_name(request), data.revision)
+    made = await request.engine.confirmations.confirm_row("schedule", _name(request), data.revision)
     found = await _schedules(request).show(_name(request))
     return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
 
 
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)
-async def delete_schedule(request: Call, name: FromPath[str]) -> None:
+async def delete_schedule(request: ApiRequest, name: FromPath[str]) -> None:
     """Its runs stay."""
     del name
     await _schedules(request).delete(_name(request))
 
 
 @post("/schedules/{name:str}/pause", summary="Start nothing until it is unpaused", status_code=200)
-async def pause_schedule(request: Call, name: FromPath[str]) -> ScheduleView:
+async def pause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
     """Again is the same."""
     del name
     return await _schedules(request).pause(_name(request))
 
 
 @post("/schedules/{name:str}/unpause", summary="Go on with the next slot from now", status_code=200)
-async def unpause_schedule(request: Call, name: FromPath[str]) -> ScheduleView:
+async def unpause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
     """What passed meanwhile is not caught up. Again is the same."""
     del name
     return await _schedules(request).unpause(_name(request), by=request.who.people)
 
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
-async def trigger_schedule(request: Call, name: FromPath[str]) -> Response[RunView]:
+async def trigger_schedule(request: ApiRequest, name: FromPath[str]) -> Response[Run]:
     """Beside the slots, and also while it is paused. A person who does has asked for the run; else its owner has."""
     del name
 
-    async def operation(held: Held | None) -> Answer:
+    async def operation(held: HeldRecord | None) -> StoredResponse:
         asked: dict[str, Any] = {}
         if held is not None:  # whoever takes over after a crash finds the same run
             mark = sha256(held.record.name.encode()).hexdigest()[:12]
@@ -215,18 +219,18 @@ async def trigger_schedule(request: Call, name: FromPath[str]) -> Response[RunVi
         if request.who.person is not None:
             asked["requester"] = request.who.requester
         of, who = _name(request), request.who
-        run_id = await _schedules(request).trigger(of, actor=who.actor, behind=who.people, **asked)
+        run_id = await _schedules(request).trigger(of, actor=who.actor, involved=who.people, **asked)
         run = await request.engine.get(run_id)
-        return Answer.of(run, 201, location=f"/runs/{run_id}", run_id=ids.run_int(run_id))
+        return StoredResponse.of(run, 201, location=f"/runs/{run_id}", run_id=ids.run_int(run_id))
 
     return await idempotent(request, operation)
 
 
 HANDLERS = [
     list_schedules,
-    make_schedule,
+    create_schedule,
     get_schedule,
-    change_schedule,
+    update_schedule,
     confirm_schedule,
     delete_schedule,
     pause_schedule,

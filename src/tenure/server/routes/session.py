@@ -16,20 +16,19 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 
 from tenure.errors import TenureError
-from tenure.server.call import Call
-from tenure.server.identity.directory import OVERLAP_SECONDS, OVERLAP_SECONDS_MAX, Directory
-from tenure.server.identity.gate import COOKIE, session_cookie
-from tenure.server.identity.installation import enrol
-from tenure.server.identity.pages import page_of
-from tenure.server.identity.principals import Kind, Principal, new_secret
-from tenure.server.identity.views import KeyView, NewKeyView, PersonView, key_view
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
-from tenure.store.identity import digest_of
+from tenure.server.auth.authentication import COOKIE, session_cookie
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
+from tenure.server.request import ApiRequest
+from tenure.services.identity.keys import OVERLAP_SECONDS_MAX
+from tenure.services.identity.principals import Kind, Principal, new_secret
+from tenure.shapes.identity import OVERLAP_SECONDS, ApiKey, EnrolledPerson, IssuedApiKey, Person
+from tenure.shapes.pages import Page
+from tenure.store.identity import hash_secret
 
 Code = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
-class WhoView(msgspec.Struct, frozen=True, kw_only=True):
+class CallerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Who one is, and what one may."""
 
     id: str
@@ -45,29 +44,19 @@ class WhoView(msgspec.Struct, frozen=True, kw_only=True):
     Until then they and oneself count as one: neither approves what the other has a hand in."""
 
 
-class Enrol(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class EnrolRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a person was given."""
 
     code: Code
 
 
-class Enrolled(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's own key."""
-
-    tenant: str
-    person: str
-    key: NewKeyView
-    unconfirmed: list[str]
-    """Who counts as one with this person, until a second administrator confirms that it was them who have enrolled."""
-
-
-class LinkSlack(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class LinkSlackRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What `/tenure link` said in Slack."""
 
     code: Code
 
 
-class Rotate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RotateKeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a key is replaced."""
 
     overlap: Annotated[float, msgspec.Meta(ge=0, le=OVERLAP_SECONDS_MAX)] = OVERLAP_SECONDS
@@ -76,14 +65,8 @@ class Rotate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """When the new one expires; unless said, it lives as long as the old one was to."""
 
 
-def own(request: Call) -> Directory:
-    """Changes of the caller's tenant, by the caller."""
-    who = request.who
-    return Directory(request.service.identity, who.tenant, who.actor, people=who.people)
-
-
-def _who(who: Principal) -> WhoView:
-    return WhoView(
+def _who(who: Principal) -> CallerInfo:
+    return CallerInfo(
         id=who.id,
         kind=who.kind,
         tenant=who.tenant,
@@ -95,7 +78,7 @@ def _who(who: Principal) -> WhoView:
     )
 
 
-def _cookie(request: Call, value: str, seconds: float) -> Cookie:
+def _cookie(request: ApiRequest, value: str, seconds: float) -> Cookie:
     settings = request.service.settings
     return Cookie(
         key=COOKIE,
@@ -109,7 +92,7 @@ def _cookie(request: Call, value: str, seconds: float) -> Cookie:
 
 
 @post("/session", summary="Exchange a key for a browser's session")
-async def begin(request: Call) -> Response[WhoView]:
+async def create_session(request: ApiRequest) -> Response[CallerInfo]:
     """Send the key as `Authorization: Bearer`, as everywhere; the answer sets an HttpOnly cookie."""
     service = request.service
     given = request.headers.getall("authorization", [])
@@ -117,91 +100,89 @@ async def begin(request: Call) -> Response[WhoView]:
     who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", address)
     service.gate.pace(who)
     secret, seconds = new_secret(), service.settings.session_seconds
-    digest = digest_of(secret)
+    digest = hash_secret(secret)
     await service.identity.begin_session(digest, who.key_id, who.tenant, seconds)
     held = msgspec.structs.replace(who, by_cookie=True, session=digest)
     return Response(_who(held), cookies=[_cookie(request, secret, seconds)])
 
 
 @get("/session", summary="Who one is")
-async def show(request: Call) -> WhoView:
+async def get_session(request: ApiRequest) -> CallerInfo:
     """The caller, by its key or its session."""
     return _who(request.who)
 
 
 @delete("/session", summary="End a browser's session")
-async def end(request: Call) -> Response[None]:
+async def delete_session(request: ApiRequest) -> Response[None]:
     """The session of the cookie that is sent, if there is one; the key stays as it is."""
     held = session_cookie(request.scope["headers"])
     if held is not None:
-        await request.service.identity.end_session(digest_of(held))
+        await request.service.identity.end_session(hash_secret(held))
         request.service.gate.forget()
     return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
 
 @post("/enrolments", summary="Get one's key for an enrolment code")
-async def enrolled(request: Call, data: JSONBody[Enrol]) -> Enrolled:
+async def redeem_enrolment(request: ApiRequest, data: JSONBody[EnrolRequest]) -> EnrolledPerson:
     """The code is good once. The key is in this answer and never shown again; keys one had before end."""
     service = request.service
     address = request.client.host if request.client else ""
-    service.gate.refuse_guesses(address)
+    service.gate.check_guess_rate(address)
     try:
-        person, key = await enrol(service.identity, data.code)
+        enrolled = await service.engine.people.enrol(data.code)
     except TenureError as refused:
         if refused.code == "ENROLMENT_INVALID":
             service.gate.note_refusal(address)
         raise
     service.gate.forget()
-    return Enrolled(tenant=person.tenant, person=person.id, key=key, unconfirmed=person.unconfirmed.split())
+    return enrolled
 
 
 @get("/me/keys", summary="One's own keys")
-async def my_keys(request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> Page[KeyView]:
+async def list_own_keys(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[ApiKey]:
     """Those of the client or person that asks."""
     who = request.who
-    return await page_of(
-        request, "keys_before", key_view, limit, cursor, first=(who.tenant,), last=(who.kind, who.id)
-    )
+    return await request.engine.keys.page_of_owner((who.kind, who.id), limit, cursor)
 
 
 @post("/me/keys/{key_id:str}/rotate", summary="Replace one of one's own keys")
-async def rotate_mine(
-    request: Call, key_id: FromPath[str], data: JSONBody[Rotate | None] = None
-) -> NewKeyView:
+async def rotate_own_key(
+    request: ApiRequest, key_id: FromPath[str], data: JSONBody[RotateKeyRequest | None] = None
+) -> IssuedApiKey:
     """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
-    how = data or Rotate()
-    made = await own(request).rotate_key(
-        key_id, overlap=how.overlap, expires_at=how.expires_at, of=request.who
-    )
+    how = data or RotateKeyRequest()
+    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at, own=True)
     request.service.gate.forget()
     return made
 
 
 @delete("/me/keys/{key_id:str}", summary="Revoke one of one's own keys")
-async def revoke_mine(request: Call, key_id: FromPath[str]) -> None:
+async def revoke_own_key(request: ApiRequest, key_id: FromPath[str]) -> None:
     """It does not work any more, nor do its sessions and streams."""
-    await own(request).revoke_key(key_id, of=request.who)
+    await request.engine.keys.revoke(key_id, own=True)
     request.service.gate.forget()
 
 
 @put("/me/slack", summary="Link one's Slack account")
-async def link_slack(request: Call, data: JSONBody[LinkSlack]) -> PersonView:
+async def link_slack(request: ApiRequest, data: JSONBody[LinkSlackRequest]) -> Person:
     """The code comes from `/tenure link` in Slack: it proves whose account it is."""
-    return await own(request).link_slack(_person(request), data.code)
+    return await request.engine.people.link_slack(_person(request), data.code)
 
 
 @delete("/me/slack", summary="Unlink one's Slack account")
-async def unlink_slack(request: Call) -> None:
+async def unlink_slack(request: ApiRequest) -> None:
     """Slack's commands are nobody's then."""
-    await own(request).unlink_slack(_person(request))
+    await request.engine.people.unlink_slack(_person(request))
 
 
-def _person(request: Call) -> str:
+def _person(request: ApiRequest) -> str:
     if request.who.kind != "person":
         raise TenureError("FORBIDDEN", "only a person has a Slack account")
     return request.who.id
 
 
 HANDLERS: list[Any] = [
-    begin, show, end, enrolled, my_keys, rotate_mine, revoke_mine, link_slack, unlink_slack,
+    create_session, get_session, delete_session, redeem_enrolment, list_own_keys, rotate_own_key, revoke_own_key, link_slack, unlink_slack,
 ]  # fmt: skip

@@ -14,17 +14,14 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import FromPath, JSONBody
 
-from tenure.declared import Declared, load
-from tenure.embedded.describing import described
-from tenure.embedded.looking import EVERYBODY, WorkflowView, workflow_view
+from tenure.declared import load_workflow
 from tenure.errors import Detail, TenureError
-from tenure.kernel.beside import RegisteredWorkflow
 from tenure.limits import NAME_CHARS_MAX
-from tenure.server.call import Call
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, cursor_of, place_of
-from tenure.server.routes.tenancy import confirmations
-from tenure.server.runs.starting import catalog_of
-from tenure.server.work import run_aside
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.request import ApiRequest
+from tenure.services.catalog import show_workflow
+from tenure.shapes.workflows import RegisteredWorkflow
+from tenure.work_pool import run_in_thread
 
 _YAML = "application/yaml"
 _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "application/json"})
@@ -48,28 +45,21 @@ class _Document(Operation):
 
 @get("/workflows", summary="Workflows, by name and version")
 async def list_workflows(
-    request: Call, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
-) -> Page[WorkflowView]:
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[RegisteredWorkflow]:
     """The tenant's own, and those that workers have registered for everybody."""
     tenant = request.who.tenant
-    place = ["", ""] if cursor is None else place_of(cursor, tenant, "workflows", None)
+    place = ["", ""] if cursor is None else decode_cursor(cursor, tenant, "workflows", None)
     if len(place) != 2 or not all(isinstance(part, str) for part in place):
         raise TenureError("CURSOR_INVALID")
-    rows: list[RegisteredWorkflow] = await request.engine.store.read(
-        "workflows_page", tenant, EVERYBODY, *place, limit + 1
-    )
-    shown, more = rows[:limit], len(rows) > limit
-    last = [shown[-1].name, shown[-1].version] if more else []
-    return Page(
-        items=[workflow_view(row) for row in shown],
-        next_cursor=cursor_of(tenant, "workflows", None, last) if more else None,
-    )
+    items, last = await request.engine.workflows.page(place[0], place[1], limit)
+    return Page(items=items, next_cursor=encode_cursor(tenant, "workflows", None, last) if last else None)
 
 
 @get("/workflows/{name:str}", summary="All versions of a workflow")
-async def get_workflow(request: Call, name: FromPath[str]) -> Page[WorkflowView]:
+async def get_workflow(request: ApiRequest, name: FromPath[str]) -> Page[RegisteredWorkflow]:
     """Newest first; the tenant's own come before those for everybody."""
-    found = await request.engine.workflow(name)
+    found = await request.engine.workflows.versions(name)
     if not found:
         raise TenureError("WORKFLOW_NOT_FOUND")
     return Page(items=found)
@@ -80,9 +70,9 @@ async def get_workflow(request: Call, name: FromPath[str]) -> Page[WorkflowView]
     summary="Register a workflow",
     status_code=201,
     operation_class=_Document,
-    responses={200: ResponseSpec(WorkflowView, description="It was registered already")},
+    responses={200: ResponseSpec(RegisteredWorkflow, description="It was registered already")},
 )
-async def put_workflow(request: Call, name: FromPath[str]) -> Response[WorkflowView]:
+async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[RegisteredWorkflow]:
     """The body is its document: YAML, or the same as JSON. Without a `version` in it, its digest is that."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
@@ -91,33 +81,27 @@ async def put_workflow(request: Call, name: FromPath[str]) -> Response[WorkflowV
         text = (await request.body()).decode()
     except UnicodeDecodeError as fault:
         raise TenureError("WORKFLOW_INVALID", "the document is not UTF-8 text") from fault
-    found = await run_aside(load, text, name)
+    found = await run_in_thread(load_workflow, text, name)
     if found.name != name:
         raise TenureError(
             "WORKFLOW_INVALID",
             f"the document is of {found.name!r}, the address of {name!r}",
             (Detail("name", f"is {found.name!r}, not {name!r}"),),
         )
-    store, tenant = request.engine.store, request.who.tenant
-    before: list[RegisteredWorkflow] = await store.read("workflow_named", tenant, name)
-    definition = await run_aside(_definition, found)
-    row = await store.put_workflow(
-        tenant, name, found.version, "declared", definition, found.digest,
-        registered_by=request.who.actor, unconfirmed=request.who.people,
-    )  # fmt: skip
-    catalog_of(store).forget()
-    new = all(other.version != found.version for other in before)
-    return Response(workflow_view(row), status_code=201 if new else 200)
+    shown, is_new = await request.engine.workflows.register_declared(
+        found, registered_by=request.who.actor, unconfirmed=request.who.people
+    )
+    return Response(shown, status_code=201 if is_new else 200)
 
 
-class ConfirmVersion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ConfirmWorkflowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What is confirmed: a version as it was looked at."""
 
     version: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     digest: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
-class ConfirmedVersion(WorkflowView, frozen=True, kw_only=True):
+class ConfirmedWorkflow(RegisteredWorkflow, frozen=True, kw_only=True):
     """A version of a workflow that somebody has confirmed."""
 
     confirmed: list[str]
@@ -130,16 +114,12 @@ class ConfirmedVersion(WorkflowView, frozen=True, kw_only=True):
     status_code=200,
 )
 async def confirm_workflow(
-    request: Call, name: FromPath[str], data: JSONBody[ConfirmVersion]
-) -> ConfirmedVersion:
+    request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmWorkflowRequest]
+) -> ConfirmedWorkflow:
     """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
-    made = await confirmations(request).workflow(name, data.version, data.digest)
-    catalog_of(request.engine.store).forget()
-    return ConfirmedVersion(**msgspec.structs.asdict(workflow_view(made.row)), confirmed=made.people)
-
-
-def _definition(found: Declared) -> str:
-    return msgspec.json.encode(described(found), order="sorted").decode()
+    made = await request.engine.confirmations.confirm_row("workflow", name, data.version, data.digest)
+    request.engine.runtime.catalog.forget()
+    return ConfirmedWorkflow(**msgspec.structs.asdict(show_workflow(made.row)), confirmed=made.people)
 
 
 HANDLERS = [confirm_workflow, get_workflow, list_workflows, put_workflow]

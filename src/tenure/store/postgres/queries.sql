@@ -1,7 +1,7 @@
 -- The named queries of the PostgreSQL store; SQLite has the same names. They fetch and save, nothing else.
 --
 -- `rows` of a query arrive as one array per column ($1..$k), scalars follow. Words in braces are filled in
--- once, when the file is read (running.py): {run} are the run's columns, {r.run} the same as r.id, r.tenant, …;
+-- once, when the file is read (statements.py): {run} are the run's columns, {r.run} the same as r.id, r.tenant, …;
 -- {now} is the store's clock, whose shift is always $1 where it is used.
 --
 -- Plans are made once per connection, knowing neither the values nor how the tables will grow, so the queries
@@ -9,7 +9,7 @@
 -- was sent, in the order of the rows; and where a statement changes rows, `r.id = any (array[n.id])` says the
 -- same, because PostgreSQL cannot turn such a join around. (Written as `r.id = n.id`, a plan made while the
 -- table was empty read the whole table's index, for every save, until somebody ran ANALYZE.) Whoever relies on
--- that order for locks says so. The connections for transactions do not use hash or merge joins (link.py).
+-- that order for locks says so. The connections for transactions do not use hash or merge joins (connection.py).
 
 -- ------------------------------------------------------------------------------------- time and locks
 
@@ -145,8 +145,8 @@ select {r.receipt} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
 cross join lateral (
     select {receipt} from receipt t where t.run_id = n.run_id and t.no = n.no offset 0) r
 
--- name: load_purses
-select {purse} from purse where run_id = any($1::bigint[])
+-- name: load_run_spends
+select {run_spend} from run_spend where run_id = any($1::bigint[])
 
 -- name: load_cost_lines
 select {cost_line} from cost_line where run_id = any($1::bigint[]) order by run_id, no
@@ -196,9 +196,9 @@ cross join lateral (
 -- name: caps
 select {cap} from cap where tenant = any($1::text[]) order by tenant, scope
 
--- name: lanes
+-- name: claim_queues
 -- The (tenant, workspace) with claimable work, after a given one. A loose index scan: per queue it hops
--- from one pair to the next through step_claim, so its cost is the number of lanes, whatever the queue's
+-- from one pair to the next through step_claim, so its cost is the number of claim queues, whatever the queue's
 -- length. SQLite: the same recursion, with the pair compared column by column.
 with recursive hop (queue, tenant, workspace, n) as (
     select q.queue, f.tenant, f.workspace, 1
@@ -218,7 +218,7 @@ with recursive hop (queue, tenant, workspace, n) as (
 )
 select distinct tenant, workspace from hop order by tenant, workspace limit $4::integer
 
--- name: lanes_of
+-- name: tenant_claim_queues
 -- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
 with recursive hop (queue, workspace, n) as (
     select q.queue, f.workspace, 1
@@ -245,7 +245,7 @@ where lease in ('granted', 'active') and tenant = any($1::text[])
 group by tenant, workflow
 
 -- name: candidates
--- For each lane asked for, its first steps in the order of step_claim. No locks: the claim locks the runs
+-- For each claim queue asked for, its first steps in the order of step_claim. No locks: the claim locks the runs
 -- that are free and looks at the steps again.
 select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
 from unnest($1::text[], $2::text[], $3::text[], $4::integer[]) l (queue, tenant, workspace, most)
@@ -387,8 +387,8 @@ select {verdict} from verdict where run_id = $1 order by no
 -- name: receipts_of
 select {receipt} from receipt where run_id = $1 order by no
 
--- name: purses_of
-select {purse} from purse where run_id = $1 order by run_id
+-- name: run_spends_of
+select {run_spend} from run_spend where run_id = $1 order by run_id
 
 -- name: cost_lines_of
 select {cost_line} from cost_line where run_id = $1 order by no
@@ -443,11 +443,11 @@ select distinct b.run_id from (
     union all select run_id from child
     union all select run_id from payload
     union all select run_id from event
-    union all select run_id from stale
+    union all select run_id from stale_message
     union all select run_id from log_line
     union all select run_id from verdict
     union all select run_id from receipt
-    union all select run_id from purse
+    union all select run_id from run_spend
     union all select run_id from cost_line) b
 where not exists (select from run r where r.id = b.run_id) order by b.run_id
 
@@ -467,12 +467,12 @@ union all select 'inbox', count(*) from inbox
 union all select 'child', count(*) from child
 union all select 'verdict', count(*) from verdict
 union all select 'receipt', count(*) from receipt
-union all select 'purse', count(*) from purse
+union all select 'run_spend', count(*) from run_spend
 union all select 'cost_line', count(*) from cost_line
 union all select 'payload', count(*) from payload
 union all select 'event', count(*) from event
 union all select 'outbox', count(*) from outbox
-union all select 'stale', count(*) from stale
+union all select 'stale_message', count(*) from stale_message
 union all select 'cap', count(*) from cap
 union all select 'idempotency', count(*) from idempotency
 union all select 'schedule', count(*) from schedule
@@ -481,22 +481,17 @@ union all select 'worker_process', count(*) from worker_process
 union all select 'workflow', count(*) from workflow
 union all select 'log_line', count(*) from log_line
 
--- ------------------------------------------------------------------------------------------ the writer
+-- -------------------------------------------------------------------------------------------------- saves
 --
--- A save is one statement, composed (running.py) of the fragments below for just the tables it writes, each
--- of them a CTE. {rows} is the fragment's own parameter: an array of the table's wire type. `ok` are the
--- runs that were found as expected or were inserted; every other fragment writes only rows of those.
--- {gate} is the condition that `expected` approved of the run, where the save has it, else true.
--- SQLite: the same statements one after another in its transaction, the ids in a temporary table.
-
--- name: save_fine
--- Whether decisions made at an estimated time ($2) may be written: it is at most a second off.
-select $2::bigint is null or abs({now} - $2::bigint) <= 1000000 as yes
+-- A save is one statement: a CTE for each table it writes, joined by statements.py from the queries below, their
+-- variants in save_variants.sql, and saves.sql. `?` is the next parameter of the whole statement; for most queries it is an
+-- array of the table's wire type. `ok` are the runs that were found as expected or were inserted; every other query
+-- writes only rows of those. SQLite: the same statements one after another in its transaction.
 
 -- name: save_expected
 -- Locks runs that are expected but do not change themselves, in id order: the rows arrive sorted. A save whose
 -- runs all change does without: the update below locks them just as well, and locking twice costs a third more.
-select r.id from unnest({rows}::expect_in[]) e
+select r.id from unnest(?::expect_in[]) e
 cross join lateral (
     select t.id from run t
     where t.id = e.id and t.version = e.version and t.head = coalesce(e.head, t.head) and (e.valid_until is null or e.valid_until > {now})
@@ -518,33 +513,33 @@ update run r set
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
     next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
     receipts = n.receipts, steps_skipped = n.steps_skipped
-from unnest({rows}::run_change_in[]) n
+from unnest(?::run_change_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and r.head = coalesce(n.expected_head, r.head)
-    and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine) and {gate}
+    and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine)
 returning r.id
 
 -- name: save_new_spec
 -- A taken id or idempotency key (I31) leaves the run out. Sorted by key, for the same reason as above.
 insert into run_spec ({run_spec})
-select {n.run_spec} from unnest({rows}::run_spec_in[]) n where (select yes from fine)
+select {n.run_spec} from unnest(?::run_spec_in[]) n where (select yes from fine)
 on conflict do nothing returning run_id
 
 -- name: save_new_run
 insert into run ({run})
-select {n.run} from unnest({rows}::run_in[]) n where (n.id in (select run_id from new_spec)) is true
+select {n.run} from unnest(?::run_in[]) n where (n.id in (select run_id from new_spec)) is true
 returning id
 
 -- name: save_run_spec
 -- Labels and metadata change, an erased salt, who stands behind it, and who said that its end was reported; nothing else
 -- does.
-update run_spec s set behind = n.behind, labels = n.labels, metadata = n.metadata, salt = n.salt,
+update run_spec s set involved = n.involved, labels = n.labels, metadata = n.metadata, salt = n.salt,
     reported_stated_by = n.reported_stated_by, reported_stated_at = n.reported_stated_at
-from unnest({rows}::run_spec_in[]) n
+from unnest(?::run_spec_in[]) n
 where s.run_id = any (array[n.run_id]) and (n.run_id in (select id from ok)) is true
 
 -- name: save_step
 insert into step ({step})
-select {n.step} from unnest({rows}::step_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.step} from unnest(?::step_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
     attempt = excluded.attempt, charged = excluded.charged, claimable = excluded.claimable, ready_at = excluded.ready_at,
@@ -557,17 +552,17 @@ on conflict (run_id, idx) do update set
 -- name: save_attempt
 -- Heartbeats may have written since the decision: what they wrote (expiry, moment, sequence number, progress) stays.
 insert into attempt as a ({attempt})
-select {n.attempt} from unnest({rows}::attempt_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.attempt} from unnest(?::attempt_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
     expires_at = greatest(a.expires_at, excluded.expires_at), beat_at = greatest(a.beat_at, excluded.beat_at),
-    seq = greatest(a.seq, excluded.seq), said = excluded.said, answer = excluded.answer,
+    seq = greatest(a.seq, excluded.seq), last_message = excluded.last_message, answer = excluded.answer,
     progress = case when excluded.beat_at < a.beat_at then a.progress else excluded.progress end,
     ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
 -- name: save_checkpoint
 insert into checkpoint ({checkpoint})
-select {n.checkpoint} from unnest({rows}::checkpoint_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.checkpoint} from unnest(?::checkpoint_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, name) do update set
     no = excluded.no, state = excluded.state, n = excluded.n, seq = excluded.seq, resumable = excluded.resumable,
     idempotent = excluded.idempotent, arguments = excluded.arguments, at = excluded.at, tries = excluded.tries,
@@ -576,14 +571,14 @@ on conflict (run_id, idx, name) do update set
 
 -- name: save_wait
 insert into wait ({wait})
-select {n.wait} from unnest({rows}::wait_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.wait} from unnest(?::wait_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     name = excluded.name, expires_at = excluded.expires_at, state = excluded.state, outcome = excluded.outcome,
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_approval
 insert into approval ({approval})
-select {n.approval} from unnest({rows}::approval_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.approval} from unnest(?::approval_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     tier = excluded.tier, people = excluded.people, requester = excluded.requester, digest = excluded.digest,
     revision = excluded.revision, requested_at = excluded.requested_at, expires_at = excluded.expires_at,
@@ -593,81 +588,67 @@ on conflict (run_id, no) do update set
 
 -- name: save_inbox
 insert into inbox ({inbox})
-select {n.inbox} from unnest({rows}::inbox_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.inbox} from unnest(?::inbox_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set wait_no = excluded.wait_no
 
 -- name: save_child
 insert into child ({child})
-select {n.child} from unnest({rows}::child_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.child} from unnest(?::child_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, child_id) do update set
     state = excluded.state, outcome = excluded.outcome
 
 -- name: save_verdict
 insert into verdict ({verdict})
-select {n.verdict} from unnest({rows}::verdict_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.verdict} from unnest(?::verdict_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_receipt
 insert into receipt ({receipt})
-select {n.receipt} from unnest({rows}::receipt_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.receipt} from unnest(?::receipt_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     n = excluded.n, call_by = excluded.call_by, state = excluded.state, settled_at = excluded.settled_at,
     settled_by = excluded.settled_by, result_ref = excluded.result_ref, error = excluded.error,
     eligible_at = excluded.eligible_at, wait_no = excluded.wait_no, reversed_run = excluded.reversed_run,
     reversed_no = excluded.reversed_no
 
--- name: save_purse
-insert into purse ({purse})
-select {n.purse} from unnest({rows}::purse_in[]) n where (n.run_id in (select id from ok)) is true
+-- name: save_run_spend
+insert into run_spend ({run_spend})
+select {n.run_spend} from unnest(?::run_spend_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id) do update set
     spent = excluded.spent, writes = excluded.writes
 
 -- name: save_cost_line
 insert into cost_line ({cost_line})
-select {n.cost_line} from unnest({rows}::cost_line_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.cost_line} from unnest(?::cost_line_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, no) do update set
     calls = excluded.calls, tokens_in = excluded.tokens_in, tokens_out = excluded.tokens_out,
     micros = excluded.micros
 
 -- name: save_payload
 insert into payload ({payload})
-select {n.payload} from unnest({rows}::payload_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.payload} from unnest(?::payload_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_event
 insert into event ({event})
-select {n.event} from unnest({rows}::event_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.event} from unnest(?::event_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: save_outbox
 insert into outbox ({outbox})
-select {n.outbox} from unnest({rows}::outbox_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.outbox} from unnest(?::outbox_in[]) n where (n.run_id in (select id from ok)) is true
 
--- name: save_stale
-insert into stale ({stale})
-select {n.stale} from unnest({rows}::stale_in[]) n where (n.run_id in (select id from ok)) is true
+-- name: save_stale_message
+insert into stale_message ({stale_message})
+select {n.stale_message} from unnest(?::stale_message_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict do nothing
 
 -- name: save_delivered
--- {asked} are the runs of this save: what is owed to one that was left out stays owed.
-delete from outbox o using unnest({rows}::outbox_key_in[]) n
+-- The second parameter is the runs of this save: what is owed to one that was left out stays owed.
+delete from outbox o using unnest(?::outbox_key_in[]) n
 where o.run_id = any (array[n.run_id]) and o.seq = n.seq and o.part = n.part
-    and (o.target_id is null or o.target_id <> all({asked}::bigint[]) or o.target_id in (select id from ok))
-
--- name: save_done
--- What was written, and when. A save that had to wait for locks until its estimate was wrong is undone: the
--- division by zero is the only way a single statement can take back what it did.
-select ids, now_us, 1 / (case when cardinality(ids) > 0 and abs(now_us - $2::bigint) > 1000000 then 0 else 1 end)
-from (select array(select id from {written}) as ids, {now} as now_us offset 0) d
-
--- name: load_anchor
--- Nothing: the database has a clock of its own. SQLite: what the file's time should be.
-select ''::text, 0::bigint, 0::bigint where false
-
--- name: save_anchor
--- Nothing, likewise.
-select 0 where false
+    and (o.target_id is null or o.target_id <> all(?::bigint[]) or o.target_id in (select id from ok))
 
 -- name: save_cap
 insert into cap ({cap})
-select {n.cap} from unnest({rows}::cap_in[]) n
+select {n.cap} from unnest($1::cap_in[]) n
 on conflict (tenant, scope) do update set
     weight = excluded.weight, max_concurrency = excluded.max_concurrency,
     max_runs_per_min = excluded.max_runs_per_min, max_writes_per_run = excluded.max_writes_per_run
@@ -675,17 +656,17 @@ on conflict (tenant, scope) do update set
 -- name: save_idempotency
 -- One that is there refuses the save: somebody else has the key.
 insert into idempotency ({idempotency})
-select {n.idempotency} from unnest({rows}::idempotency_in[]) n where (n.run_id in (select id from ok)) is true
+select {n.idempotency} from unnest(?::idempotency_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- ------------------------------------------------------------------------------------------ retention
 
 -- name: delete_run
 -- Parts of a save like the above: a finished run goes with everything beneath it. `gone` are its ids.
-delete from run where id = any({rows}::bigint[]) and finished_at is not null
-    and (id <> all({asked}::bigint[]) or id in (select id from ok)) returning id
+delete from run where id = any(?::bigint[]) and finished_at is not null
+    and (id <> all(?::bigint[]) or id in (select id from ok)) returning id
 
 -- name: delete_run_spec
--- A spec with an idempotency key stays: the key made this run, for good (decision 8).
+-- A spec with an idempotency key stays: the key made this run, for good (rule 8).
 delete from run_spec where run_id = any (array(select id from gone)) and idempotency_key is null
 
 -- name: delete_step
@@ -715,8 +696,8 @@ delete from verdict where run_id = any (array(select id from gone))
 -- name: delete_receipt
 delete from receipt where run_id = any (array(select id from gone))
 
--- name: delete_purse
-delete from purse where run_id = any (array(select id from gone))
+-- name: delete_run_spend
+delete from run_spend where run_id = any (array(select id from gone))
 
 -- name: delete_cost_line
 delete from cost_line where run_id = any (array(select id from gone))
@@ -727,8 +708,8 @@ delete from payload where run_id = any (array(select id from gone))
 -- name: delete_event
 delete from event where run_id = any (array(select id from gone))
 
--- name: delete_stale
-delete from stale where run_id = any (array(select id from gone))
+-- name: delete_stale_message
+delete from stale_message where run_id = any (array(select id from gone))
 
 -- ----------------------------------------------------------------------------------- schema's version
 
@@ -738,41 +719,3 @@ select number, name, checksum from schema_version order by number
 -- name: schema_record
 insert into schema_version (number, name, applied_at, checksum)
 values ($2, $3, {now}, $4)
-
--- --------------------------------------------------------------------------------------- going on with a step
-
--- name: resume_checkpoints
--- What a step has recorded, with its outputs, for the next holder of its lease.
-select c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
-    c.output_ref, coalesce(c.output, p.body)
-from checkpoint c
-left join lateral (
-    select body from payload t
-    where t.run_id = c.run_id and t.ref = case when c.salt is null then c.output_ref end offset 0) p on true
-where c.run_id = $1 and c.idx = $2 order by c.no
-
--- name: resume_waits
--- What a step waits and waited for, by a range of numbers, with the answers: an event's payload, a person's reason, a child's end. A child's
--- id is its wait's name.
-select w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
-    a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
-from wait w
-left join lateral (
-    select body from payload t where t.run_id = w.run_id and t.ref = w.result_ref offset 0) p on true
-left join lateral (
-    select revision, decided_by, reason_ref from approval t
-    where t.run_id = w.run_id and t.no = w.no offset 0) a on true
-left join lateral (
-    select body from payload t where t.run_id = w.run_id and t.ref = a.reason_ref offset 0) y on true
-left join lateral (
-    select child_id, outcome from child t
-    where t.run_id = w.run_id and t.child_id = case w.kind when 'child' then w.name::bigint end offset 0) k on true
-left join lateral (
-    select id, status, reason, output_ref, error_ref from run t
-    where t.id = k.child_id and t.finished_at is not null offset 0) r on true
-left join lateral (
-    select body from payload t
-    where t.run_id = r.id and t.ref = r.output_ref and r.status = 'succeeded' offset 0) o on true
-left join lateral (
-    select body from payload t where t.run_id = r.id and t.ref = r.error_ref offset 0) e on true
-where w.run_id = $1 and w.idx = $2 and w.no between $3 and $4 order by w.no

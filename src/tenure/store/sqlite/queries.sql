@@ -112,9 +112,9 @@ select * from receipt indexed by receipt_open where run_id = ?1 and state in ('i
 -- One receipt.
 select * from receipt where run_id = ?1 and no = ?2
 
--- name: load_purses
+-- name: load_run_spends
 -- What a run has spent and written.
-select * from purse where run_id = ?1
+select * from run_spend where run_id = ?1
 
 -- name: load_cost_lines
 -- What a run has spent, line by line.
@@ -157,7 +157,7 @@ select * from cap where tenant = ?1 order by scope
 
 -- ---------------------------------------------------------------------------------------------- claims
 
--- name: lanes
+-- name: claim_queues
 -- The (tenant, workspace) pairs with claimable work in a queue, after a given one. A loose index scan: each
 -- hop is a few searches in step_claim, however long the queue is. The store merges the answers of several queues.
 -- PostgreSQL compares the pair as a row. SQLite would search for `>=` and step over every equal entry, so
@@ -194,7 +194,7 @@ with recursive hop (tenant, workspace, n) as (
 )
 select tenant, workspace from hop where tenant is not null and n > 0
 
--- name: lanes_of
+-- name: tenant_claim_queues
 -- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
 with recursive hop (workspace, n) as (
     select ?3, 0
@@ -216,7 +216,7 @@ select tenant, workflow, count(*) from attempt
 where tenant = ?1 and lease in ('granted', 'active') group by workflow
 
 -- name: candidates
--- The best steps of a lane: highest priority, then oldest. ?4 is how many.
+-- The best steps of a claim queue: highest priority, then oldest. ?4 is how many.
 select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
 where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
@@ -278,11 +278,6 @@ returning run_id, idx, n, state
 
 -- --------------------------------------------------------------------------------------------- writing
 
--- name: save_fine
--- Whether decisions made at an estimated time (?1) may be written: it is at most a second off the clock (?2).
--- Not asked here: running.py knows both numbers. PostgreSQL: a part of the save's one statement.
-select ?1 is null or abs(?2 - ?1) <= 1000000
-
 -- name: save_expected
 -- Whether a run is still where it is expected to be.
 select id from run where id = ?1 and version = ?2 and head = coalesce(?3, head)
@@ -307,8 +302,8 @@ on conflict (id) do nothing
 
 -- name: save_run
 -- Everything that can change. The version was checked in this transaction. SQLite rewrites the entries of every
--- index with a column in the SET list, changed or not; quick.py makes shorter forms of this statement
--- for the usual cases, that no indexed column or only the light ones have changed.
+-- index with a column in the SET list, changed or not; save_variants.sql has shorter forms
+-- of this statement for the usual cases: no indexed column has changed, or only the light ones.
 update run set
     status = ?14, version = ?15, head = ?16, event_at = ?17, planned = ?18, admitted_at = ?19,
     started_at = ?20, finished_at = ?21, duration_us = ?22, reason = ?23, paused = ?24, parked = ?25,
@@ -322,7 +317,7 @@ where id = ?1
 -- name: save_run_spec
 -- Labels and metadata change, an erased salt, who stands behind it, and who said that its end was reported; nothing else
 -- does. (?29 is the last column, so that a whole row can be bound.)
-update run_spec set labels = ?20, metadata = ?21, salt = ?22, behind = ?27, reported_stated_by = ?28, reported_stated_at = ?29
+update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?28, reported_stated_at = ?29
 where run_id = ?1
 
 -- name: save_step
@@ -349,7 +344,7 @@ insert into attempt values (
 on conflict (run_id, idx, n) do update set
     timeout_at = excluded.timeout_at, state = excluded.state, lease = excluded.lease,
     expires_at = max(expires_at, excluded.expires_at), beat_at = max(beat_at, excluded.beat_at),
-    seq = max(seq, excluded.seq), said = excluded.said, answer = excluded.answer,
+    seq = max(seq, excluded.seq), last_message = excluded.last_message, answer = excluded.answer,
     progress = iif(excluded.beat_at < beat_at, progress, excluded.progress),
     ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
@@ -415,9 +410,9 @@ on conflict (run_id, no) do update set
     eligible_at = excluded.eligible_at, wait_no = excluded.wait_no, reversed_run = excluded.reversed_run,
     reversed_no = excluded.reversed_no
 
--- name: save_purse
+-- name: save_run_spend
 -- Made with the first act or cost, then changed.
-insert into purse values (
+insert into run_spend values (
     ?1, ?2, ?3
 )
 on conflict (run_id) do update set
@@ -450,9 +445,9 @@ insert into outbox values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )
 
--- name: save_stale
+-- name: save_stale_message
 -- Recorded once.
-insert into stale values (
+insert into stale_message values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7
 )
 on conflict do nothing
@@ -464,17 +459,6 @@ delete from outbox
 where
     run_id = ?1 and seq = ?2 and part = ?3
     and (target_id is null or target_id not in (select value from json_each(?4)))
-
--- name: save_done
--- The time of a commit that wrote something but no event: the clock never goes below it again.
-update meta set last_at = max(last_at, ?1)
-
--- name: load_anchor
--- What the file's time should be within one boot of the machine; see tenure.store.sqlite.file_time. PostgreSQL has a clock.
-select boot, boot_offset, boot_confirmed from meta where boot is not null
-
--- name: save_anchor
-update meta set boot = ?1, boot_offset = ?2, boot_confirmed = ?3
 
 -- name: save_cap
 -- Insert or replace.
@@ -498,7 +482,7 @@ insert into idempotency values (
 delete from run where id = ?1 and finished_at is not null returning id
 
 -- name: delete_run_spec
--- Beneath a deleted run. A spec with an idempotency key stays: the key made this run, for good (decision 8).
+-- Beneath a deleted run. A spec with an idempotency key stays: the key made this run, for good (rule 8).
 delete from run_spec where run_id = ?1 and idempotency_key is null
 
 -- name: delete_step
@@ -537,9 +521,9 @@ delete from verdict where run_id = ?1
 -- Beneath a deleted run.
 delete from receipt where run_id = ?1
 
--- name: delete_purse
+-- name: delete_run_spend
 -- Beneath a deleted run.
-delete from purse where run_id = ?1
+delete from run_spend where run_id = ?1
 
 -- name: delete_cost_line
 -- Beneath a deleted run.
@@ -553,9 +537,9 @@ delete from payload where run_id = ?1
 -- Beneath a deleted run.
 delete from event where run_id = ?1
 
--- name: delete_stale
+-- name: delete_stale_message
 -- Beneath a deleted run.
-delete from stale where run_id = ?1
+delete from stale_message where run_id = ?1
 
 -- ----------------------------------------------------------------------------------------- the sweeper
 
@@ -654,9 +638,9 @@ select * from verdict where run_id = ?1 order by no
 -- All of one run, in key order.
 select * from receipt where run_id = ?1 order by no
 
--- name: purses_of
+-- name: run_spends_of
 -- All of one run, in key order.
-select * from purse where run_id = ?1 order by run_id
+select * from run_spend where run_id = ?1 order by run_id
 
 -- name: cost_lines_of
 -- All of one run, in key order.
@@ -734,7 +718,7 @@ select run_id from (
     union
     select run_id from event
     union
-    select run_id from stale
+    select run_id from stale_message
     union
     select run_id from log_line
     union
@@ -742,7 +726,7 @@ select run_id from (
     union
     select run_id from receipt
     union
-    select run_id from purse
+    select run_id from run_spend
     union
     select run_id from cost_line
 )
@@ -777,7 +761,7 @@ select 'verdict', count(*) from verdict
 union all
 select 'receipt', count(*) from receipt
 union all
-select 'purse', count(*) from purse
+select 'run_spend', count(*) from run_spend
 union all
 select 'cost_line', count(*) from cost_line
 union all
@@ -787,7 +771,7 @@ select 'event', count(*) from event
 union all
 select 'outbox', count(*) from outbox
 union all
-select 'stale', count(*) from stale
+select 'stale_message', count(*) from stale_message
 union all
 select 'cap', count(*) from cap
 union all
@@ -812,29 +796,3 @@ select number, name, checksum from schema_version order by number
 -- name: schema_record
 -- A migration that was applied.
 insert into schema_version (number, name, applied_at, checksum) values (?1, ?2, ?3, ?4)
-
--- --------------------------------------------------------------------------------------- going on with a step
-
--- name: resume_checkpoints
--- What a step has recorded, with its outputs, for the next holder of its lease.
-select
-    c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
-    c.output_ref, ifnull(c.output, p.body)
-from checkpoint as c left join payload as p on p.run_id = c.run_id and p.ref = c.output_ref and c.salt is null
-where c.run_id = ?1 and c.idx = ?2 order by c.no
-
--- name: resume_waits
--- What a step waits and waited for, by a range of numbers, with the answers: an event's payload, a person's reason, a child's end. A child's
--- id is its wait's name.
-select
-    w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
-    a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
-from wait as w
-left join payload as p on p.run_id = w.run_id and p.ref = w.result_ref
-left join approval as a on a.run_id = w.run_id and a.no = w.no
-left join payload as y on y.run_id = w.run_id and y.ref = a.reason_ref
-left join child as k on w.kind = 'child' and k.run_id = w.run_id and k.child_id = cast(w.name as integer)
-left join run as r on r.id = k.child_id and r.finished_at is not null
-left join payload as o on o.run_id = r.id and o.ref = r.output_ref and r.status = 'succeeded'
-left join payload as e on e.run_id = r.id and e.ref = r.error_ref
-where w.run_id = ?1 and w.idx = ?2 and w.no between ?3 and ?4 order by w.no

@@ -5,9 +5,9 @@ Laws:
    cannot fail half-way because of another process.
 2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and
    reads on their own) runs in a thread: rows cost Python time, and two threads that both want the
-   interpreter are slower than one. A small commit on a disk that has been quick does not even go to the
-   thread: handing it over and back would take as long as the disk does. A transaction that says that it is long
-   (`port.ASIDE`) goes on in that thread, and is committed there.
+   interpreter are slower than one. A small commit on a fast disk stays in the caller's thread: handing it over and
+   back would take as long as the disk does. A long transaction (`port.LEAVE_EVENT_LOOP`) goes on in that thread, and is
+   committed there.
 3. A locked file is waited for without blocking the loop, in small random pauses, until the deadline.
 4. After any error the transaction is rolled back and the connection stays usable.
 5. Inline, there are no threads and nothing is awaited: the simulator's scheduler sees whole transactions.
@@ -29,15 +29,14 @@ import msgspec
 from tenure import limits
 from tenure.clock import Clock, HostClock
 from tenure.errors import TenureError
-from tenure.kernel.model import Cap
-from tenure.store.beside import Beside
-from tenure.store.port import ASIDE, Conflict, Rejected, Save, Saved, Transaction
-from tenure.store.sqlite import migrate
-from tenure.store.sqlite.connecting import MEMORY, WAL_PAGES_MAX, configure, connected
-from tenure.store.sqlite.courier import Courier
-from tenure.store.sqlite.faults import translated
-from tenure.store.sqlite.file_time import FileTime
-from tenure.store.sqlite.running import SQL, Running, ask
+from tenure.kernel.run_rows import Cap
+from tenure.store.port import LEAVE_EVENT_LOOP, DataRejected, Save, Saved, Transaction, WriteConflict
+from tenure.store.sqlite import migrator
+from tenure.store.sqlite.connection import IN_MEMORY, WAL_PAGES_MAX, configure_connection, open_connection
+from tenure.store.sqlite.errors import translate_error
+from tenure.store.sqlite.file_clock import FileClock
+from tenure.store.sqlite.statements import SQL, SqliteTransaction, run_query
+from tenure.store.sqlite.worker_thread import WorkerThread
 
 T = TypeVar("T")
 
@@ -46,20 +45,20 @@ PAUSE_SECONDS_MAX = 0.020
 POLL_SECONDS = 0.05
 """How often a waiting process looks whether another one has written."""
 SMALL_COMMIT_ROWS = 32
-QUICK_COMMIT_SECONDS = 0.001
-"""What the loop may be held up by a commit, on average."""
+FAST_COMMIT_SECONDS = 0.001
+"""How long commits may block the event loop, on average."""
 SLOW_COMMIT_SECONDS = 0.004
-"""As much as one commit may count for."""
+"""A slower commit counts as one of this length."""
 WAL_PAGES_MAX_SMALL = 1000
-"""When the log is brought into the file as long as commits are small: it begins anew sooner than at WAL_PAGES_MAX, and what
-is written over and over stays in the processor's caches (a sixth of a small commit's time). Large commits would do it
-too often."""
+"""When the write-ahead log is checkpointed after small commits: sooner than at WAL_PAGES_MAX, so that pages that are written
+often stay in the processor's caches (a sixth of a small commit's time). With large commits that would be too often."""
 SHARED_US = 100_000
-"""How long after others have written nothing is done at once: the file would so rarely be free that they hardly got it."""
+"""For so long after another process has written, nothing is committed inline: without a pause, a busy process would starve
+other writers."""
 _HOST_CLOCK = HostClock()
 
 
-class SqliteStore(Beside):
+class SqliteStore:
     """A file (or, inline, `:memory:` or a connection shared with other inline stores)."""
 
     name = "sqlite"
@@ -76,37 +75,37 @@ class SqliteStore(Beside):
         only_reads: bool = False,
     ) -> None:
         self.path = os.fspath(path)
-        if (self.path == MEMORY or connection is not None) and not inline:
+        if (self.path == IN_MEMORY or connection is not None) and not inline:
             raise ValueError("a database in memory has one connection: use inline=True")
         self._clock = clock
-        self._file_time = FileTime(clock)
+        self._file_time = FileClock(clock)
         self._shift_us = 0
         self._last_us = 0
         self._ahead_us: int | None = None
-        """Without an anchor: how far the last committed time is ahead of the monotonic clock, at most."""
+        """Without an anchor: how far the last committed time is ahead of the monotonic clock."""
         self._read_us = 0
-        """What the monotonic clock said when the time was last read."""
+        """The monotonic clock when the time was last read."""
         self._inline = inline
         self._busy_seconds = busy_seconds
         self._only_reads = only_reads
         """A file that cannot be written is good enough."""
-        self._commit_seconds = QUICK_COMMIT_SECONDS
-        """How long small commits have taken of late."""
+        self._commit_seconds = FAST_COMMIT_SECONDS
+        """How long recent small commits have taken, on average."""
         self._wal_pages = 0
-        """How long the log was after the last commit."""
+        """The length of the write-ahead log after the last commit."""
         self._chance = random.Random()
         self._given = connection
         self._connection = connection
         self._cursor: apsw.Cursor | None = None
         self._turn = asyncio.Lock()
-        self._writer: Courier | None = None
-        self._reader: Courier | None = None
+        self._writer: WorkerThread | None = None
+        self._reader: WorkerThread | None = None
         self._read_cursor: apsw.Cursor | None = None
         self._data_version = 0
         self._committed_version: int | None = None
-        """What SQLite counted after the last commit of ours; it also counts those of everybody else."""
+        """SQLite's data version after our last commit; commits of other processes change it."""
         self._unfollowed = False
-        """Whether nobody had opened the feed then."""
+        """Whether the feed was not open then."""
         self._shared_until_us = 0
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -118,23 +117,23 @@ class SqliteStore(Beside):
         try:
             if await self._patiently(lambda: self._missing(connection)):
                 raise TenureError("STORE_NOT_MIGRATED", f"{self.path} needs `tenure migrate`")
-            await self._patiently(lambda: configure(connection))
+            await self._patiently(lambda: configure_connection(connection))
             await self._patiently(lambda: self._begin_time(connection))
             self._data_version = connection.pragma("data_version")
         except BaseException:
             await self.close()
             raise
-        connection.set_wal_hook(self._log_grew)  # in the place of SQLite's own, that wal_autocheckpoint set
+        connection.set_wal_hook(self._log_grew)  # replaces the hook that wal_autocheckpoint has set
         self._committed_version = None  # every connection counts for itself
         self._cursor = connection.cursor()
         if self._inline:
             self._read_cursor = connection.cursor()
             return
-        self._writer, self._reader = Courier("tenure-sqlite-commit"), Courier("tenure-sqlite-read")
+        self._writer, self._reader = WorkerThread("tenure-sqlite-commit"), WorkerThread("tenure-sqlite-read")
         self._read_cursor = await self._reader.run(self._connect_reader)
 
     def _begin_time(self, connection: apsw.Connection) -> None:
-        """Know what the time should be, and give the file its anchor where it has none for this boot of the machine."""
+        """Load the file's clock anchor, or write one if the file has none for this boot of the machine."""
         self._file_time.load(connection)
         if self._file_time.anchor is not None or self._only_reads or connection.readonly("main"):
             return
@@ -147,15 +146,15 @@ class SqliteStore(Beside):
             _roll_back(connection)
             raise
 
-    async def wait_until_there(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """A file is there or is not."""
+    async def wait_until_reachable(self, seconds: float, tell: Callable[[str], None]) -> None:
+        """Nothing to wait for: a file exists or does not."""
 
     async def close(self) -> None:
-        """Let go of everything; under way transactions are finished first."""
+        """Disconnect, after the transactions that are under way."""
         async with self._turn:
-            for courier in (self._writer, self._reader):
-                if courier is not None:
-                    courier.stop()
+            for thread in (self._writer, self._reader):
+                if thread is not None:
+                    thread.stop()
             if self._read_cursor is not None and not self._inline:
                 self._read_cursor.connection.close()
             if self._connection is not None and self._given is None:
@@ -166,14 +165,14 @@ class SqliteStore(Beside):
             waiter.cancel()
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date, making the file if there is none; the names of what was applied."""
+        """Apply the missing migrations, creating the file if it does not exist; their names."""
         connection = await self._connect(create=True)
 
         def bring_up() -> list[str]:
             connection.execute("begin immediate")
             try:
-                todo = migrate.missing(connection)
-                applied = migrate.apply(connection, todo, self._time()) if todo else []
+                todo = migrator.find_missing_migrations(connection)
+                applied = migrator.apply_migrations(connection, todo, self._time()) if todo else []
                 connection.execute("commit")
             except BaseException:
                 _roll_back(connection)
@@ -181,23 +180,25 @@ class SqliteStore(Beside):
             return applied
 
         try:
-            await self._patiently(lambda: migrate.missing(connection))  # before anything is written
+            await self._patiently(
+                lambda: migrator.find_missing_migrations(connection)
+            )  # before anything is written
             await self._patiently(lambda: connection.pragma("journal_mode", "wal"))
             return await self._patiently(bring_up)
         except Exception as fault:
-            raise translated(fault, self.path) from fault
+            raise translate_error(fault, self.path) from fault
         finally:
-            if self._cursor is None and self.path != MEMORY:
+            if self._cursor is None and self.path != IN_MEMORY:
                 await self.close()
 
     async def _connect(self, *, create: bool) -> apsw.Connection:
         if self._connection is None:
-            if not create and self.path == MEMORY:
+            if not create and self.path == IN_MEMORY:
                 raise TenureError("STORE_NOT_MIGRATED", "a database in memory begins with migrate()")
             try:
-                self._connection = connected(self.path, create=create)
+                self._connection = open_connection(self.path, create=create)
             except Exception as fault:
-                raise translated(fault, self.path) from fault
+                raise translate_error(fault, self.path) from fault
             if self._connection.readonly("main") and not self._only_reads:
                 await self.close()
                 raise TenureError("STORE_READ_ONLY", f"{self.path} cannot be written")
@@ -205,7 +206,7 @@ class SqliteStore(Beside):
 
     def _missing(self, connection: apsw.Connection) -> Sequence[Any]:
         try:
-            return migrate.missing(connection)
+            return migrator.find_missing_migrations(connection)
         except (apsw.CantOpenError, apsw.ReadOnlyError) as fault:
             if not connection.readonly("main"):
                 raise
@@ -216,9 +217,9 @@ class SqliteStore(Beside):
             raise TenureError("STORE_READ_ONLY", message) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
-        connection = connected(self.path, create=False)
+        connection = open_connection(self.path, create=False)
         connection.set_busy_timeout(int(self._busy_seconds * 1000))
-        configure(connection)
+        configure_connection(connection)
         connection.pragma("query_only", True)
         return connection.cursor()
 
@@ -233,7 +234,7 @@ class SqliteStore(Beside):
                 running = self._running(cursor)
                 transaction = make()
                 result: T = _drive(transaction, running, until_aside=self._writer is not None)
-                if result is ASIDE and self._writer is not None:
+                if result is LEAVE_EVENT_LOOP and self._writer is not None:
                     result, changes = await self._writer.run(
                         lambda: self._finish_aside(transaction, running, cursor)
                     )
@@ -251,9 +252,9 @@ class SqliteStore(Beside):
             return result
 
     def _finish_aside(
-        self, transaction: Transaction[T], running: Running, cursor: apsw.Cursor
+        self, transaction: Transaction[T], running: SqliteTransaction, cursor: apsw.Cursor
     ) -> tuple[T, int]:
-        """The rest of a long transaction, in the thread that commits: what it answers, and how many rows it wrote."""
+        """The rest of a long transaction, in the thread that commits: its result, and how many rows it wrote."""
         result: T = _drive(transaction, running)
         changes = running.finish()
         if changes:
@@ -264,23 +265,23 @@ class SqliteStore(Beside):
         return result, changes
 
     @property
-    def at_once(self) -> bool:
-        """Whether `save_now` is worth a try."""
+    def commits_inline(self) -> bool:
+        """See `port.Store`."""
         until = self._shared_until_us
-        quick = self._commit_seconds < QUICK_COMMIT_SECONDS
+        quick = self._commit_seconds < FAST_COMMIT_SECONDS
         return quick and (not until or self._clock.monotonic_us() >= until)
 
-    def save_now(self, decide: Callable[[int], Save | None]) -> Saved | None:
-        """One save, committed when it returns. Conflict, and nothing done, where somebody is in the way."""
+    def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        """See `port.Store`."""
         cursor = _ready(self._cursor)
         if self._turn.locked():
-            raise Conflict("another transaction is under way")
+            raise WriteConflict("another transaction is under way")
         try:
             cursor.execute("begin immediate")
         except apsw.BusyError as busy:
-            raise Conflict("another process is writing") from busy
+            raise WriteConflict("another process is writing") from busy
         except Exception as fault:
-            raise translated(fault) from fault
+            raise translate_error(fault) from fault
         try:
             running = self._running(cursor)
             now = running.now()
@@ -288,7 +289,7 @@ class SqliteStore(Beside):
             saved = None if save is None else running.save(save, now)
             if changes := running.finish():
                 self._file_time.confirm(cursor.connection)
-                # A large one holds the loop up, too, but by little beside what deciding and writing its rows has taken.
+                # A large commit blocks the loop, too, but for little compared with deciding and writing its rows.
                 self._commit_here(cursor, small=changes <= SMALL_COMMIT_ROWS)
                 self._committed(cursor, running)
             else:
@@ -298,21 +299,21 @@ class SqliteStore(Beside):
             raise
         return saved
 
-    def _running(self, cursor: apsw.Cursor) -> Running:
-        """A transaction that has just begun."""
+    def _running(self, cursor: apsw.Cursor) -> SqliteTransaction:
+        """A transaction that has just begun, with what is known from the last commit."""
         if cursor.connection.data_version() == self._committed_version:
-            return Running(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
+            return SqliteTransaction(cursor, self._time, self._last_us, unfollowed=self._unfollowed)
         if self._file_time.doubt_us:
-            self._file_time.load(cursor.connection)  # somebody may have set it right
-        running = Running(cursor, self._time, None, unfollowed=False)
+            self._file_time.load(cursor.connection)  # another process may have corrected it
+        running = SqliteTransaction(cursor, self._time, None, unfollowed=False)
         moment = self._clock.monotonic_us()
         self._heard(running.floor_us, moment)
         if self._committed_version is not None:
             self._shared_until_us = moment + SHARED_US
         return running
 
-    def _committed(self, cursor: apsw.Cursor, running: Running) -> None:
-        """Remember what holds until somebody else commits."""
+    def _committed(self, cursor: apsw.Cursor, running: SqliteTransaction) -> None:
+        """Remember what holds until another process commits."""
         self._committed_version = cursor.connection.data_version()
         self._unfollowed = running.unfollowed
         self._heard(running.now_us, self._read_us)
@@ -325,10 +326,12 @@ class SqliteStore(Beside):
 
         def call() -> list[Any]:
             try:
-                return ask(cursor, name, rows, scalars)
+                return run_query(cursor, name, rows, scalars)
             except Exception as fault:
-                known = translated(fault)
-                if isinstance(known, Rejected):  # nothing was written: it is a question that cannot be asked
+                known = translate_error(fault)
+                if isinstance(
+                    known, DataRejected
+                ):  # nothing was written: the query cannot be asked with these values
                     known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
                 raise known from fault
 
@@ -346,7 +349,7 @@ class SqliteStore(Beside):
                 cursor.execute("commit")
             except Exception as fault:
                 _roll_back(cursor.connection)
-                raise translated(fault) from fault
+                raise translate_error(fault) from fault
 
     async def _begin(self) -> apsw.Cursor:
         cursor = _ready(self._cursor)
@@ -355,27 +358,26 @@ class SqliteStore(Beside):
         except apsw.BusyError:
             await self._patiently(lambda: cursor.execute("begin immediate"))
         except Exception as fault:
-            raise translated(fault) from fault
+            raise translate_error(fault) from fault
         return cursor
 
     async def _commit(self, cursor: apsw.Cursor, *, small: bool) -> None:
-        if self._writer is None or (small and self._commit_seconds < QUICK_COMMIT_SECONDS):
+        if self._writer is None or (small and self._commit_seconds < FAST_COMMIT_SECONDS):
             self._commit_here(cursor, small=small)
         else:
             await self._writer.run(lambda: self._commit_here(cursor, small=small))
 
     def _commit_here(self, cursor: apsw.Cursor, *, small: bool) -> None:
-        """In whatever thread this is."""
         started = time.perf_counter()
         cursor.execute("commit")
         if small:
-            # A disk that has become slow is told by a few commits. A single slow one says nothing about the next:
+            # Several slow commits show that the disk has become slow. A single one says nothing about the next:
             # handing over the twenty after it would cost them a third of their time.
             took = min(time.perf_counter() - started, SLOW_COMMIT_SECONDS)
             self._commit_seconds += (took - self._commit_seconds) * 0.1
         if self._wal_pages >= (WAL_PAGES_MAX_SMALL if small else WAL_PAGES_MAX):
             self._wal_pages = 0
-            # Should it fail, the commit has happened all the same, and the next one tries again.
+            # If this fails, the commit has happened nevertheless, and the next one tries again.
             with contextlib.suppress(apsw.Error):
                 cursor.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
@@ -396,29 +398,29 @@ class SqliteStore(Beside):
                     problem = TenureError("STORE_BUSY", f"{self.path} stayed locked for {patience:g} seconds")
                     raise problem from busy
             except Exception as fault:
-                raise translated(fault, self.path) from fault
+                raise translate_error(fault, self.path) from fault
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
             pause = min(pause * 1.5, PAUSE_SECONDS_MAX)
 
     # ------------------------------------------------------------------------------- time and wake-ups
 
-    def shift(self, offset_us: int) -> None:
-        """Let this store's clock be so much ahead of the host's, for tests."""
+    def shift_clock(self, offset_us: int) -> None:
+        """Move this store's clock ahead of the host's, for tests."""
         self._shift_us = offset_us
 
     @property
     def clock_doubt_us(self) -> int:
-        """How far this host's clock is ahead of the file's time, or behind (below 0), where it is doubted; else 0."""
+        """How far this host's clock is ahead of the file's time (below 0: behind), if it is doubted; else 0."""
         self._file_time.read()
         return self._file_time.doubt_us
 
     def estimate_us(self) -> int:
-        """The store's time: here it is known without asking, but for what other processes have committed."""
+        """The store's time: known without a query, except for what other processes have committed."""
         return self._time()
 
     def _time(self) -> int:
-        """The file's time (`file_time`). Once the host's has been set back, the last committed time and what has passed since: no
-        lease and no timer may stand still until the host has caught up."""
+        """The file's time (`file_clock`). After the host's clock was set back: the last committed time and what has passed
+        since, so that no lease or timer stands still until the host has caught up."""
         now = self._file_time.read() + self._shift_us
         self._read_us = moment = self._clock.monotonic_us()
         if now < self._last_us:
@@ -428,7 +430,7 @@ class SqliteStore(Beside):
         return now
 
     def _heard(self, committed_us: int, moment: int) -> None:
-        """Somebody has committed at this time, when the monotonic clock said this."""
+        """A commit has this time; `moment` is the monotonic clock then."""
         if committed_us > self._last_us:
             self._last_us = committed_us
             if self._file_time.anchor is not None and not self._shift_us:
@@ -456,14 +458,14 @@ class SqliteStore(Beside):
         finally:
             self._waiting.discard(told)
 
-    async def tell_work(self) -> None:
-        """Wake whoever waits in this process; other processes see that the file has changed."""
+    async def notify_work(self) -> None:
+        """Wake the waiters in this process; other processes see that the file has changed."""
         for told in self._waiting:
             if not told.done():
                 told.set_result(None)
 
     def _others_wrote(self) -> bool:
-        """SQLite counts the commits of other connections for us; our own are not among them."""
+        """Whether other connections have committed; SQLite counts their commits, not ours."""
         if self._connection is None or self._turn.locked():
             return False
         try:
@@ -471,46 +473,46 @@ class SqliteStore(Beside):
         except apsw.BusyError:
             return False
         except Exception as fault:
-            raise translated(fault) from fault
+            raise translate_error(fault) from fault
         before, self._data_version = self._data_version, int(version)
         return self._data_version != before
 
 
 def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
     if cursor is None:
-        raise TenureError("STORE_UNAVAILABLE", "the store is not open, or not any more")
+        raise TenureError("STORE_UNAVAILABLE", "the store is closed")
     return cursor
 
 
-def _drive(transaction: Transaction[T], running: Running, *, until_aside: bool = False) -> Any:
-    """Give a transaction what it asks for. Its own errors are its own; the database's are translated. `until_aside`: up to
-    where it says that it is long (ASIDE), to be gone on with in another thread."""
+def _drive(transaction: Transaction[T], running: SqliteTransaction, *, until_aside: bool = False) -> Any:
+    """Answer the requests of a transaction. Its own errors are raised as they are; the database's are translated.
+    `until_aside`: stop where it yields LEAVE_EVENT_LOOP, to go on in another thread."""
     answer: Any = None
     while True:
         try:
             request = transaction.send(answer)
         except StopIteration as stop:
             return stop.value
-        if request is ASIDE:
+        if request is LEAVE_EVENT_LOOP:
             if until_aside:
-                return ASIDE
+                return LEAVE_EVENT_LOOP
             answer = None
             continue
         try:
             answer = running.answer(request)
         except Exception as fault:
             transaction.close()
-            raise translated(fault) from fault
+            raise translate_error(fault) from fault
 
 
 def _undo(connection: apsw.Connection, fault: BaseException) -> None:
-    """Roll back after an error, and say what it means where that is known."""
+    """Roll back after an error, and raise the translated error if there is one."""
     _roll_back(connection)
-    if isinstance(fault, Exception) and (known := translated(fault)) is not fault:
+    if isinstance(fault, Exception) and (known := translate_error(fault)) is not fault:
         raise known from fault
 
 
 def _roll_back(connection: apsw.Connection) -> None:
-    """SQLite has rolled back by itself after some errors (a full disk among them)."""
+    """Roll back, unless SQLite has done so by itself (for example after a full disk)."""
     if connection.in_transaction:
         connection.execute("rollback")

@@ -1,9 +1,9 @@
-"""What the doubles share: a server in threads, a log of requests, and trouble on demand.
+"""What the doubles share: an HTTP server in threads, a log of requests, and injected faults.
 
 Laws:
-1. A double is real on the wire: sockets, HTTP, answers and broken connections are what a service's would be.
-2. It logs every request as it came, before anything is done.
-3. Requests are handled one at a time: what a double keeps needs no locks of its own.
+1. A double is real on the wire: it has sockets, HTTP, responses and broken connections like a real service.
+2. Every request is logged before it is handled.
+3. Requests are handled one at a time, so that a double's state needs no locks.
 """
 
 from __future__ import annotations
@@ -24,96 +24,87 @@ BODY_BYTES_MAX = 5 * 1024 * 1024
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, as it came."""
-
+class DoubleRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
-    """Without its query, still quoted."""
+    """Without the query, still quoted."""
     query: dict[str, list[str]]
     headers: dict[str, str]
-    """Names in small letters."""
+    """By lower-case name."""
     body: bytes
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of its path, unquoted."""
         return tuple(unquote(part) for part in self.path.split("/") if part)
 
     def json(self) -> Any:
-        """Its body; an empty object where there is none."""
+        """The decoded body; an empty object if there is none."""
         return msgspec.json.decode(self.body) if self.body else {}
 
     def first(self, name: str, default: str = "") -> str:
-        """A parameter of its query."""
         return self.query.get(name, [default])[0]
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """An answer."""
-
+class DoubleReply(msgspec.Struct, frozen=True):
     status: int = 200
     json: Any = None
     headers: dict[str, str] = {}
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong with a request."""
-
+class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     drop: Literal["", "before", "after"] = ""
-    """The connection breaks: before anything is done, or when it is."""
+    """The connection breaks before or after the request is handled."""
     status: int = 0
-    """This is answered instead, and nothing is done."""
+    """The response has this status, and the request is not handled."""
     headers: dict[str, str] = {}
     json: Any = None
     done: bool = False
-    """With a status: it is done all the same."""
+    """With a status: the request is handled all the same."""
     methods: frozenset[str] = WRITES
 
 
 class Double:
-    """A service that is none. Used as a context manager; `url` is where it is."""
+    """A stand-in for a service. A context manager; `url` is its address."""
 
     def __init__(self, *, token: str = "", host: str = "127.0.0.1", port: int = 0) -> None:
         self.token = token
-        """What requests have to show; empty: nothing."""
-        self.requests: list[Request] = []
+        """The token that requests need; empty: none."""
+        self.requests: list[DoubleRequest] = []
         self.url = ""
         self._address = (host, port)
-        self._troubles: deque[Trouble] = deque()
+        self._faults: deque[InjectedFault] = deque()
         self._handling = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
-    def handle(self, request: Request) -> Reply:
-        """Do what a request asks for. The part of each double."""
+    def handle(self, request: DoubleRequest) -> DoubleReply:
+        """Handle a request; implemented by each double."""
         raise NotImplementedError
 
     def trouble(self, **how: Any) -> None:
-        """Something goes wrong with the next request (that writes, where `methods` says nothing else)."""
-        self._troubles.append(Trouble(**how))
+        """Inject a fault into the next request (the next that writes, unless `methods` says otherwise)."""
+        self._faults.append(InjectedFault(**how))
 
     @property
-    def writes(self) -> list[Request]:
-        """The requests that were to change something."""
+    def writes(self) -> list[DoubleRequest]:
         return [request for request in self.requests if request.method in WRITES]
 
-    def answer(self, request: Request) -> Reply | None:
-        """The answer to a request; None: none, the connection breaks."""
+    def answer(self, request: DoubleRequest) -> DoubleReply | None:
+        """The response to a request, or None if the connection breaks."""
         with self._handling:
             self.requests.append(request)
-            trouble = Trouble()
-            if self._troubles and request.method in self._troubles[0].methods:
-                trouble = self._troubles.popleft()
-            if trouble.drop == "before":
+            fault = InjectedFault()
+            if self._faults and request.method in self._faults[0].methods:
+                fault = self._faults.popleft()
+            if fault.drop == "before":
                 return None
-            instead = Reply(trouble.status, trouble.json, trouble.headers)
-            if trouble.status and not trouble.done:
+            instead = DoubleReply(fault.status, fault.json, fault.headers)
+            if fault.status and not fault.done:
                 return instead
             reply = self.handle(request)
-        if trouble.drop == "after":
+        if fault.drop == "after":
             return None
-        return instead if trouble.status else reply
+        return instead if fault.status else reply
 
     def __enter__(self) -> Self:
         self._server = ThreadingHTTPServer(self._address, partial(_Handler, self))
@@ -133,8 +124,6 @@ class Double:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """HTTP for a double."""
-
     protocol_version = "HTTP/1.1"
 
     def __init__(self, double: Double, *connection: Any) -> None:
@@ -145,10 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
         split = urlsplit(self.path)
         size = min(int(self.headers.get("Content-Length") or 0), BODY_BYTES_MAX)
         body = self.rfile.read(size)
-        if len(body) < size:  # whoever sent it has gone: a request that is not whole is none
+        if len(body) < size:  # the client is gone, and the request is incomplete
             self.close_connection = True
             return
-        request = Request(
+        request = DoubleRequest(
             method=self.command,
             path=split.path,
             query=parse_qs(split.query, keep_blank_values=True),
@@ -165,30 +154,27 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        with suppress(OSError):  # nobody waits for it any more
+        with suppress(OSError):  # the client is gone
             self.wfile.write(content)
 
     def __getattr__(self, name: str) -> Any:
-        """The standard library asks for `do_GET` and its kind."""
+        """The standard library calls `do_GET` and so on."""
         if name.startswith("do_"):
             return self._do
         raise AttributeError(name)
 
     def _break(self) -> None:
-        """Reset the connection instead of answering."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 
     def handle(self) -> None:
-        """All requests of a connection, until somebody breaks it."""
-        with suppress(OSError, ValueError):  # ValueError: its file was closed beneath it
+        with suppress(OSError, ValueError):  # ValueError: its file was closed
             super().handle()
 
     def finish(self) -> None:
-        """The end of a connection."""
         with suppress(OSError, ValueError):
             super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # the name in the standard library
-        """Nothing: what came is in `requests`."""
+        """Nothing: `requests` has them."""

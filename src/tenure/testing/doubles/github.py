@@ -1,54 +1,53 @@
-"""A GitHub that knows issues, comments, statuses and check runs, as far as the connector does."""
+"""A double of GitHub: issues, comments, statuses and check runs, as far as the connector uses them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tenure.testing.doubles.base import Double, Reply, Request
+from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest
 
-_NOT_FOUND = Reply(404, {"message": "Not Found"})
+_NOT_FOUND = DoubleReply(404, {"message": "Not Found"})
 
 
 class GitHubDouble(Double):
-    """`url` is the API's."""
+    """`url` is the address of the API."""
 
     def __init__(self, *, token: str = "", **how: Any) -> None:
         super().__init__(token=token, **how)
         self.issues: dict[tuple[str, int], dict[str, list[str]]] = {}
         self.comments: dict[int, dict[str, Any]] = {}
         self.statuses: list[dict[str, Any]] = []
-        """The newest first."""
+        """Newest first."""
         self.checks: dict[int, dict[str, Any]] = {}
         self._ids = iter(range(1_001, 1_000_000))
 
     def issue(
         self, repo: str, number: int, *, labels: tuple[str, ...] = (), assignees: tuple[str, ...] = ()
     ) -> None:
-        """Have an issue."""
         self.issues[repo, number] = {"labels": list(labels), "assignees": list(assignees)}
 
     def labels(self, repo: str, number: int) -> list[str]:
-        """The labels of an issue."""
         return self.issues[repo, number]["labels"]
 
     def limit(self, *, second: bool = False, seconds: int = 30) -> None:
-        """The next request that writes is one too many."""
+        """Refuse the next request that writes with a rate limit."""
         if second:
-            said = {"message": "You have exceeded a secondary rate limit."}
-            self.trouble(status=403, headers={"Retry-After": str(seconds)}, json=said)
+            body = {"message": "You have exceeded a secondary rate limit."}
+            self.trouble(status=403, headers={"Retry-After": str(seconds)}, json=body)
         else:
-            gone = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}
-            self.trouble(status=403, headers=gone, json={"message": "API rate limit exceeded"})
+            headers = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}
+            self.trouble(status=403, headers=headers, json={"message": "API rate limit exceeded"})
 
-    def handle(self, request: Request) -> Reply:
-        """Do one thing."""
+    def handle(self, request: DoubleRequest) -> DoubleReply:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
-            return Reply(401, {"message": "Bad credentials"})
+            return DoubleReply(401, {"message": "Bad credentials"})
         match request.parts:
             case ("repos", owner, name):
                 known = {repo for repo, _ in self.issues}
                 return (
-                    Reply(200, {"full_name": f"{owner}/{name}"}) if f"{owner}/{name}" in known else _NOT_FOUND
+                    DoubleReply(200, {"full_name": f"{owner}/{name}"})
+                    if f"{owner}/{name}" in known
+                    else _NOT_FOUND
                 )
             case ("repos", owner, name, "issues", "comments", number):
                 return self._comment(request, f"{owner}/{name}", int(number))
@@ -60,25 +59,27 @@ class GitHubDouble(Double):
             case _:
                 return _NOT_FOUND
 
-    def _issue(self, request: Request, key: tuple[str, int], below: list[str]) -> Reply:
+    def _issue(self, request: DoubleRequest, key: tuple[str, int], below: list[str]) -> DoubleReply:
         issue = self.issues[key]
         match request.method, below:
             case "GET", []:
                 people = [{"login": login} for login in issue["assignees"]]
-                return Reply(200, {"number": key[1], "assignees": people, "labels": _named(issue["labels"])})
+                return DoubleReply(
+                    200, {"number": key[1], "assignees": people, "labels": _named(issue["labels"])}
+                )
             case "GET", ["labels"]:
-                return Reply(200, _page(request, _named(issue["labels"])))
+                return DoubleReply(200, _page(request, _named(issue["labels"])))
             case "POST", ["labels"]:
                 issue["labels"] = _with(issue["labels"], request.json()["labels"])
-                return Reply(200, _named(issue["labels"]))
+                return DoubleReply(200, _named(issue["labels"]))
             case "PUT", ["labels"]:
                 issue["labels"] = _with([], request.json()["labels"])
-                return Reply(200, _named(issue["labels"]))
+                return DoubleReply(200, _named(issue["labels"]))
             case "DELETE", ["labels", label]:
                 if label not in issue["labels"]:
-                    return Reply(404, {"message": "Label does not exist"})
+                    return DoubleReply(404, {"message": "Label does not exist"})
                 issue["labels"].remove(label)
-                return Reply(200, _named(issue["labels"]))
+                return DoubleReply(200, _named(issue["labels"]))
             case (("POST" | "DELETE"), ["assignees"]):
                 given = request.json()["assignees"]
                 if request.method == "POST":
@@ -89,48 +90,48 @@ class GitHubDouble(Double):
                         login for login in issue["assignees"] if login.casefold() not in gone
                     ]
                 people = [{"login": login} for login in issue["assignees"]]
-                return Reply(201 if request.method == "POST" else 200, {"assignees": people})
+                return DoubleReply(201 if request.method == "POST" else 200, {"assignees": people})
             case "GET", ["comments"]:
                 rows = [row for row in self.comments.values() if row["at"] == key]
-                return Reply(200, _page(request, [_public(row) for row in rows]))
+                return DoubleReply(200, _page(request, [_public(row) for row in rows]))
             case "POST", ["comments"]:
                 made = {"id": next(self._ids), "at": key, "body": request.json()["body"]}
                 made["html_url"] = f"{self.url}/{key[0]}/issues/{key[1]}#issuecomment-{made['id']}"
                 self.comments[made["id"]] = made
-                return Reply(201, _public(made))
+                return DoubleReply(201, _public(made))
             case _:
                 return _NOT_FOUND
 
-    def _comment(self, request: Request, repo: str, number: int) -> Reply:
+    def _comment(self, request: DoubleRequest, repo: str, number: int) -> DoubleReply:
         row = self.comments.get(number)
         if row is None or row["at"][0] != repo:
             return _NOT_FOUND
         if request.method == "DELETE":
             del self.comments[number]
-            return Reply(204)
-        return Reply(200, _public(row)) if request.method == "GET" else _NOT_FOUND
+            return DoubleReply(204)
+        return DoubleReply(200, _public(row)) if request.method == "GET" else _NOT_FOUND
 
-    def _commits(self, request: Request, repo: str, below: list[str]) -> Reply:
+    def _commits(self, request: DoubleRequest, repo: str, below: list[str]) -> DoubleReply:
         match request.method, below:
             case "POST", ["statuses", sha]:
                 made = {**request.json(), "id": next(self._ids), "at": (repo, sha)}
                 self.statuses.insert(0, made)
-                return Reply(201, _public(made))
+                return DoubleReply(201, _public(made))
             case "GET", ["commits", sha, "statuses"]:
                 rows = [row for row in self.statuses if row["at"] == (repo, sha)]
-                return Reply(200, _page(request, [_public(row) for row in rows]))
+                return DoubleReply(200, _page(request, [_public(row) for row in rows]))
             case "POST", ["check-runs"]:
                 asked = request.json()
                 made = {"status": "queued", "conclusion": None, **asked, "id": next(self._ids)}
                 made |= {"at": (repo, asked["head_sha"]), "html_url": f"{self.url}/{repo}/runs/{made['id']}"}
                 self.checks[made["id"]] = made
-                return Reply(201, _public(made))
+                return DoubleReply(201, _public(made))
             case "PATCH", ["check-runs", number] if int(number) in self.checks:
                 self.checks[int(number)].update(request.json())
-                return Reply(200, _public(self.checks[int(number)]))
+                return DoubleReply(200, _public(self.checks[int(number)]))
             case "GET", ["commits", sha, "check-runs"]:
                 rows = [_public(row) for row in self.checks.values() if row["at"] == (repo, sha)]
-                return Reply(200, {"total_count": len(rows), "check_runs": _page(request, rows)})
+                return DoubleReply(200, {"total_count": len(rows), "check_runs": _page(request, rows)})
             case _:
                 return _NOT_FOUND
 
@@ -148,6 +149,6 @@ def _public(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "at"}
 
 
-def _page(request: Request, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _page(request: DoubleRequest, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     size, page = int(request.first("per_page", "30")), int(request.first("page", "1"))
     return rows[(page - 1) * size : page * size]

@@ -1,4 +1,4 @@
-"""A ServiceNow that knows incidents and their work notes, as far as the connector does."""
+"""A double of ServiceNow: incidents and their work notes, as far as the connector uses them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 from hashlib import sha256
 from typing import Any
 
-from tenure.testing.doubles.base import Double, Reply, Request
+from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest
 
 _JOURNALS = frozenset({"work_notes", "comments"})
 
 
 class ServiceNowDouble(Double):
-    """`url` is the instance's. `token` is a bearer's; with `user`, a password."""
+    """`url` is the address of the instance. `token` is a bearer token or, with `user`, a password."""
 
     def __init__(self, *, token: str = "", user: str = "", **how: Any) -> None:
         super().__init__(token=token, **how)
@@ -21,39 +21,38 @@ class ServiceNowDouble(Double):
         self.journal: list[dict[str, str]] = []
 
     def incident(self, number: str, **fields: str) -> str:
-        """Have an incident; its sys_id."""
+        """Add an incident, and return its sys_id."""
         sys_id = sha256(number.encode()).hexdigest()[:32]
         self.incidents[sys_id] = {"sys_id": sys_id, "number": number, "state": "1", **fields}
         return sys_id
 
     def notes(self, sys_id: str) -> list[str]:
-        """The work notes of an incident, the oldest first."""
+        """The work notes of an incident, oldest first."""
         return [
             row["value"]
             for row in self.journal
             if (row["element_id"], row["element"]) == (sys_id, "work_notes")
         ]
 
-    def handle(self, request: Request) -> Reply:
-        """Do one thing."""
+    def handle(self, request: DoubleRequest) -> DoubleReply:
         if self.token and request.headers.get("authorization") != self._expected():
-            return _no(401, "User Not Authenticated")
+            return _error(401, "User Not Authenticated")
         match request.method, request.parts:
             case (("GET" | "PATCH"), ("api", "now", "table", "incident", sys_id)):
                 incident = self.incidents.get(sys_id)
                 if incident is None:
-                    return _no(404, "No Record found")
+                    return _error(404, "No Record found")
                 if request.method == "PATCH":
                     self._write(incident, request.json())
-                return Reply(200, {"result": _named(request, incident)})
+                return DoubleReply(200, {"result": _named(request, incident)})
             case "GET", ("api", "now", "table", "incident"):
-                return Reply(200, {"result": [_named(request, row) for row in self.incidents.values()]})
+                return DoubleReply(200, {"result": [_named(request, row) for row in self.incidents.values()]})
             case "GET", ("api", "now", "table", "sys_journal_field"):
-                rows = [row for row in self.journal if _fits(row, request.first("sysparm_query"))]
+                rows = [row for row in self.journal if _matches(row, request.first("sysparm_query"))]
                 limit = int(request.first("sysparm_limit", "10000"))
-                return Reply(200, {"result": [_named(request, row) for row in rows[:limit]]})
+                return DoubleReply(200, {"result": [_named(request, row) for row in rows[:limit]]})
             case _:
-                return _no(404, "Requested URI does not represent any resource")
+                return _error(404, "Requested URI does not represent any resource")
 
     def _expected(self) -> str:
         if not self.user:
@@ -69,13 +68,12 @@ class ServiceNowDouble(Double):
                 incident[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _named(request: Request, row: dict[str, str]) -> dict[str, str]:
+def _named(request: DoubleRequest, row: dict[str, str]) -> dict[str, str]:
     asked = request.first("sysparm_fields")
     return {name: row.get(name, "") for name in asked.split(",")} if asked else dict(row)
 
 
-def _fits(row: dict[str, str], query: str) -> bool:
-    """Whether a row fits an encoded query of `=` and `LIKE`."""
+def _matches(row: dict[str, str], query: str) -> bool:
     for part in query.split("^"):
         name, like, sought = part.partition("LIKE")
         if like and "=" not in name:
@@ -88,5 +86,5 @@ def _fits(row: dict[str, str], query: str) -> bool:
     return True
 
 
-def _no(status: int, message: str) -> Reply:
-    return Reply(status, {"error": {"message": message, "detail": ""}, "status": "failure"})
+def _error(status: int, message: str) -> DoubleReply:
+    return DoubleReply(status, {"error": {"message": message, "detail": ""}, "status": "failure"})

@@ -1,4 +1,4 @@
--- The kernel's tables: names and columns are those of tenure.kernel.model, in order.
+-- The kernel's tables: names and columns are those of tenure.kernel.run_rows, in order.
 --
 -- Times are whole microseconds since 1970 (bigint). Text has the collation "C", so that both databases
 -- order alike and comparing is comparing bytes. There are no foreign keys: a run's rows are written in the
@@ -137,7 +137,7 @@ create table run_spec (
     budget bigint,
     currency text collate "C" not null,
     compensate boolean not null,
-    behind text collate "C" not null,
+    involved text collate "C" not null,
     reported_stated_by text collate "C",
     reported_stated_at bigint,
     constraint run_spec_mode_known check (concurrency_mode in ('queue', 'supersede'))
@@ -228,7 +228,7 @@ create table attempt (
     expires_at bigint not null,
     beat_at bigint not null,
     seq counter not null,
-    said text collate "C" not null,
+    last_message text collate "C" not null,
     answer bytea not null,
     progress text collate "C" not null,
     ended_at bigint,
@@ -414,15 +414,15 @@ create table outbox (
 
 create index outbox_oldest on outbox (created_at);
 
-create table stale (
+create table stale_message (
     run_id bigint not null,
     idx integer not null,
     n integer not null,
-    said text collate "C" not null,
+    message text collate "C" not null,
     seq integer not null,
     owner text collate "C" not null,
     at bigint not null,
-    primary key (run_id, idx, n, said)
+    primary key (run_id, idx, n, message)
 );
 
 -- ------------------------------------------------------------------------------------ beside the runs
@@ -495,3 +495,10 @@ create type run_light_in as (
     id bigint, expected integer, expected_head bytea, valid_until bigint, version integer, head bytea, event_at bigint,
     steps_done integer, checkpoints integer, next_ref integer);
 create type outbox_key_in as (run_id bigint, seq integer, part integer);
+
+-- Called by a save that finds, after it has written, that it waited too long (saves.sql): the error undoes the statement.
+create function refuse_late_save() returns boolean language plpgsql as $$
+begin
+    raise exception 'the save waited for locks until its estimate of the time was wrong' using errcode = 'TN001';
+end
+$$;

@@ -1,5 +1,5 @@
 -- The service: who may ask, what comes in, what goes out, and what remote runners hold. Names and columns are those of
--- tenure.kernel.service, in the same order.
+-- tenure.kernel.server_rows, in the same order.
 
 -- ------------------------------------------------------------------------------------------------- who
 

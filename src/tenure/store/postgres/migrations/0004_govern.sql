@@ -1,5 +1,5 @@
 -- Governed effects: what policies said, what was done, what was spent; and the offices that govern. Names and columns are
--- those of tenure.kernel.governed and tenure.kernel.governance, in the same order.
+-- those of tenure.kernel.act_rows and tenure.kernel.governance_rows, in the same order.
 
 create table verdict (
     run_id bigint not null,
@@ -67,12 +67,12 @@ create table receipt (
     constraint receipt_settled_when_closed check ((state in ('intent', 'unknown')) = (settled_at is null))
 );
 
-create table purse (
+create table run_spend (
     run_id bigint not null,
     spent bigint not null,
     writes integer not null,
     primary key (run_id),
-    constraint purse_counters check (spent >= 0 and writes >= 0)
+    constraint run_spend_counters check (spent >= 0 and writes >= 0)
 );
 
 create table policy (
@@ -107,7 +107,7 @@ create table signing_key (
     primary key (id)
 );
 
-create table leaf (
+create table ledger_leaf (
     tenant text collate "C" not null,
     pos bigint not null,
     kind text collate "C" not null,
@@ -116,10 +116,10 @@ create table leaf (
     body bytea not null,
     at bigint not null,
     primary key (tenant, pos),
-    constraint leaf_kind_known check (kind in ('created', 'sealed', 'supplement', 'admin', 'key'))
+    constraint ledger_leaf_kind_known check (kind in ('created', 'sealed', 'supplement', 'admin', 'key'))
 );
 
-create table node (
+create table ledger_node (
     tenant text collate "C" not null,
     level integer not null,
     pos bigint not null,
@@ -127,7 +127,7 @@ create table node (
     primary key (tenant, level, pos)
 );
 
-create table signed (
+create table ledger_checkpoint (
     tenant text collate "C" not null,
     size bigint not null,
     root bytea not null,
@@ -152,7 +152,7 @@ create table evidence (
     primary key (run_id, no)
 );
 
-create table card (
+create table slack_card (
     run_id bigint not null,
     no integer not null,
     tenant text collate "C" not null,
@@ -194,10 +194,10 @@ create index receipt_open on receipt (run_id, no) where state in ('intent', 'unk
 create index receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 create index verdict_time on verdict (tenant, at);
 -- A run is created once, sealed once, and each of its supplements is sealed once; so is each line of an admin chain.
-create unique index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
-create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
+create unique index ledger_leaf_run on ledger_leaf (tenant, run_id, kind, part) where run_id is not null;
+create unique index ledger_leaf_admin on ledger_leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, day);
-create index card_due on card (due_at) where due_at is not null;
+create index slack_card_due on slack_card (due_at) where due_at is not null;
 create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
 create index run_spec_undo on run_spec (undo_of) where undo_of is not null;
 -- Finished runs that are not sealed yet.
@@ -215,7 +215,7 @@ create type receipt_in as (
     reverses_run bigint, reverses_no integer, state text, settled_at bigint, settled_by text, result_ref
     integer, error text, eligible_at bigint, wait_no integer, reversed_run bigint, reversed_no integer,
     source_run bigint, source_no integer);
-create type purse_in as (
+create type run_spend_in as (
     run_id bigint, spent bigint, writes integer);
 create type cost_line_in as (
     run_id bigint, no integer, tenant text, workflow text, day integer, provider text, model text, currency text,

@@ -1,4 +1,4 @@
--- The kernel's tables. Names and columns are those of tenure.kernel.model, in the same order.
+-- The kernel's tables. Names and columns are those of tenure.kernel.run_rows, in the same order.
 --
 -- Laws:
 -- 1. Times are whole microseconds; booleans are 0 or 1; every table is strict.
@@ -20,7 +20,7 @@ create table schema_version (
 ) strict;
 
 -- One row: the newest time that a commit of anybody's was made at. The clock never goes below it. Besides, what the time should be
--- within one boot of the machine (tenure.store.sqlite.file_time): the boot, the file's time less the time since boot, and the time
+-- within one boot of the machine (tenure.store.sqlite.file_clock): the boot, the file's time less the time since boot, and the time
 -- since boot when a process last agreed.
 create table meta (
     one integer primary key check (one = 1),
@@ -161,7 +161,7 @@ create table run_spec (
     budget integer,
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
-    behind text not null,
+    involved text not null,
     reported_stated_by text,
     reported_stated_at integer
 ) strict;
@@ -271,7 +271,7 @@ create table attempt (
     expires_at integer not null,
     beat_at integer not null,
     seq integer not null check (seq >= 0),
-    said text not null,
+    last_message text not null,
     answer blob not null,
     progress text not null,
     ended_at integer,
@@ -344,15 +344,15 @@ create table checkpoint (
 ) strict, without rowid;
 
 -- Stale messages: once per lease and type.
-create table stale (
+create table stale_message (
     run_id integer not null,
     idx integer not null,
     n integer not null,
-    said text not null,
+    message text not null,
     seq integer not null,
     owner text not null,
     at integer not null,
-    primary key (run_id, idx, n, said)
+    primary key (run_id, idx, n, message)
 ) strict, without rowid;
 
 -- --------------------------------------------------------------------------------- waits and messages

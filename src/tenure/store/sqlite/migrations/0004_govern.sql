@@ -1,5 +1,5 @@
 -- Governed effects: what policies said, what was done, what was spent; and the offices that govern. Names and columns are
--- those of tenure.kernel.governed and tenure.kernel.governance, in the same order.
+-- those of tenure.kernel.act_rows and tenure.kernel.governance_rows, in the same order.
 
 create table verdict (
     run_id integer not null,
@@ -67,12 +67,12 @@ create table receipt (
     constraint receipt_settled_when_closed check ((state in ('intent', 'unknown')) = (settled_at is null))
 ) strict, without rowid;
 
-create table purse (
+create table run_spend (
     run_id integer not null,
     spent integer not null,
     writes integer not null,
     primary key (run_id),
-    constraint purse_counters check (spent >= 0 and writes >= 0)
+    constraint run_spend_counters check (spent >= 0 and writes >= 0)
 ) strict, without rowid;
 
 create table policy (
@@ -107,7 +107,7 @@ create table signing_key (
     primary key (id)
 ) strict, without rowid;
 
-create table leaf (
+create table ledger_leaf (
     tenant text not null,
     pos integer not null,
     kind text not null,
@@ -116,10 +116,10 @@ create table leaf (
     body blob not null,
     at integer not null,
     primary key (tenant, pos),
-    constraint leaf_kind_known check (kind in ('created', 'sealed', 'supplement', 'admin', 'key'))
+    constraint ledger_leaf_kind_known check (kind in ('created', 'sealed', 'supplement', 'admin', 'key'))
 ) strict, without rowid;
 
-create table node (
+create table ledger_node (
     tenant text not null,
     level integer not null,
     pos integer not null,
@@ -127,7 +127,7 @@ create table node (
     primary key (tenant, level, pos)
 ) strict, without rowid;
 
-create table signed (
+create table ledger_checkpoint (
     tenant text not null,
     size integer not null,
     root blob not null,
@@ -152,7 +152,7 @@ create table evidence (
     primary key (run_id, no)
 ) strict, without rowid;
 
-create table card (
+create table slack_card (
     run_id integer not null,
     no integer not null,
     tenant text not null,
@@ -194,10 +194,10 @@ create index receipt_open on receipt (run_id, no) where state in ('intent', 'unk
 create index receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 create index verdict_time on verdict (tenant, at);
 -- A run is created once, sealed once, and each of its supplements is sealed once; so is each line of an admin chain.
-create unique index leaf_run on leaf (tenant, run_id, kind, part) where run_id is not null;
-create unique index leaf_admin on leaf (tenant, part) where kind = 'admin';
+create unique index ledger_leaf_run on ledger_leaf (tenant, run_id, kind, part) where run_id is not null;
+create unique index ledger_leaf_admin on ledger_leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, day);
-create index card_due on card (due_at) where due_at is not null;
+create index slack_card_due on slack_card (due_at) where due_at is not null;
 create index evidence_newest on evidence (tenant, at, run_id) where no = 0;
 create index run_spec_undo on run_spec (undo_of) where undo_of is not null;
 -- Finished runs that are not sealed yet.

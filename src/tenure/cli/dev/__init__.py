@@ -1,0 +1,1 @@
+"""Commands for people who write workflows, runners or Tenure itself."""

@@ -1,0 +1,1 @@
+"""Commands for evidence, ledgers and signing keys."""

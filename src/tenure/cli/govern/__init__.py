@@ -1,0 +1,1 @@
+"""Commands for policies, freezes, receipts and undo."""

@@ -1,0 +1,1 @@
+"""Commands for tenants, people, clients and keys."""

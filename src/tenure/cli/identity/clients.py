@@ -1,0 +1,118 @@
+"""`tenure clients`: programs that make requests to a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenure.cli.common.options import AsJson, Db
+from tenure.cli.common.session import By, call_backend
+from tenure.cli.identity.shared import (
+    Name,
+    NewName,
+    NewRoles,
+    OfTenant,
+    Roles,
+    show_closed,
+    show_list,
+    show_one,
+)
+
+if TYPE_CHECKING:
+    from tenure.cli.common.backend import Backend
+    from tenure.shapes.identity import ApiClient
+
+_app = typer.Typer(
+    name="clients",
+    help="Programs that make requests to a server. Each client has roles, and keys that can be rotated.",
+    epilog="""
+    Let a program start runs:
+
+    tenure clients create ci --name "Our CI" --role operator --tenant acme
+
+    tenure keys create --client ci --tenant acme --to ci.key -- its key, printed once
+
+    docs/roles.md says what each role may do; docs/tenants.md explains clients, people and keys.
+    """,
+    no_args_is_help=True,
+)
+
+_Client = Annotated[str, typer.Argument(metavar="CLIENT", help="The client's id, see `tenure clients list`.")]
+_Owner = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="PERSON", help="The person who answers for it.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.add_typer(_app)
+
+
+@_app.command()
+def create(
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="The new id: letters, digits, dots, dashes.")
+    ],
+    roles: Roles,
+    name: Name = None,
+    owner: _Owner = None,
+    tenant: OfTenant = "default",
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a client. It needs a key to make requests: `tenure keys create --client CLIENT`."""
+    made = call_backend(
+        db,
+        tenant,
+        lambda backend: backend.clients.create(client=client, name=name or client, roles=roles, owner=owner),
+        changes=True,
+        by=by,
+    )
+    show_one(made, as_json)
+
+
+@_app.command("list")
+def list_clients(tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+    """List the clients of a tenant, newest first."""
+    found = call_backend(db, tenant, lambda backend: backend.clients.list())
+    show_list(found, "clients", ("id", "name", "roles", "owner", "unconfirmed", "closed_at"), as_json)
+
+
+@_app.command()
+def show(client: _Client, tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+    """Show a client."""
+    show_one(call_backend(db, tenant, lambda backend: backend.clients.get(client)), as_json)
+
+
+@_app.command()
+def change(
+    client: _Client,
+    name: NewName = None,
+    roles: NewRoles = None,
+    owner: _Owner = None,
+    tenant: OfTenant = "default",
+    db: Db = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a client. Options that are not given keep their values."""
+
+    async def call(backend: Backend) -> ApiClient:
+        before = await backend.clients.get(client)
+        return await backend.clients.update(
+            client, name=name or before.name, roles=roles or before.roles, owner=owner or before.owner
+        )
+
+    show_one(call_backend(db, tenant, call, changes=True, by=by), as_json)
+
+
+@_app.command()
+def close(
+    client: _Client, tenant: OfTenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
+) -> None:
+    """Close a client for good. Servers refuse its keys within a second."""
+    made = call_backend(db, tenant, lambda backend: backend.clients.close(client), changes=True, by=by)
+    show_closed(made, as_json)

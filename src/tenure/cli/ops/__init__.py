@@ -1,0 +1,1 @@
+"""Commands that serve, migrate and check an installation."""

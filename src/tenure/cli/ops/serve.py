@@ -1,0 +1,262 @@
+"""`tenure serve`: the HTTP API, with a sweeper and a scheduler beside it, until it is stopped.
+
+Law: SIGINT and SIGTERM stop it in peace: it takes no new connection, ends its streams, lets requests finish for the grace,
+and ends with 0. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
+from tenure.cli.common.session import parse_seconds
+from tenure.cli.common.session import wait_for_database as database_wait
+from tenure.errors import TenureError
+from tenure.server.settings import BURST_SECONDS, Settings
+
+_EPILOG = """
+Examples:
+
+tenure serve -- the API on http://127.0.0.1:8700, for this machine only
+
+tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem -- for others, over TLS
+
+tenure serve --host 0.0.0.0 --behind-proxy -- where something in front of it speaks TLS
+
+Start as many as you like on one database. Make a tenant and its first person with `tenure tenants create` and
+`tenure people create`; docs/server.md goes on from there.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(epilog=_EPILOG)(serve)
+
+
+DEFAULT_SETTINGS = Settings()
+_MIB = 1024 * 1024
+
+Host = Annotated[str, typer.Option("--host", envvar="TENURE_HOST", help="Where to listen.")]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", envvar="TENURE_PORT", min=0, max=65535, help="0: any free one; the log says which."
+    ),
+]
+
+Secrets = Annotated[
+    str | None,
+    typer.Option(
+        "--secrets",
+        envvar="TENURE_SECRETS",
+        metavar="FOLDER",
+        help="Where the files with secrets of hooks and webhooks are, in a folder for each tenant.",
+    ),
+]
+SharedSecrets = Annotated[
+    bool,
+    typer.Option(
+        "--shared-secrets",
+        envvar="TENURE_SHARED_SECRETS",
+        help="Let every tenant name all secrets; else its own only: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
+    ),
+]
+
+
+def serve(
+    host: Host = DEFAULT_SETTINGS.host,
+    port: Port = DEFAULT_SETTINGS.port,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert", envvar="TENURE_TLS_CERT", metavar="FILE", help="The certificate chain, as PEM."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option("--tls-key", envvar="TENURE_TLS_KEY", metavar="FILE", help="Its private key."),
+    ] = None,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="Something in front of it speaks TLS, and says in X-Forwarded-For where requests come from.",
+        ),
+    ] = DEFAULT_SETTINGS.behind_proxy,
+    trusted_proxies: Annotated[
+        int | None,
+        typer.Option(
+            "--trusted-proxies",
+            metavar="N",
+            min=1,
+            help="With --behind-proxy: how many proxies append to that header. The client is the N-th entry from the right.  \\[default: 1]",
+            show_default=False,
+        ),
+    ] = None,
+    forwarded_header: Annotated[
+        Literal["x-forwarded-for", "forwarded"] | None,
+        typer.Option(
+            "--forwarded-header",
+            help="With --behind-proxy: the header to which they append.  \\[default: x-forwarded-for]",
+            show_default=False,
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="Connections in all.")
+    ] = DEFAULT_SETTINGS.connections_max,
+    max_connections_per_address: Annotated[
+        int,
+        typer.Option(
+            "--max-connections-per-address",
+            min=1,
+            help="Connections from one address; behind a proxy requests under way.",
+        ),
+    ] = DEFAULT_SETTINGS.connections_per_address_max,
+    max_body_memory: Annotated[
+        int,
+        typer.Option(
+            "--max-body-memory",
+            min=64,
+            metavar="MIB",
+            help="MiB that the headers and bodies of all requests under way may hold.",
+        ),
+    ] = DEFAULT_SETTINGS.body_bytes_total_max // _MIB,
+    max_bodies_per_address: Annotated[
+        int, typer.Option("--max-bodies-per-address", min=1, help="Half-sent bodies from one address.")
+    ] = DEFAULT_SETTINGS.bodies_per_address_max,
+    max_streams_per_key: Annotated[
+        int, typer.Option("--max-streams-per-key", min=1, help="Streams of events of one credential.")
+    ] = DEFAULT_SETTINGS.streams_per_key_max,
+    max_streams_per_tenant: Annotated[
+        int, typer.Option("--max-streams-per-tenant", min=1, help="Streams of events of one tenant.")
+    ] = DEFAULT_SETTINGS.streams_per_tenant_max,
+    requests_per_second: Annotated[
+        int,
+        typer.Option(
+            "--requests-per-second",
+            min=1,
+            help=f"Requests of one credential, on average; bursts may have {BURST_SECONDS} times as many.",
+        ),
+    ] = int(DEFAULT_SETTINGS.requests_per_second),
+    request_id_keys: Annotated[
+        bool,
+        typer.Option(
+            "--request-id-keys/--no-request-id-keys",
+            help="Whether X-Request-ID is an idempotency key where no better one is given.",
+        ),
+    ] = DEFAULT_SETTINGS.request_id_is_key,
+    grace: Annotated[
+        str, typer.Option("--grace", help="How long requests may finish when it is stopped.")
+    ] = f"{DEFAULT_SETTINGS.grace_seconds:g}s",
+    drain: Annotated[
+        str, typer.Option("--drain", help="How long it says NOT_READY before it stops listening.")
+    ] = f"{DEFAULT_SETTINGS.drain_seconds:g}s",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="From which level on.")
+    ] = "info",
+    log_format: Annotated[
+        Literal["json", "text"], typer.Option("--log-format", help="JSON lines, or text for people.")
+    ] = "json",
+    log_runs: Annotated[
+        bool, typer.Option("--log-runs/--no-log-runs", help="Log what happens to runs.")
+    ] = DEFAULT_SETTINGS.log_runs,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log every request.")
+    ] = DEFAULT_SETTINGS.log_requests,
+    webhooks_to_private: Annotated[
+        bool,
+        typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
+    ] = DEFAULT_SETTINGS.webhooks_to_private,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url", metavar="URL", help="Where people reach this server: Slack's cards link there."
+        ),
+    ] = None,
+    secrets: Secrets = None,
+    shared_secrets: SharedSecrets = False,
+    connectors: ConnectorsFile = None,
+    evidence: WithEvidence = False,
+    signing_key: SigningKey = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate/--no-migrate", help="Bring the database up to date first.")
+    ] = True,
+    wait_for_database: WaitForDatabase = "60s",
+    listen_db: ListenDb = None,
+    db: Db = None,
+) -> None:
+    """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
+
+    Any number of these work on one database: one file on one machine, or PostgreSQL.
+    """
+    if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
+        raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
+    require_server_extra()
+    from tenure.config import choose_database
+    from tenure.engine import Engine
+    from tenure.engine.entry_point import run_in_loop
+    from tenure.govern.connectors.registry import choose_connectors
+    from tenure.secrets import Secrets as KnownSecrets
+    from tenure.server.http_server import check_address
+    from tenure.server.http_server import serve as serve_engine
+    from tenure.server.observe.structured_logs import configure_logging
+
+    settings = Settings(
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
+        trusted_proxies=trusted_proxies or DEFAULT_SETTINGS.trusted_proxies,
+        forwarded_header=forwarded_header or DEFAULT_SETTINGS.forwarded_header,
+        connections_max=max_connections,
+        connections_per_address_max=max_connections_per_address,
+        body_bytes_total_max=max_body_memory * _MIB,
+        bodies_per_address_max=max_bodies_per_address,
+        streams_per_key_max=max_streams_per_key,
+        streams_per_tenant_max=max_streams_per_tenant,
+        requests_per_second=float(requests_per_second),
+        request_id_is_key=request_id_keys,
+        grace_seconds=parse_seconds(grace),
+        drain_seconds=parse_seconds(drain),
+        log_runs=log_runs,
+        log_requests=log_requests,
+        webhooks_to_private=webhooks_to_private,
+        public_url=public_url,
+        secrets_folder=secrets,
+        secrets_shared=shared_secrets,
+    )
+    check_address(settings)
+    known = choose_connectors(
+        connectors, secrets=KnownSecrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
+    )
+    configure_logging(level=log_level, form=log_format)
+    database = choose_database(db)
+    database_wait(database, wait_for_database)
+    address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
+    engine = Engine(
+        address,
+        listen_url=listen_db,
+        wait_for_database=wait_for_database,
+        actor="server",
+        migrate=migrate,
+        connectors=known,
+        evidence=evidence,
+        signing_key=signing_key,
+    )
+    run_in_loop(serve_engine(engine, settings))
+
+
+def require_server_extra() -> None:
+    """The server is an extra: say so where it is not installed."""
+    try:
+        import httptools  # noqa: F401 - it is only looked for
+        import litestar  # noqa: F401 - the same
+        import prometheus_client  # noqa: F401 - the same
+        import uvicorn  # noqa: F401 - the same
+    except ImportError as missing:
+        raise TenureError(
+            "EXTRA_MISSING", f"the server needs {missing.name}: pip install 'tenure[server]'"
+        ) from missing

@@ -1,0 +1,1 @@
+"""Commands that start, show, watch and control runs."""

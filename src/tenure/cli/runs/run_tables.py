@@ -1,0 +1,273 @@
+"""How runs and their steps look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from tenure.cli.common.console import out, safe_text
+
+if TYPE_CHECKING:
+    from tenure.shapes.costs import RunCosts, StepCost
+    from tenure.shapes.runs import Explanation, Run, RunSummary
+    from tenure.shapes.steps import Step
+
+_COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "canceled": "yellow",
+    "retry_wait": "yellow",
+    "waiting_approval": "cyan",
+    "waiting_external": "cyan",
+}
+_PLAIN_KINDS = {"work": "step", "checkpoint": "step"}
+VALUE_CHARS_MAX = 200
+SKIPPED = "skipped"
+"""What is shown of a step that succeeded without being done, because its condition was false."""
+
+
+def make_table(*columns: str) -> Table:
+    """A plain table."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def keep_ids_whole(made: Table, ids: Iterable[str]) -> None:
+    """An id is copied and pasted: the first column is never broken, however narrow the terminal."""
+    column = made.columns[0]
+    column.no_wrap, column.overflow = True, "ignore"
+    column.min_width = max((len(each) for each in ids), default=0)
+
+
+def state_colour(state: str) -> str:
+    """How a state is coloured."""
+    return _COLOURS.get(state, "")
+
+
+def state_text(state: str, word: str) -> Text:
+    """A state in the kernel's word and, where it is another, in the profile's."""
+    return Text(state if state == word else f"{state} ({word})", style=state_colour(state))
+
+
+def format_time(at: datetime | None) -> str:
+    """A moment, to the second."""
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """A length of time for people: `12 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    if seconds is None:
+        return ""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_elapsed(step: Step, now_us: int | None = None) -> str:
+    """How long a step took; of one that is under way how long it has been, where the time is known."""
+    if step.seconds is None and now_us is not None and step.started_at is not None and not step.finished_at:
+        return format_seconds(max(now_us / 1e6 - step.started_at.timestamp(), 0.0))
+    return format_seconds(step.seconds)
+
+
+def value_text(value: Any) -> str:
+    """A payload on one line."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = " / ".join(line.strip() for line in text.splitlines() if line.strip())
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
+
+
+def show_runs(lines: list[RunSummary]) -> None:
+    """Runs, newest first."""
+    console = out()
+    if not lines:
+        console.print("no runs")
+        return
+    made = make_table("run", "workflow", "status", "reason", "steps", "took", "created", "labels")
+    keep_ids_whole(made, [line.id for line in lines])
+    for line in lines:
+        status = state_text(line.status, line.shown)
+        held = "parked" if line.parked is not None else "paused" if line.paused else ""
+        if held:
+            status.append(f" ({held})", style="yellow")
+        made.add_row(
+            line.id,
+            safe_text(line.workflow),
+            status,
+            safe_text("" if line.reason in (None, "done") else line.reason),
+            steps_text(line),
+            format_seconds(line.seconds),
+            format_time(line.created_at),
+            safe_text(" ".join(f"{k}={v}" for k, v in line.labels.items())),
+        )
+    console.print(made)
+
+
+def steps_text(line: RunSummary) -> str:
+    """Steps done of those known. The body of code-first runs is among the known but is never a step that is done, so that `0/1`
+    would stay after it succeeded: of one step and none done the status says all there is to say."""
+    return "-" if (line.steps_done, line.steps_total) == (0, 1) else f"{line.steps_done}/{line.steps_total}"
+
+
+# ------------------------------------------------------------------------------------------------ steps
+
+
+def kind_text(step: Step) -> str:
+    """What users call it: there is one kind of step."""
+    return _PLAIN_KINDS.get(step.kind, step.kind)
+
+
+def tries_text(step: Step) -> str:
+    """`2`, or `2 of 4` where that is known."""
+    if not step.attempt:
+        return ""
+    return f"{step.attempt} of {step.attempts_max}" if step.attempts_max else str(step.attempt)
+
+
+def question_text(step: Step) -> str:
+    """What people are asked: the title of a question that has one, else the action."""
+    from tenure.reads.steps import question_title
+
+    return question_title(step.question) or step.tool
+
+
+def about(step: Step) -> str:
+    """The one thing to know about a step now: what it waits for, what went wrong, or what came of it."""
+    if step.skipped:
+        return f"{step.reason}: {step.condition}"
+    if step.state == "waiting_approval":
+        return ": ".join(part for part in (question_text(step), step.progress) if part)
+    if step.state == "waiting_external":
+        until = f" until {format_time(step.until)}" if step.until is not None else ""
+        return f"for {step.tool}{until}" if step.kind == "wait" and step.tool else until.strip()
+    if step.state == "retry_wait":
+        return f"{step.last_error}: again at {format_time(step.retry_at)}"
+    if step.child is not None:
+        return f"{step.child} {step.reason or ''}".strip()
+    if step.state == "running":
+        return step.progress
+    if step.state == "succeeded" and step.kind == "approval" and step.worker is not None:
+        said = "" if step.note is None else f": {value_text(step.note)}"
+        return f"by {step.worker}{said}"
+    if step.state not in ("pending", "ready", "succeeded") and (
+        step.error is not None or step.note is not None
+    ):
+        problem = step.error if step.error is not None else step.note
+        return f"{step.reason or step.last_error or 'failed'}: {value_text(problem)}"
+    said = "" if step.reason in (None, "done") else str(step.reason)
+    if step.output is not None:
+        said = value_text(step.output)
+    if step.state == "succeeded" and step.last_failure is not None:
+        said = f"{said} (failed before: {value_text(step.last_failure)})".strip()
+    return said
+
+
+def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
+    """The steps of a run; recorded values (times, uuids) only with `everything`."""
+    made = make_table("step", "kind", "state", "try", "took", "worker", "about")
+    for step in steps:
+        if step.kind == "value" and not everything:
+            continue
+        indent = "  " if step.within else ""
+        made.add_row(
+            safe_text(indent + step.name),
+            kind_text(step),
+            state_text(step.state, SKIPPED if step.skipped else step.shown),
+            tries_text(step),
+            format_seconds(step.seconds),
+            safe_text("" if step.kind == "approval" else step.worker or ""),
+            safe_text(about(step)),
+        )
+    return made
+
+
+def costs_text(costs: Iterable[StepCost]) -> str:
+    """`0.02 USD, 20 tokens in, 10 out (acme m1)`."""
+    parts = []
+    for c in costs:
+        money = f"{c.money:.6f}".rstrip("0").rstrip(".")
+        parts.append(
+            f"{money} {c.currency}, {c.tokens_in} tokens in, {c.tokens_out} out ({c.provider} {c.model})"
+        )
+    return "; ".join(parts)
+
+
+def show_run(
+    run: Run,
+    steps: list[Step],
+    why: Explanation,
+    costs: RunCosts,
+    *,
+    everything: bool = False,
+    words: str | None = None,
+) -> None:
+    """One run: what it is, how it is, its steps; in the words of its own profile, unless others are named."""
+    console = out()
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    facts.add_row("run", run.id)
+    facts.add_row("workflow", safe_text(f"{run.workflow} (version {run.code_version})"))
+    word = run.status if run.shown == run.status else f"{run.shown} in {words or run.profile}"
+    facts.add_row("status", state_text(run.status, word))
+    facts.add_row("why", safe_text(why.text))
+    optional: list[tuple[str, Any]] = [
+        ("paused", "yes" if run.paused else None),
+        ("parked", run.parked),
+        ("labels", ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None),
+        ("key", run.concurrency_key),
+        ("child of", run.parent),
+        ("resumed from", run.resumed_from and f"{run.resumed_from} (resumption {run.resume_count})"),
+        ("rerun of", run.rerun_of and f"{run.rerun_of} (attempt {run.attempt_no})"),
+        ("requested by", f"{run.requester} ({run.trigger})"),
+        ("repository", run.repo),
+        ("skipped", ", ".join(f"{one.step} ({one.condition})" for one in run.skipped) or None),
+        ("created", format_time(run.created_at)),
+        ("started", format_time(run.started_at)),
+        ("finished", run.finished and f"{format_time(run.finished_at)} (took {format_seconds(run.seconds)})"),
+        ("reported", format_time(run.reported_at)),
+        ("said to be reported", _stated(run)),
+        ("deadline", "" if run.finished else format_time(run.deadline_at)),
+        ("budget", None if costs.budget is None else f"spent {costs.text}"),
+        ("costs", costs_text(costs.lines)),
+        ("input", None if run.input is None else value_text(run.input)),
+        ("output", None if run.output is None else value_text(run.output)),
+        ("error", None if run.status == "succeeded" else _error(run)),
+    ]
+    for name, value in optional:
+        if value:
+            facts.add_row(name, safe_text(value))
+    console.print(facts)
+    console.print()
+    console.print(steps_table(steps, everything=everything))
+
+
+def _stated(run: Run) -> str | None:
+    """Whose word it is that the end was reported."""
+    said = run.reported_statement
+    return (
+        None
+        if said is None
+        else f"by {said.by} at {format_time(said.at)} (their word; the status reporter has the say)"
+    )
+
+
+def _error(run: Run) -> str | None:
+    """Code and message of a run that did not succeed."""
+    if not run.finished:
+        return None
+    said = "" if run.error is None else f": {value_text(run.error)}"
+    return f"{run.reason}{said}"

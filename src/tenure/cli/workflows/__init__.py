@@ -1,0 +1,1 @@
+"""Commands that register, list and check workflows."""

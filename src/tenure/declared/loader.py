@@ -1,0 +1,118 @@
+"""Loads workflow files: a declared workflow, or everything that is wrong with the file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenure import custom_profiles
+from tenure.canonical import canonical
+from tenure.declared import validation
+from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
+from tenure.declared.inputs import WorkflowInput
+from tenure.declared.model import (
+    GATES,
+    ApprovalQuestion,
+    DeclaredStep,
+    DeclaredWorkflow,
+    RetrySettings,
+    WaitSettings,
+)
+from tenure.declared.step_inputs import split_arguments
+from tenure.errors import TenureError
+from tenure.expressions.schema import MISSING, VariantValue
+from tenure.expressions.yaml_document import FileProblems, read_yaml
+from tenure.kernel import profiles
+from tenure.kernel.run_terms import NO_TERMS, RunTerms
+
+VERSION_DIGITS = 12
+"""Hex digits of the digest that form the version of a file without one."""
+
+
+def load_workflow(text: str, source: str = "<text>") -> DeclaredWorkflow:
+    """A workflow from the text of its file; WORKFLOW_INVALID names every problem with its line and column."""
+    custom_profiles.load_custom_profiles()
+    problems = FileProblems(source)
+    root = read_yaml(text, problems)
+    data = WORKFLOW.read(root, (), problems)
+    if data is MISSING:
+        raise problems.error()
+    inputs = _inputs(data, problems)
+    named = data.get("profile", DEFAULT_PROFILE if "profile" not in root.entries else None)
+    validation.WorkflowValidator(data, None if named is None else profiles.get(named), problems).check()
+    problems.raise_any()
+    steps = tuple(_step(i, variant, data.get("defaults", {})) for i, variant in enumerate(data["steps"]))
+    made = DeclaredWorkflow(
+        name=data["name"],
+        version="",
+        digest="",
+        profile=data.get("profile", DEFAULT_PROFILE),
+        timeout_seconds=data.get("timeout"),
+        terms=RunTerms.of(data.get("budget"), data.get("compensate", False)),
+        inputs=inputs,
+        steps=steps,
+    )
+    # Sorted by key and normalized: neither the order of keys nor `5m` instead of `300s` changes the digest.
+    defined = {name: value for name, value in msgspec.structs.asdict(made).items() if name != "text"}
+    if made.terms == NO_TERMS:
+        del defined["terms"]  # so that a file without terms keeps its digest
+    digest = hashlib.sha256(canonical(msgspec.to_builtins(defined))).hexdigest()
+    return msgspec.structs.replace(
+        made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source, text=text
+    )
+
+
+def load_workflow_file(path: Path) -> DeclaredWorkflow:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
+        raise TenureError("WORKFLOW_INVALID", f"{path} cannot be read: {why}") from fault
+    return load_workflow(text, str(path))
+
+
+def _inputs(data: dict[str, Any], problems: FileProblems) -> dict[str, WorkflowInput]:
+    made = {}
+    for name, values in data.get("inputs", {}).items():
+        if "type" not in values:
+            continue  # reported already
+        declared = msgspec.convert(values, WorkflowInput)
+        for key, problem in declared.own_problems():
+            problems.add(("inputs", name, key), problem)
+        made[name] = declared
+    return made
+
+
+def _step(index: int, variant: VariantValue, defaults: dict[str, Any]) -> DeclaredStep:
+    values = variant.values
+    kind: Any = variant.kind
+    common = {
+        "id": values["id"],
+        "index": index,
+        "kind": kind,
+        "needs": tuple(values["needs"]) if "needs" in values else None,
+        "condition": values.get("if"),
+        "required": values.get("required", True),
+        "queue": values.get("queue", defaults.get("queue", "default")),
+    }
+    if kind == "approval":
+        asked = {"action": values["id"], **values["approval"]}
+        return DeclaredStep(**common, approval=ApprovalQuestion(**asked))
+    if kind == "wait":
+        return DeclaredStep(**common, wait=WaitSettings(**values["wait"]))
+    assert kind not in GATES
+    common |= {
+        "timeout_seconds": values.get("timeout", defaults.get("timeout")),
+        "retry": RetrySettings.merge(values.get("retry"), defaults.get("retry")),
+        "idempotency_key": values.get("idempotency_key", ""),
+        "idempotent": values.get("idempotent", False),
+    }
+    if kind == "run":
+        command = values["run"]
+        argv = ("sh", "-c", command) if values.get("shell") else split_arguments(command)
+        rest = {key: values[key] for key in ("env", "cwd", "output") if key in values}
+        return DeclaredStep(**common, run=argv, **rest)
+    return DeclaredStep(**common, target=values[kind], arguments=values.get("with", {}))

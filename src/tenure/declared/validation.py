@@ -1,0 +1,364 @@
+"""Rules that span several places of a workflow file: needs, references, requirements of a profile.
+
+Law: rules check whatever could be read, so that one load reports all problems. A value that is missing because it was invalid
+causes no second problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tenure.declared.model import GATES, RetrySettings, required_capability
+from tenure.declared.step_inputs import split_arguments
+from tenure.errors import TenureError
+from tenure.expressions import templates
+from tenure.expressions.expression import (
+    ATTEMPT_PATH,
+    FIELDS,
+    ROOTS,
+    ExpressionReference,
+    MalformedExpression,
+)
+from tenure.expressions.schema import VariantValue
+from tenure.expressions.templates import parse_condition
+from tenure.expressions.yaml_document import FileProblems, Path
+from tenure.kernel import capability as cap
+from tenure.kernel.profile import Profile
+
+GOVERNED_PROFILE = "governed-runtime"
+EFFECTS = ("run", "uses")
+"""Kinds of steps that have effects outside of the run."""
+_FIXED = ("inputs",)
+"""What a text may reference that must be known when a run is submitted."""
+_STABLE = ("inputs", "steps", "run", "trigger")
+"""What an idempotency key may reference: it must be the same for every attempt."""
+TEMPLATES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("run",), ROOTS),
+    (("env",), ROOTS),
+    (("cwd",), ROOTS),
+    (("with",), ROOTS),
+    (("idempotency_key",), _STABLE),
+    (("approval", "title"), _FIXED),
+    (("wait", "event"), _FIXED),
+    (("wait", "source"), _FIXED),
+)
+"""The places of templates in a step, and the roots that they may reference."""
+
+
+SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
+_NO_EXPRESSIONS = 'a shell command cannot contain expressions; put the value into env and use "$NAME"'
+
+
+class NeedsGraph:
+    def __init__(self, ids: list[str | None], steps: dict[int, VariantValue]) -> None:
+        self.ids = ids
+        self.index_of = {step_id: i for i, step_id in reversed(list(enumerate(ids))) if step_id is not None}
+        self.direct: list[set[int]] = []
+        for i in range(len(ids)):
+            step = steps.get(i)
+            named = step.values.get("needs") if step is not None else None
+            if named is None:
+                self.direct.append({i - 1} if i else set())
+            else:
+                self.direct.append({self.index_of[name] for name in named if name in self.index_of} - {i})
+        self.cycle = self._find_cycle()
+        self.behind = [] if self.cycle else self._closure()
+
+    def _find_cycle(self) -> list[int]:
+        left = {i: set(wanted) for i, wanted in enumerate(self.direct)}
+        free = [i for i, wanted in left.items() if not wanted]
+        wanting: dict[int, list[int]] = {}
+        for i, wanted in left.items():
+            for need in wanted:
+                wanting.setdefault(need, []).append(i)
+        while free:
+            done = free.pop()
+            del left[done]
+            for i in wanting.get(done, ()):
+                left[i].discard(done)
+                if not left[i]:
+                    free.append(i)
+        if not left:
+            return []
+        here, path = min(left), []
+        while here not in path:
+            path.append(here)
+            here = min(left[here])
+        return [*path[path.index(here) :], here]
+
+    def _closure(self) -> list[int]:
+        """For each step the set of steps before it, as bits of an integer."""
+        behind: list[int | None] = [None] * len(self.ids)
+        for start in range(len(self.ids)):
+            stack = [start]
+            while stack:
+                here = stack[-1]
+                missing = [need for need in self.direct[here] if behind[need] is None]
+                if missing:
+                    stack += missing
+                    continue
+                bits = 0
+                for need in self.direct[here]:
+                    bits |= (behind[need] or 0) | 1 << need
+                behind[here] = bits
+                stack.pop()
+        return [bits or 0 for bits in behind]
+
+    def is_before(self, need: int, step: int) -> bool:
+        """Whether `need` always ends before `step` begins."""
+        return bool(self.cycle) or bool(self.behind[step] >> need & 1)
+
+
+class WorkflowValidator:
+    """Checks the rules that the grammar cannot express."""
+
+    def __init__(self, data: dict[str, Any], profile: Profile | None, problems: FileProblems) -> None:
+        self.data = data
+        self.profile = profile
+        self.problems = problems
+        self.inputs: list[str] = self._keys(("inputs",))
+        self.steps: dict[int, VariantValue] = {_index(step): step for step in data.get("steps", ())}
+        self.graph = NeedsGraph(self._ids(), self.steps)
+
+    def check(self) -> None:
+        self._check_ids()
+        for step in self.steps.values():
+            self._check_needs(step)
+            self._check_templates(step)
+            self._check_kind(step)
+            if self.profile is not None:
+                self._check_profile(step, self.profile)
+        if self.graph.cycle:
+            names = " -> ".join(str(self.graph.ids[i]) for i in self.graph.cycle)
+            self.problems.add(("steps", self.graph.cycle[0], "needs"), f"the needs form a cycle: {names}")
+
+    # ------------------------------------------------------------------------------------------ names
+
+    def _keys(self, path: Path) -> list[str]:
+        """The keys at a path, whether or not their values are valid."""
+        node = self.problems.root
+        for part in path:
+            if node is None or part not in node.entries:
+                return []
+            node = node.entries[str(part)][1]
+        return [] if node is None else list(node.entries)
+
+    def _ids(self) -> list[str | None]:
+        root = self.problems.root
+        if root is None or "steps" not in root.entries:
+            return []
+        ids: list[str | None] = []
+        for item in root.entries["steps"][1].items:
+            found = item.entries.get("id")
+            ids.append(found[1].value if found and isinstance(found[1].value, str) else None)
+        return ids
+
+    def _check_ids(self) -> None:
+        first: dict[str, int] = {}
+        for i, step_id in enumerate(self.graph.ids):
+            if step_id is None:
+                continue
+            if step_id in first:
+                line = (
+                    self.problems.root.find(("steps", first[step_id], "id")).line if self.problems.root else 0
+                )
+                self.problems.add(
+                    ("steps", i, "id"),
+                    f"step {step_id!r} is already defined in line {line}; ids must be unique",
+                )
+            first.setdefault(step_id, i)
+
+    def _check_needs(self, step: VariantValue) -> None:
+        known = self.graph.index_of
+        own = step.values.get("id")
+        written = self.problems.root
+        needs = step.values.get("needs", ())
+        places: dict[Any, int] = {}
+        if (
+            written is not None and needs
+        ):  # an invalid item was left out, so the position is found by its text
+            below = written.entries["steps"][1].items[_index(step)].entries["needs"][1].items
+            places = {item.value: i for i, item in reversed(list(enumerate(below)))}
+        for name in needs:
+            at: Path = (*step.path, "needs", places[name]) if name in places else (*step.path, "needs")
+            if name == own:
+                self.problems.add(at, "a step cannot need itself")
+            elif name not in known:
+                self.problems.add(at, f"there is no step {name!r}{self.problems.close_to(name, known)}")
+
+    # ------------------------------------------------------------------------------------- expressions
+
+    def _check_templates(self, step: VariantValue) -> None:
+        for inside, roots in TEMPLATES:
+            value: Any = step.values
+            for part in inside:
+                value = value.get(part) if isinstance(value, dict) else None
+            for place, text in templates.find_templates(value):
+                path = (*step.path, *inside, *place)
+                self._check_refers(path, self._parsed(path, text), step, roots)
+        if "if" in step.values:
+            path = (*step.path, "if")
+            refers = self._condition(path, step.values["if"])
+            self._check_refers(path, refers, step, _FIXED if step.kind in GATES else ROOTS)
+            for reference in refers:
+                if reference.root == ATTEMPT_PATH[0] and reference.parts[:1] in ((), ATTEMPT_PATH[1:]):
+                    problem = f"{reference} is not known: a condition is decided once, before the first attempt; it can use run.id"
+                    self.problems.add(path, problem)
+
+    def _parsed(self, path: Path, text: str) -> tuple[ExpressionReference, ...]:
+        try:
+            return templates.parse_template(text).refers
+        except MalformedExpression as fault:
+            self.problems.add(path, str(fault))
+            return ()
+
+    def _condition(self, path: Path, text: str) -> tuple[ExpressionReference, ...]:
+        try:
+            return parse_condition(text).refers
+        except MalformedExpression as fault:
+            self.problems.add(path, str(fault))
+            return ()
+
+    def _check_refers(
+        self, path: Path, refers: Iterable[ExpressionReference], step: VariantValue, roots: tuple[str, ...]
+    ) -> None:
+        for reference in refers:
+            for problem in self._reference_problems(reference, step, roots):
+                self.problems.add(path, problem)
+
+    def _reference_problems(
+        self, reference: ExpressionReference, step: VariantValue, roots: tuple[str, ...]
+    ) -> Iterator[str]:
+        root, parts = reference.root, reference.parts
+        if root not in roots:
+            if roots is _FIXED:
+                yield f"{reference} is not known when the run is submitted; only inputs can be used here"
+            else:
+                yield f"{reference} is not the same for every attempt; an idempotency key can use {', '.join(roots)}"
+        elif root == "inputs" and parts:
+            if parts[0] not in self.inputs:
+                hint = ""
+                if isinstance(parts[0], str) and "-" in parts[0]:
+                    hint = " (for a subtraction, put spaces around the minus sign)"
+                yield f"there is no input {parts[0]!r}{self.problems.close_to(str(parts[0]), self.inputs)}{hint}"
+        elif root == "steps":
+            yield from self._step_problems(parts, step)
+        elif root in FIELDS and parts and parts[0] not in FIELDS[root]:
+            guess = self.problems.close_to(str(parts[0]), FIELDS[root])
+            yield f"there is no {root}.{parts[0]}; there are {', '.join(FIELDS[root])}{guess}"
+        elif roots is _STABLE and root == ATTEMPT_PATH[0] and (not parts or parts[0] == ATTEMPT_PATH[1]):
+            yield f"{reference} is not the same for every attempt; an idempotency key can use run.id"
+
+    def _step_problems(self, parts: tuple[str | int, ...], step: VariantValue) -> Iterator[str]:
+        known = self.graph.index_of
+        if not parts or not isinstance(parts[0], str):
+            yield "a reference to a step needs its id: steps.ID.output"
+            return
+        name = parts[0]
+        if name not in known:
+            yield f"there is no step {name!r}{self.problems.close_to(name, known)}"
+        elif name == step.values.get("id"):
+            yield "a step cannot use its own output"
+        elif not self.graph.is_before(self.graph.index_of[name], _index(step)):
+            yield f"step {name!r} may not have ended by then; add it to this step's needs"
+        if len(parts) < 2 or parts[1] != "output":
+            yield f"only the output of a step can be used: steps.{name}.output"
+
+    # ------------------------------------------------------------------------------------------- kinds
+
+    def _check_kind(self, step: VariantValue) -> None:
+        values, path = step.values, step.path
+        if step.kind == "run" and "run" in values:
+            self._check_command(values, path)
+        if step.kind == "wait" and "wait" in values:
+            awaited = values["wait"]
+            written = self._keys_of(step, "wait")
+            if ("event" in written) == ("time" in written):
+                self.problems.add((*path, "wait"), "a wait needs either an event or a time")
+            if "time" in written:
+                for key in ("within", "source"):
+                    if key in awaited:
+                        self.problems.add((*path, "wait", key), f"{key!r} belongs to an event, not to a time")
+        if step.kind not in GATES:
+            self._check_work(step)
+
+    def _keys_of(self, step: VariantValue, key: str) -> list[str]:
+        root = self.problems.root
+        if root is None:
+            return []
+        found = root.entries["steps"][1].items[_index(step)].entries.get(key)
+        return list(found[1].entries) if found else []
+
+    def _check_command(self, values: dict[str, Any], path: Path) -> None:
+        command = values["run"]
+        if values.get("shell"):
+            if not isinstance(command, str):
+                self.problems.add((*path, "run"), "with shell: true the command must be a single string")
+            elif templates.OPEN in command:
+                self.problems.add((*path, "run"), _NO_EXPRESSIONS)
+            return
+        try:
+            words = split_arguments(command)
+        except MalformedExpression as fault:
+            self.problems.add((*path, "run"), str(fault))
+            return
+        if not words or not words[0]:
+            self.problems.add((*path, "run"), "a command needs a program to start")
+        if script := _script(words):
+            at: Path = (*path, "run") if isinstance(command, str) else (*path, "run", script)
+            if templates.OPEN in words[script]:
+                self.problems.add(at, _NO_EXPRESSIONS)
+
+    def _check_work(self, step: VariantValue) -> None:
+        values, path = step.values, step.path
+        defaults = self.data.get("defaults", {})
+        queue = values.get("queue", defaults.get("queue", "default"))
+        target = values.get(step.kind)
+        if isinstance(target, str):
+            try:
+                cap.capability(queue, required_capability(step.kind, target))
+            except TenureError as fault:
+                self.problems.add((*path, step.kind), fault.message)
+        retry = RetrySettings.merge(values.get("retry"), defaults.get("retry"))
+        if retry.jitter is not None and retry.backoff is None and "retry" in values:
+            self.problems.add((*path, "retry", "jitter"), "jitter needs a backoff; set its delays too")
+
+    def _check_profile(self, step: VariantValue, profile: Profile) -> None:
+        values, path = step.values, step.path
+        if not profile.optional_steps and values.get("required") is False:
+            self.problems.add((*path, "required"), f"profile {profile.name} has no optional steps; remove it")
+        if profile.strict_sequence and "needs" in values:
+            self.problems.add(
+                (*path, "needs"), f"profile {profile.name} runs steps strictly in order; remove it"
+            )
+        keyed = "idempotency_key" in self._written(step) or values.get("idempotent") is True
+        if profile.name == GOVERNED_PROFILE and step.kind in EFFECTS and not keyed:
+            self.problems.add(
+                path,
+                (
+                    f"under {GOVERNED_PROFILE} a step with effects needs an idempotency_key that is stable for the step and its target,"
+                    " or idempotent: true"
+                ),
+            )
+
+    def _written(self, step: VariantValue) -> list[str]:
+        root = self.problems.root
+        return [] if root is None else list(root.entries["steps"][1].items[_index(step)].entries)
+
+
+def _index(step: VariantValue) -> int:
+    at = step.path[-1]
+    return at if isinstance(at, int) else 0
+
+
+def _script(words: tuple[str, ...]) -> int:
+    """The position of the script if the command is a shell with `-c`, else 0."""
+    if len(words) < 3 or words[0].rpartition("/")[2] not in SHELLS:
+        return 0
+    for i, word in enumerate(words[1:-1], start=1):
+        if not word.startswith("-"):
+            return 0
+        if not word.startswith("--") and "c" in word:
+            return i + 1
+    return 0

@@ -1,0 +1,1 @@
+"""The demonstration: a release that survives the death of its worker."""

@@ -1,1 +1,0 @@
-"""Helpers for developing Tenure itself: the tests, the bench and the demo use them, the product never does."""

@@ -1,0 +1,1 @@
+"""YAML with positions, CEL expressions with limits on work and memory, and JSON Schema."""

@@ -1,0 +1,334 @@
+"""Checks commands before a decision uses them.
+Laws:
+1. Whatever would break a later decision (a backoff without delays, a wait that nothing ends, an invalid digest) is
+   refused here, where the caller can correct it.
+2. Texts are printable and bounded, and numbers fit both databases. `TEXTS` and `NUMBERS` list the checked fields of
+   each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.kernel import act_commands as a
+from tenure.kernel import commands as c
+from tenure.kernel.commands import TIERS, ApprovalSpec, OpenWait, RecordCheckpoint, StepSpec, WaitSpec
+from tenure.kernel.profile import Profile
+from tenure.kernel.run_rows import Cap
+from tenure.limits import (
+    CODE_CHARS_MAX,
+    DIGEST_BYTES_MAX,
+    EXPRESSION_BYTES_MAX,
+    INTEGER_MAX,
+    INVOLVED_PEOPLE_MAX,
+    KEY_CHARS_MAX,
+    KEY_TEXT_CHARS_MAX,
+    LABEL_CHARS_MAX,
+    LEASE_SECONDS_MAX,
+    LEASE_SECONDS_MIN,
+    META_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    MOMENT_US_MAX,
+    NAME_CHARS_MAX,
+    RETRIES_MAX,
+    RUN_TIMEOUT_SECONDS_MAX,
+)
+
+_INVOLVED_CHARS_MAX = (INVOLVED_PEOPLE_MAX + 1) * (NAME_CHARS_MAX + 1)
+
+TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
+    c.CreateRun: (
+        ("tenant", 1, NAME_CHARS_MAX),
+        ("workspace", 1, NAME_CHARS_MAX),
+        ("workflow", 1, NAME_CHARS_MAX),
+        ("code_version", 1, NAME_CHARS_MAX),
+        ("source", 1, NAME_CHARS_MAX),
+        ("concurrency_key", 1, KEY_CHARS_MAX),
+        ("idempotency_key", 1, KEY_TEXT_CHARS_MAX),
+        ("requester", 1, NAME_CHARS_MAX),
+        ("involved", 0, _INVOLVED_CHARS_MAX),
+    ),
+    c.FailPlan: (("code", 1, CODE_CHARS_MAX),),
+    c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
+    c.Heartbeat: (("progress", 0, LABEL_CHARS_MAX),),
+    c.Complete: (("cost", 1, LABEL_CHARS_MAX),),
+    c.ReportCost: (("cost", 1, LABEL_CHARS_MAX),),
+    c.Fail: (("code", 1, CODE_CHARS_MAX), ("cost", 1, LABEL_CHARS_MAX)),
+    c.Park: (("why", 1, LABEL_CHARS_MAX),),
+    c.OpenWait: (("label", 1, LABEL_CHARS_MAX),),
+    c.DecideApproval: (("approver", 1, NAME_CHARS_MAX),),
+    a.WithdrawApproval: (("approver", 1, NAME_CHARS_MAX),),
+    c.DeliverEvent: (
+        ("name", 1, NAME_CHARS_MAX),
+        ("event_id", 1, KEY_CHARS_MAX),
+        ("source", 0, NAME_CHARS_MAX),
+        ("involved", 0, _INVOLVED_CHARS_MAX),
+    ),
+    c.RequestCancel: (("reason", 1, CODE_CHARS_MAX),),
+    c.CancelStep: (("name", 1, NAME_CHARS_MAX), ("involved", 0, _INVOLVED_CHARS_MAX)),
+    c.RevokeLease: (("involved", 0, _INVOLVED_CHARS_MAX),),
+    c.EndWait: (("involved", 0, _INVOLVED_CHARS_MAX),),
+    c.UpdateMetadata: (("involved", 0, _INVOLVED_CHARS_MAX),),
+    c.InvolvePeople: (("involved", 1, _INVOLVED_CHARS_MAX),),
+    a.SettleAct: (("error", 1, CODE_CHARS_MAX),),
+    a.SettleReceipt: (("person", 1, NAME_CHARS_MAX),),
+}
+"""Command -> (field, fewest, most characters). None always passes."""
+
+NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
+    c.CreateRun: ("attempt_no", "resume_count"),
+    c.RecordCheckpoint: ("seq", "n", "idx", "tries"),
+    c.DecideApproval: ("no",),
+    a.WithdrawApproval: ("no",),
+    c.ReviseApproval: ("no",),
+    c.RevokeLease: ("idx", "n"),
+    c.ExpireDeadLease: ("idx", "n"),
+    a.ProposeAct: ("idx", "n"),
+    a.IntendAct: ("idx", "n"),
+    a.RepeatAct: ("idx", "n", "no"),
+    a.SettleAct: ("idx", "n", "no"),
+    a.SettleReceipt: ("no",),
+    a.MarkReversed: ("no", "by_no"),
+    **dict.fromkeys(
+        (
+            c.AckLease,
+            c.Heartbeat,
+            c.BeginUpload,
+            c.ReportCost,
+            c.Complete,
+            c.Fail,
+            c.Release,
+            c.Park,
+            c.AckCancel,
+            c.OpenWait,
+            c.Suspend,
+        ),
+        ("seq", "n", "idx"),
+    ),
+}
+"""Command -> fields that are integers from 0 to INTEGER_MAX."""
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:.0f}"
+ACT_LABEL_PREFIX = "act:"
+"""The prefix of the labels of waits for the approval of an act."""
+GOVERNED_LABEL_PREFIXES = (ACT_LABEL_PREFIX, "receipt:")
+"""The prefixes of the labels of waits that acts open."""
+
+
+def check_command(command: c.Command) -> None:
+    """Refuse texts and numbers that a store could not store."""
+    kind = type(command)
+    problems: list[Detail] = []
+    for field, fewest, most in TEXTS.get(kind, ()):
+        value = getattr(command, field)
+        if value is not None and not (fewest <= len(value) <= most and value.isprintable()):
+            problems.append(text_problem(field, fewest, most))
+    problems += [
+        Detail(field, f"{field} must be 0 to {INTEGER_MAX}")
+        for field in NUMBERS.get(kind, ())
+        if not 0 <= getattr(command, field) <= INTEGER_MAX
+    ]
+    context = command.context
+    if context is not c.SYSTEM:
+        if not is_name(context.actor):
+            problems.append(text_problem("actor", 1, NAME_CHARS_MAX))
+        if not is_name(context.cause, 1, KEY_CHARS_MAX):
+            problems.append(text_problem("cause", 1, KEY_CHARS_MAX))
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
+def text_problem(at: str, fewest: int, most: int) -> Detail:
+    """What is wrong with a text: too short, too long, or not printable."""
+    return Detail(at, f"{at} must have {fewest} to {most} printable characters")
+
+
+def is_name(text: str, fewest: int = 1, most: int = NAME_CHARS_MAX) -> bool:
+    """Whether a text is printable and of the right length."""
+    return fewest <= len(text) <= most and text.isprintable()
+
+
+def request_problems(request: c.CreateRun) -> Iterator[Detail]:
+    """Other problems of a request for a run."""
+    if request.timeout_seconds is not None and not _is_span(request.timeout_seconds):
+        yield Detail("timeout_seconds", f"timeout_seconds {_SPAN}")
+    if not -INTEGER_MAX <= request.priority <= INTEGER_MAX:
+        yield Detail("priority", f"priority must be between {-INTEGER_MAX} and {INTEGER_MAX}")
+    for field in ("ref", "repo"):
+        value = getattr(request.trigger, field)
+        if value is not None and not is_name(value, 1, LABEL_CHARS_MAX):
+            yield text_problem(f"trigger.{field}", 1, LABEL_CHARS_MAX)
+    if request.trace is not None and not is_name(request.trace, 1, NAME_CHARS_MAX):
+        yield text_problem("trace", 1, NAME_CHARS_MAX)
+    for field in ("labels", "metadata"):
+        yield from metadata_problems(field, getattr(request, field))
+
+
+def check_checkpoint(c: RecordCheckpoint) -> None:
+    """Check a checkpoint. A failed one has a message in place of an output."""
+    if c.state == "done" and c.meta is None and c.message is None and c.next_at is None and not c.arguments:
+        return  # nearly all of them
+    problems: list[Detail] = []
+    if c.meta is not None:
+        problems += metadata_problems("meta", c.meta, META_BYTES_MAX)
+    if len(c.arguments) > DIGEST_BYTES_MAX:
+        problems.append(Detail("arguments", f"arguments are a digest of at most {DIGEST_BYTES_MAX} bytes"))
+    if c.next_at is not None and not 0 <= c.next_at <= MOMENT_US_MAX:
+        problems.append(Detail("next_at", "next_at must be a moment in microseconds"))
+    if c.message is not None and c.state != "failed":
+        problems.append(Detail("message", "only a failed try has a message"))
+    if c.output is not None and c.state == "failed":
+        problems.append(Detail("output", "a failed try has a message, not an output"))
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
+def metadata_problems(at: str, text: str, most: int = METADATA_BYTES_MAX) -> Iterator[Detail]:
+    """Labels and metadata must be JSON objects of a bounded size."""
+    if text == "{}":
+        return
+    try:
+        encoded = text.encode()
+        if len(encoded) > most:
+            yield Detail(at, f"{at} must have at most {most} bytes")
+        else:
+            _decode_object(encoded)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        yield Detail(at, f"{at} must be a JSON object")
+
+
+def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]:
+    """What is wrong with one step by itself, and under its profile."""
+    for part, fewest, most in (
+        ("name", 1, NAME_CHARS_MAX),
+        ("queue", 1, NAME_CHARS_MAX),
+        ("tool", 0, NAME_CHARS_MAX),
+        ("idempotency_key", 0, LABEL_CHARS_MAX),
+    ):
+        if not is_name(getattr(step, part), fewest, most):
+            yield text_problem(f"{at}.{part}", fewest, most)
+    if not step.required and not profile.optional_steps:
+        yield Detail(f"{at}.required", f"profile {profile.name} has no optional steps")
+    if profile.strict_sequence and step.needs is not None:
+        yield Detail(f"{at}.needs", f"profile {profile.name} runs steps strictly in order")
+    lease = step.lease_seconds
+    if lease is not None and not LEASE_SECONDS_MIN <= lease <= LEASE_SECONDS_MAX:
+        yield Detail(f"{at}.lease_seconds", f"must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}")
+    if not _is_span(step.timeout_seconds):
+        yield Detail(f"{at}.timeout_seconds", _SPAN)
+    if step.retries is not None and not 0 <= step.retries <= RETRIES_MAX:
+        yield Detail(f"{at}.retries", f"must be 0 to {RETRIES_MAX}")
+    yield from _part_problems(at, step)
+
+
+def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
+    for part, kind in (("approval", "approval"), ("wait", "wait"), ("backoff", "work")):
+        if getattr(step, part) is not None and step.kind != kind:
+            yield Detail(f"{at}.{part}", f"belongs to a step of kind {kind!r}, not {step.kind!r}")
+    backoff, approval, wait = step.backoff, step.approval, step.wait
+    if backoff is not None:
+        if not backoff.seconds or not all(isfinite(s) and s >= 0 for s in backoff.seconds):
+            yield Detail(f"{at}.backoff.seconds", "must have at least one delay, and none below 0")
+        if not 0 <= backoff.jitter <= 1:
+            yield Detail(f"{at}.backoff.jitter", "must be 0 to 1")
+    if step.template is not None and (step.kind != "work" or step.input is not None or step.skipped):
+        yield Detail(f"{at}.template", "belongs to work that has no input yet and is not skipped")
+    if step.skipped and step.condition is None:
+        yield Detail(f"{at}.skipped", "belongs to a step with a condition")
+    if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
+        yield Detail(f"{at}.condition", f"must have 1 to {EXPRESSION_BYTES_MAX} bytes")
+    if step.kind == "approval" and step.name.startswith(GOVERNED_LABEL_PREFIXES):
+        # Its question would be shown like a connector's words for an action.
+        yield Detail(
+            f"{at}.name", f"questions about acts begin with {ACT_LABEL_PREFIX!r}: a gate's name does not"
+        )
+    if approval is not None:
+        yield from _approval_problems(f"{at}.approval", approval)
+    if wait is not None or step.kind == "wait":
+        yield from _wait_problems(f"{at}.wait", wait or WaitSpec())
+
+
+def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
+    if approval.tier not in TIERS:  # a tier that nobody ranks would be as strict as none
+        yield Detail(f"{at}.tier", f"must be one of {', '.join(TIERS)}")
+    if not 1 <= approval.people <= INTEGER_MAX:
+        yield Detail(f"{at}.people", "must be at least 1")
+    if not is_name(approval.action):
+        yield text_problem(f"{at}.action", 1, NAME_CHARS_MAX)
+    if not _is_span(approval.within_seconds):
+        yield Detail(f"{at}.within_seconds", _SPAN)
+    if not is_hex(approval.digest):
+        yield Detail(f"{at}.digest", "must be a hex digest")
+    if not is_name(approval.group, 0):
+        yield text_problem(f"{at}.group", 0, NAME_CHARS_MAX)
+
+
+def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:
+    for part in ("event", "source"):
+        if not is_name(getattr(wait, part), 0):
+            yield text_problem(f"{at}.{part}", 0, NAME_CHARS_MAX)
+    if not _is_span(wait.within_seconds):
+        yield Detail(f"{at}.within_seconds", _SPAN)
+    if not wait.event and wait.within_seconds is None:
+        yield Detail(at, "a wait names an event, or a time in within_seconds")
+
+
+def check_wait(opened: OpenWait) -> None:
+    """A wait is of exactly one of five kinds, and something must end it."""
+    kinds = (opened.approval, opened.event, opened.until, opened.child, opened.proposal)
+    problems: list[Detail] = []
+    if sum(kind is not None for kind in kinds) != 1:
+        problems.append(
+            Detail("wait", "a wait is for an approval, an event, a time, a child or a proposal: one of them")
+        )
+    if opened.approval is not None:
+        problems += _approval_problems("approval", opened.approval)
+    if opened.proposal is not None:
+        problems += _approval_problems("proposal", opened.proposal)
+        if opened.fatal:
+            problems.append(Detail("fatal", "nobody waits for a proposal: its refusal cannot end the step"))
+    if opened.label.startswith(GOVERNED_LABEL_PREFIXES) and (opened.until is None or "!" not in opened.label):
+        # People would be shown a runner's own words, and their yes would be taken for that to an action.
+        begin = " or ".join(repr(prefix) for prefix in GOVERNED_LABEL_PREFIXES)
+        problems.append(Detail("label", f"waits of acts begin with {begin}: none of the code's own does"))
+    if opened.until is not None and not 0 <= opened.until <= MOMENT_US_MAX:
+        problems.append(Detail("until", "until must be a moment in microseconds"))
+    if opened.event is not None:
+        problems += _wait_problems("event", opened.event)
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
+def _is_span(seconds: float | None) -> bool:
+    return seconds is None or 0 < seconds <= RUN_TIMEOUT_SECONDS_MAX
+
+
+def is_hex(text: str) -> bool:
+    try:
+        bytes.fromhex(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_approver(approver: str, digest: str) -> None:
+    """An approver is an opaque id without blanks: with a blank, one person would count as two."""
+    if not 0 < len(approver) <= NAME_CHARS_MAX or approver.split() != [approver]:
+        raise TenureError(
+            "INVALID_INPUT", f"an approver is an id of 1 to {NAME_CHARS_MAX} characters without blanks"
+        )
+    if not is_hex(digest):
+        raise TenureError("INVALID_INPUT", "the digest is not hex")
+
+
+def check_cap(cap: Cap) -> None:
+    limits = (cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run)
+    if not 1 <= cap.weight <= INTEGER_MAX or any(x is not None and not 0 <= x <= INTEGER_MAX for x in limits):
+        raise TenureError("INVALID_INPUT", "a weight is at least 1, and a limit at least 0")
+    if not is_name(cap.tenant) or not is_name(cap.scope, 0):
+        raise TenureError("INVALID_INPUT", "a cap is for a tenant, and a scope such as 'wf:NAME'")

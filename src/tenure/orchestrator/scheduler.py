@@ -1,0 +1,175 @@
+"""The scheduler: starts the runs of schedules whose slots have come.
+
+Laws:
+1. It may run everywhere at once and depends on nobody's memory. A slot's run has the idempotency key
+   `scheduler:NAME:SLOT`, so that there is one run per slot whoever is quicker; only then does the schedule go on
+   to its next slot, if it is still where it was read. A crash between the two repeats a request, not a run.
+2. The store's clock decides what has come.
+3. A slot that is found late was missed, and its schedule says what that means: `skip` passes over it, `last` makes
+   up for the newest, `all` for the newest so many. There is never a burst without bound.
+4. A schedule that cannot be carried out does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel import profiles
+from tenure.kernel.commands import Context, CreateRun, RunRequest, StepSpec, Trigger
+from tenure.kernel.cron import Cron, format_slot, parse_cron
+from tenure.kernel.new_run import build_create_run
+from tenure.kernel.registry_rows import ScheduleRow
+from tenure.limits import (
+    CATCH_UP_RUNS_MAX,
+    SCHEDULE_LATE_SECONDS,
+    SCHEDULE_SECONDS,
+    SCHEDULES_AT_ONCE_MAX,
+    SET_ASIDE_MAX,
+)
+from tenure.logs import get_logger
+from tenure.orchestrator.core import Orchestrator
+from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.store.schedules import advance_schedule, save_schedule
+
+log = get_logger(__name__)
+
+SOURCE = "scheduler"
+ACTOR = "system:scheduler"
+_MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
+"""The slot has its run, whatever the schedule said when that was made."""
+
+
+def slot_key(name: str, slot_us: int) -> str:
+    """The idempotency key of a slot's run."""
+    return f"{SOURCE}:{name}:{format_slot(slot_us)}"
+
+
+def slot_ref(name: str, slot_us: int) -> str:
+    """What such a run names as its trigger: the schedule, and the moment."""
+    return f"{name}@{format_slot(slot_us)}"
+
+
+def slots_to_run(schedule: ScheduleRow, cron: Cron, now_us: int) -> list[int]:
+    """Which slots get a run now, oldest first: law 3. At most the catch-up's bound and what is not late yet."""
+    first = schedule.next_at
+    if first is None or first > now_us:
+        return []
+    late_us = now_us - us(SCHEDULE_LATE_SECONDS)
+    fresh = cron.newest(max(first, late_us), now_us, CATCH_UP_RUNS_MAX)
+    if first > late_us:
+        return [first, *fresh]
+    if schedule.catch_up == "skip" or (schedule.catch_up == "last" and fresh):
+        return fresh
+    count = 1 if schedule.catch_up == "last" else min(schedule.catch_up_max, CATCH_UP_RUNS_MAX)
+    missed = cron.newest(first, late_us, count)
+    if len(missed) < count:
+        missed.insert(0, first)  # the slot that is written down is one, whatever this machine's zones say
+    return [*missed, *fresh]
+
+
+def build_scheduled_run(
+    schedule: ScheduleRow, run_id: int, slot_us: int, *, suffix: str = "", context: Context | None = None
+) -> CreateRun:
+    """The run of a slot; with a suffix one that was asked for by hand, beside the slots."""
+    key = slot_key(schedule.name, slot_us) + suffix
+    plan = (
+        (StepSpec(name="main", kind="body", queue=schedule.queue),)
+        if schedule.plan is None
+        else msgspec.json.decode(schedule.plan, type=tuple[StepSpec, ...])
+    )
+    request = RunRequest(
+        context=context or Context(ACTOR, "system", key),
+        workflow=schedule.workflow,
+        code_version=schedule.code_version,
+        profile=schedule.profile,
+        plan=plan,
+        input=_input(schedule, slot_us),
+        trigger=Trigger("scheduled", ref=slot_ref(schedule.name, slot_us) + suffix),
+        source=SOURCE,
+        idempotency_key=key,
+        # Of the key alone: two schedulers that have read different texts of a schedule still mean one run.
+        request_hash=sha256(key.encode()).digest(),
+        labels=schedule.labels,
+        over_rate="delay",
+        requester=schedule.owner,
+        involved=schedule.unconfirmed,
+    )
+    return build_create_run(request, run_id=run_id, tenant=schedule.tenant, workspace=schedule.workspace)
+
+
+def _input(schedule: ScheduleRow, slot_us: int) -> bytes | None:
+    if not schedule.pass_slot:
+        return schedule.input
+    given: dict[str, Any] = {} if schedule.input is None else msgspec.json.decode(schedule.input)
+    return msgspec.json.encode({**given, "slot": format_slot(slot_us)})
+
+
+class Scheduler(PeriodicTask):
+    """Looks for slots that have come until it is stopped."""
+
+    def __init__(self, orchestrator: Orchestrator, *, seconds: float = SCHEDULE_SECONDS) -> None:
+        super().__init__("scheduler", self.look, seconds, SCHEDULES_AT_ONCE_MAX)
+        self._orchestrator = orchestrator
+        self._lacking = 0
+        """Schedules that were due at the last look and whose profile this process lacks: they stay due, for another."""
+
+    def _tell_lacking(self, count: int) -> None:
+        if count > self._lacking:
+            log.warning("schedules_set_aside", count=count, error="PROFILE_NOT_HERE")
+        self._lacking = min(count, SET_ASIDE_MAX)
+
+    async def look(self) -> int:
+        """Start what is due now; how many schedules went on to their next slot."""
+        store = self._orchestrator.store
+        now: int = (await store.read("now"))[0].now_us
+        most = SCHEDULES_AT_ONCE_MAX + self._lacking
+        found: list[ScheduleRow] = await store.read("schedules_due", now, most)
+        due = [one for one in found if profiles.find(one.profile) is not None]
+        self._tell_lacking(len(found) - len(due))
+        answers = await asyncio.gather(*(self._serve(one, now) for one in due), return_exceptions=True)
+        for one, answer in zip(due, answers, strict=True):
+            if isinstance(answer, BaseException):
+                log.warning("schedule_failed", tenant=one.tenant, schedule=one.name, error=repr(answer))
+        return sum(answer is True for answer in answers)
+
+    async def _serve(self, schedule: ScheduleRow, now: int) -> bool:
+        try:
+            cron = parse_cron(schedule.cron, schedule.zone)
+        except TenureError as refused:
+            return await self._set_aside(schedule, refused)
+        slots = slots_to_run(schedule, cron, now)
+        for slot in slots:
+            await self._create(schedule, slot)
+        last = slots[-1] if slots else None
+        return await advance_schedule(self._orchestrator.store, schedule, cron.after(now), last)
+
+    async def _create(self, schedule: ScheduleRow, slot: int) -> None:
+        try:
+            new_id = self._orchestrator.new_id(schedule.tenant)
+            await self._orchestrator.create(build_scheduled_run(schedule, new_id, slot))
+        except TenureError as refused:
+            if refused.retryable:
+                raise  # the slot stays due
+            if refused.code not in _MADE_BEFORE:
+                log.error(
+                    "scheduled_run_refused",
+                    tenant=schedule.tenant,
+                    schedule=schedule.name,
+                    slot=format_slot(slot),
+                    error=refused.code,
+                    message=refused.message,
+                )
+
+    async def _set_aside(self, schedule: ScheduleRow, refused: TenureError) -> bool:
+        """Pause a schedule that this machine cannot read, so that it does not come up again every second."""
+        log.error(
+            "schedule_set_aside", tenant=schedule.tenant, schedule=schedule.name, message=refused.message
+        )
+        paused = msgspec.structs.replace(schedule, paused=True, next_at=None, revision=schedule.revision + 1)
+        return await save_schedule(self._orchestrator.store, paused) is not None

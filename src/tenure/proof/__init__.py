@@ -1,0 +1,1 @@
+"""Pure verification: Merkle trees, signatures, signed notes. No database, no network."""

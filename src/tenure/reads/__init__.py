@@ -1,0 +1,1 @@
+"""The read side: queries that fill the shapes."""

@@ -1,0 +1,103 @@
+"""What runs have spent, as people see it.
+
+Laws:
+1. Money is whole micro-units; `text` is the same for people.
+2. A run's costs are those of its own history: what it took over from a run that it resumes was spent there, what its children
+   spend is theirs.
+3. Days are UTC days, whole: the day of a moment counts from its beginning to its end.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+from tenure import ids
+from tenure.errors import Detail, TenureError
+from tenure.kernel.act_rows import CostLineRow, RunSpendRow
+from tenure.kernel.costs import DEFAULT_CURRENCY
+from tenure.kernel.run_rows import RunSpecRow
+from tenure.money import format_amount
+from tenure.reads.steps import total_step_costs
+from tenure.shapes.costs import COST_GROUPINGS, CostGroup, CostReport, RunCosts, StepCost
+from tenure.store.costs import CostTotal
+from tenure.store.port import Store
+
+GROUPS_MAX = 1_000
+DAYS_DEFAULT = 30
+"""How far back it is looked where nobody says it."""
+_BEGIN = date(1970, 1, 1)
+
+
+async def read_run_costs(store: Store, run_id: int) -> RunCosts:
+    """What a run has spent; whose it is was looked at before."""
+    specs: list[RunSpecRow] = await store.read("get_spec", run_id)
+    run_spends: list[RunSpendRow] = await store.read("run_spends_of", run_id)
+    rows: list[CostLineRow] = await store.read("cost_lines_of", run_id)
+    budget = specs[0].budget if specs else None
+    currency = (specs[0].currency if specs else "") or DEFAULT_CURRENCY
+    spent = run_spends[0].spent if run_spends else 0
+    text = format_amount(spent, currency)
+    return RunCosts(
+        run_id=ids.run_text(run_id),
+        spent=spent,
+        budget=budget,
+        currency=currency,
+        text=text if budget is None else f"{format_amount(spent, '')} of {format_amount(budget, currency)}",
+        lines=total_step_costs(_line(row) for row in rows),
+    )
+
+
+def _line(row: CostLineRow) -> StepCost:
+    return StepCost(
+        provider=row.provider,
+        model=row.model,
+        calls=row.calls,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        money=row.micros / 1e6,
+        currency=row.currency,
+        micros=row.micros,
+    )
+
+
+async def read_cost_report(
+    store: Store, tenant: str, *, by: str, since: datetime | None, until: datetime | None, now: datetime
+) -> CostReport:
+    """What a tenant's runs have spent in the days from `since` (a month ago) to `until` (today)."""
+    if by not in COST_GROUPINGS:
+        raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"is one of {', '.join(COST_GROUPINGS)}"),))  # fmt: skip
+    last = max(_day("until", until or now), _BEGIN)
+    first = max(_day("since", since) if since is not None else last - timedelta(days=DAYS_DEFAULT), _BEGIN)
+    days = (first - _BEGIN).days, (last - _BEGIN).days
+    rows: list[CostTotal] = await store.read("cost_totals", tenant, *days, by, GROUPS_MAX + 1)
+    return CostReport(
+        by=by,  # type: ignore[arg-type]  # it was looked up above
+        since=first,
+        until=last,
+        items=[_item(row, by) for row in rows[:GROUPS_MAX]],
+        more=len(rows) > GROUPS_MAX,
+    )
+
+
+def _day(name: str, at: datetime) -> date:
+    try:
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC).date()
+    except OverflowError:
+        problem = f"{name} is no day of UTC"
+        raise TenureError("INVALID_INPUT", problem, (Detail(name, problem),)) from None
+
+
+def _item(row: CostTotal, by: str) -> CostGroup:
+    return CostGroup(
+        workflow=row.workflow if by == "workflow" else None,
+        provider=row.provider if by in ("provider", "model") else None,
+        model=row.model if by == "model" else None,
+        day=_BEGIN + timedelta(days=row.day) if by == "day" else None,
+        currency=row.currency,
+        runs=row.runs,
+        calls=row.calls,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        micros=row.micros,
+        text=format_amount(row.micros, row.currency),
+    )

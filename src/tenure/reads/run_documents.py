@@ -1,0 +1,273 @@
+"""A run as the document of a profile: today that of git-with-intent, letter for letter (its section 6.2).
+
+Laws:
+1. Nothing is stored for it: a document is made from the same rows as every other view.
+2. A field that has no value is left out where the seed marks it as optional, and empty where it does not.
+3. What lies below a document is addressed by its path: `steps/NAME`, `checkpoints/NAME`, `idempotency/KEY`.
+4. What Tenure has no column for (pull request, correlation, compensations) is read from the run's metadata, under the
+   document's own names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.clock import to_datetime, to_optional_datetime
+from tenure.errors import TenureError
+from tenure.kernel import history, profiles
+from tenure.kernel.machines import LIVE_LEASE
+from tenure.kernel.run_rows import (
+    CONDITION_FALSE,
+    AttemptRow,
+    CheckpointRow,
+    EventRow,
+    IdempotencyRow,
+    PayloadRow,
+    RunRow,
+    RunSpecRow,
+    StepRow,
+    WaitRow,
+)
+from tenure.reads.payloads import decode_payload
+from tenure.reads.runs import RunReader, run_word, step_word
+from tenure.reads.steps import parse_meta, wait_label
+from tenure.shapes.documents import (
+    CancellationDocument,
+    CheckpointDocument,
+    IdempotencyDocument,
+    RunDocument,
+    StepDocument,
+    TokensDocument,
+    TriggerDocument,
+)
+from tenure.store.port import Store
+
+PROFILE = "git-with-intent"
+SCHEMA_VERSION = 1
+_SOURCES = ("ui", "cli", "webhook", "scheduled", "api")
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    run: RunRow
+    spec: RunSpecRow
+    steps: list[StepRow]
+    attempts: list[AttemptRow]
+    checkpoints: list[CheckpointRow]
+    waits: list[WaitRow]
+    events: list[EventRow]
+    bodies: dict[int, bytes]
+    record: IdempotencyRow | None
+
+    def body(self, ref: int | None) -> Any:
+        return decode_payload(self.bodies.get(ref or 0))
+
+
+async def read_document(
+    views: RunReader, store: Store, run_id: int, profile: str, at: str | None = None
+) -> Any:
+    """The run's document in a profile's form, or what lies below it at a path."""
+    if profile != PROFILE:
+        raise TenureError("INVALID_INPUT", f"{profile or 'no profile'!r} has no document; {PROFILE} has one")
+    run = await views.row(run_id)
+    read = store.read
+    payloads: list[PayloadRow] = await read("payloads_of", run_id)
+    spec = await views.spec(run_id)
+    records: list[IdempotencyRow] = []
+    if at is not None and spec.idempotency_key is not None:
+        records = await read("key_record", run.tenant, spec.source, spec.idempotency_key)
+    rows = _Rows(
+        run,
+        spec,
+        await read("steps_of", run_id),
+        await read("attempts_of", run_id),
+        await read("checkpoints_of", run_id),
+        await read("waits_of", run_id),
+        await read("events_of", run_id),
+        {p.ref: p.body for p in payloads},
+        next((record for record in records if record.run_id in (None, run_id)), None),
+    )
+    return _run(rows) if at is None else _below(rows, at)
+
+
+def _below(rows: _Rows, path: str) -> Any:
+    kind, slash, name = path.partition("/")
+    makers: dict[str, dict[str, Any]] = {
+        "steps": {s.name: s for s in rows.steps},
+        "checkpoints": {c.name: c for c in sorted(rows.checkpoints, key=lambda c: c.no)},
+        "idempotency": {rows.spec.idempotency_key: None} if rows.spec.idempotency_key else {},
+    }
+    if kind not in makers:
+        raise TenureError(
+            "INVALID_INPUT", f"below a run there are {', '.join(makers)}, not {kind!r}: steps/NAME, or steps"
+        )
+    known = makers[kind]
+    if not slash:
+        return [_one(rows, kind, each) for each in known.values()]
+    if name not in known:
+        listed = ", ".join(known) or "none"
+        raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(rows.run.id)} has no {path}; there are: {listed}")
+    return _one(rows, kind, known[name])
+
+
+def _one(rows: _Rows, kind: str, row: Any) -> Any:
+    if kind == "steps":
+        return _step(rows, row)
+    return _checkpoint(rows, row) if kind == "checkpoints" else _idempotency(rows)
+
+
+def _run(rows: _Rows) -> RunDocument:
+    run, spec = rows.run, rows.spec
+    profile = profiles.get(PROFILE)
+    extra: dict[str, Any] = msgspec.json.decode(spec.metadata)
+    beats = [a.beat_at for a in rows.attempts]
+    ended_well = run.status == "succeeded"
+    source = spec.trigger_type if spec.trigger_type in _SOURCES else "api"
+    log = extra.get("compensationLog")
+    return RunDocument(
+        id=ids.run_text(run.id),
+        schema_version=SCHEMA_VERSION,
+        tenant_id=run.tenant,
+        repo_id=run.repo or "",
+        pr_id=str(extra.get("prId", "")),
+        pr_url=str(extra.get("prUrl", "")),
+        type=str(extra.get("type", run.workflow)),
+        status=run_word(profile, run, rows.events),
+        current_step=_current(rows),
+        trigger=TriggerDocument(
+            source=source,
+            user_id=spec.requester or None,
+            webhook_event_id=spec.trigger_ref if source == "webhook" else None,
+        ),
+        idempotency_key=spec.idempotency_key,
+        a2a_correlation_id=extra.get("a2aCorrelationId"),
+        last_heartbeat_at=to_datetime(max(beats)) if beats else None,
+        result=rows.body(run.output_ref) if ended_well else None,
+        error=_error(run, rows.body(run.error_ref)),
+        cancellation=_cancellation(rows),
+        compensation_log=log if isinstance(log, list) else None,
+        resumed_from=None if spec.resumed_from is None else ids.run_text(spec.resumed_from),
+        resume_count=spec.resume_count or None,
+        created_at=to_datetime(run.created_at),
+        updated_at=to_datetime(run.event_at),
+        completed_at=to_optional_datetime(run.finished_at),
+        duration_ms=None if run.duration_us is None else run.duration_us // 1000,
+    )
+
+
+def _error(run: RunRow, said: Any) -> str | None:
+    """Code and, where there is one, message of a run that has failed."""
+    if run.finished_at is None or run.status == "succeeded":
+        return None
+    return str(run.reason) if said is None else f"{run.reason}: {said}"
+
+
+def _current(rows: _Rows) -> str | None:
+    """The step the run is at: the one at work, else what it waits for; inside a body its newest line."""
+    if rows.run.finished_at is not None:
+        return None
+    live = {a.idx for a in rows.attempts if a.lease in LIVE_LEASE}
+    waiting = next(
+        (wait_label(w.label) for w in rows.waits if w.state == "open" and w.kind != "proposal"), None
+    )
+    at_work = next((s for s in rows.steps if s.idx in live), None)
+    if at_work is None:
+        return waiting or next((s.name for s in rows.steps if s.finished_at is None), None)
+    if at_work.kind != "body":
+        return at_work.name
+    newest = max(rows.checkpoints, key=lambda c: c.no, default=None)
+    return waiting or (None if newest is None else newest.name)
+
+
+def _cancellation(rows: _Rows) -> CancellationDocument | None:
+    run = rows.run
+    if run.cancel_at is None:
+        return None
+    asked = next((e for e in rows.events if "cancel_at" in _changed(e)), None)
+    return CancellationDocument(
+        requested_at=to_datetime(run.cancel_at),
+        requested_by=None if asked is None else asked.actor,
+        reason=run.cancel_reason,
+    )
+
+
+def _changed(event: EventRow) -> dict[str, Any]:
+    """The columns of the run that an event has set."""
+    changed: dict[str, Any] = history.decode_body(event).get("set", {}).get("run", {}).get("", {})
+    return changed
+
+
+def _step(rows: _Rows, step: StepRow) -> StepDocument:
+    of_step = [a for a in rows.attempts if a.idx == step.idx]
+    newest = next((a for a in of_step if a.n == step.attempt), None)
+    error = rows.body(step.error_ref)
+    code = step.last_error or (None if step.state == "succeeded" else step.reason)
+    return StepDocument(
+        id=step.name,
+        run_id=ids.run_text(rows.run.id),
+        type=step.kind,
+        status=step_word(profiles.get(PROFILE), step, newest, rows.events),
+        attempt=step.attempt,
+        max_attempts=step.max_attempts,
+        input=rows.body(step.input_ref),
+        output=rows.body(step.output_ref),
+        error=code if error is None else f"{code}: {error}",
+        skip_reason=f"{step.reason}: {step.condition}" if step.reason == CONDITION_FALSE else None,
+        started_at=to_datetime(min(a.granted_at for a in of_step)) if of_step else None,
+        completed_at=to_optional_datetime(step.finished_at),
+    )
+
+
+def _checkpoint(rows: _Rows, row: CheckpointRow) -> CheckpointDocument:
+    meta = parse_meta(row.meta)
+    said = rows.body(row.output_ref)
+    failed = row.state == "failed"
+    tokens = TokensDocument(meta.tokens_in, meta.tokens_out) if meta.tokens_in or meta.tokens_out else None
+    word = {"started": "running", "done": "completed", "failed": "failed"}[row.state]
+    return CheckpointDocument(
+        step_id=row.name,
+        agent=meta.agent or "",
+        status=word,
+        input=rows.body(row.input_ref),
+        output=None if failed else said,
+        error=None if not failed else str(row.error) if said is None else f"{row.error}: {said}",
+        timestamp=to_datetime(row.at),
+        resumable=row.resumable,
+        idempotent=row.idempotent,
+        tokens_used=tokens,
+        duration_ms=None if meta.us is None else meta.us / 1000,
+    )
+
+
+def _idempotency(rows: _Rows) -> IdempotencyDocument:
+    run, spec, record = rows.run, rows.spec, rows.record
+    assert spec.idempotency_key is not None
+    known = IdempotencyDocument(
+        key=spec.idempotency_key,
+        source=spec.source,
+        tenant_id=run.tenant,
+        run_id=ids.run_text(run.id),
+        status="completed",
+        request_hash=spec.request_hash.hex(),
+        response={"id": ids.run_text(run.id)},
+        created_at=to_datetime(run.created_at),
+        updated_at=to_datetime(run.created_at),
+        attempts=1,
+    )
+    if record is None:
+        return known
+    return msgspec.structs.replace(
+        known,
+        status=record.status,
+        request_hash=record.request_hash.hex(),
+        # The answer as it was sent: status and headers in the first line, then the body.
+        response=decode_payload(record.response.partition(b"\n")[2]) if record.response else None,
+        error=record.error,
+        created_at=to_datetime(record.created_at),
+        updated_at=to_datetime(record.updated_at),
+        expires_at=to_datetime(record.expires_at),
+        lock_expires_at=to_optional_datetime(record.lock_expires_at),
+        attempts=record.attempts,
+    )

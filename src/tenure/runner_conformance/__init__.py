@@ -1,0 +1,1 @@
+"""A test suite for runners: situations a runner of any language must handle."""

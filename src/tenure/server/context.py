@@ -1,0 +1,158 @@
+"""What all routes share: the engine, who may ask, and the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+
+from tenure.engine import Engine
+from tenure.errors import TenureError
+from tenure.kernel.registry_rows import SERVER_MARK
+from tenure.limits import WORKER_BEAT_SECONDS
+from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.outbound.address_rules import AllowedNetworks
+from tenure.publish import WebhookDispatcher
+from tenure.publish.slack_cards import SlackCardPublisher
+from tenure.reads.status_batch import StatusBatcher
+from tenure.sdk.definitions import Registry
+from tenure.secrets import Secrets
+from tenure.server.auth.authentication import Authenticator
+from tenure.server.live.feed_follower import FeedFollower
+from tenure.server.load_limits import LoadLimits
+from tenure.server.observe.metrics import Metrics
+from tenure.server.observe.observer import Observer
+from tenure.server.observe.structured_logs import RunEventLog
+from tenure.server.runner.service import RunnerService
+from tenure.server.settings import Settings
+from tenure.services.hooks.intake import HookIntake
+from tenure.services.idempotency import SWEEP_RECORDS_MAX
+from tenure.services.identity.principals import Principal
+from tenure.services.repositories import Repositories
+from tenure.work_pool import POOL
+
+KEY_SWEEP_SECONDS = 60.0
+ACTION_SLOTS = 16
+SCOPED_MAX = 1_000
+"""How many callers' engines are cached."""
+
+
+class ServerContext:
+    """One server process. Routes reach it as `request.service`."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.stopping = asyncio.Event()
+        """Set when the process is told to end: streams end, waiting callers are answered, nothing new begins."""
+        self.name = f"{SERVER_MARK}{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+        """The name of this process among the workers, and as the holder of requests in process."""
+        self._repositories = repositories = Repositories(engine.store, self.name)
+        repositories.limit_read_seconds(settings.store_seconds)
+        self.identity, self.keys = repositories.identity, repositories.keys
+        self.feed, self.subscriptions = repositories.feed, repositories.subscriptions
+        self.metrics = Metrics(engine.store)
+        self.observer = Observer(
+            engine.orchestrator, self.metrics, RunEventLog() if settings.log_runs else None
+        )
+        if engine.sealer is not None:
+            self.observer.seals(engine.sealer)
+        self.load = LoadLimits(settings)
+        self.gate = Authenticator(self.identity, settings, self.load)
+        self.intake = HookIntake(
+            engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
+        )
+        self.intake.on_taken = self.observer.repeated
+        self.metrics.counters["tenure_deliveries_set_aside"] = (
+            "Deliveries of hooks that were tried too often and are left to people",
+            lambda: float(self.intake.set_aside),
+        )
+        self.status_batcher = StatusBatcher(engine.store)
+        self.runners = RunnerService(engine)
+        self.follower = FeedFollower(self.feed, self.stopping)
+        self.metrics.gauges["tenure_stream_listeners"] = (
+            "Listeners of live status in this process",
+            self.follower.__len__,
+        )
+        load = self.load
+        self.metrics.gauges |= {
+            "tenure_http_connections": ("Connections to this process", lambda: load.connections),
+            "tenure_http_bodies_half_sent": (
+                "Bodies that have begun and are not complete",
+                lambda: load.half_sent,
+            ),
+            "tenure_http_body_bytes": (
+                "Bytes that the headers and bodies of requests under way hold",
+                lambda: load.body_bytes,
+            ),
+        }
+        self.metrics.gauges["tenure_work_under_way"] = (
+            "Pieces of heavy work that are done or wait for a thread",
+            lambda: POOL.under_way,
+        )
+        self.metrics.refused = POOL.refused = load.refused
+        self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
+        reach = AllowedNetworks(settings.webhooks_to_loopback, settings.webhooks_to_private)
+        self.publisher = WebhookDispatcher(self.feed, self.subscriptions, reach, self.secrets)
+        self.cards = SlackCardPublisher(
+            engine.store,
+            self.secrets,
+            reach=reach,
+            slack_url=settings.slack_url,
+            public_url=settings.public_url,
+        )
+        self.action_worker = (
+            engine.worker(Registry(), slots=ACTION_SLOTS) if any(engine.connectors.actions()) else None
+        )
+        """The worker for what only a trusted process may do: actions of declared steps, and undos."""
+        self._scoped: dict[tuple[Principal, str], Engine] = {}
+        self._key_sweep = PeriodicTask("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
+        self._beats = PeriodicTask("server", self.beat, WORKER_BEAT_SECONDS, 1)
+
+    async def beat(self) -> int:
+        await self._repositories.register_server()
+        return 0
+
+    async def start(self) -> None:
+        """Start what runs beside the requests."""
+        await self.beat()
+        await self._beats.__aenter__()
+        await self.intake.start()
+        self.observer.start()
+        await self.feed.open()
+        self.engine.orchestrator.on_feed.append(self.follower.wake)
+        self.follower.start()
+        self.engine.orchestrator.on_feed.append(self.publisher.wake)
+        await self.publisher.start()
+        await self.cards.start()
+        if self.action_worker is not None:
+            await self.action_worker.start()
+        await self._key_sweep.__aenter__()
+
+    async def stop(self) -> None:
+        if self.action_worker is not None:
+            await self.action_worker.stop()
+        await self.intake.stop()
+        self.observer.stop()
+        await self.follower.stop()
+        await self.publisher.stop()
+        await self.cards.stop()
+        await self.gate.close()
+        await self._key_sweep.__aexit__()
+        await self._beats.__aexit__()
+        with suppress(TenureError):  # if the database is away, the row expires by itself
+            await self._repositories.delete_server()
+
+    def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
+        """The engine for this caller: its tenant, its workspace, its actor."""
+        seen = (who, workspace)
+        scoped = self._scoped.get(seen)
+        if scoped is None:
+            if len(self._scoped) >= SCOPED_MAX:
+                self._scoped.clear()
+            scoped = self._scoped[seen] = self.engine.scoped(
+                tenant=who.tenant, workspace=workspace, caller=who
+            )
+        return scoped

@@ -1,0 +1,150 @@
+"""A server process: its engine, its application, its listening socket, and how it ends.
+
+Laws:
+1. Beyond this machine it listens only with TLS, or behind a proxy that has it.
+2. Told to end, it says NOT_READY, ends its streams, lets requests finish for the grace, and is gone. Told twice, it is gone
+   at once, as in a crash; nothing is lost that was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import structlog
+import uvicorn
+
+from tenure.engine import Engine
+from tenure.engine.worker_process import shutdown_event
+from tenure.errors import TenureError
+from tenure.private_files import hide
+from tenure.server.app import make_app
+from tenure.server.context import ServerContext
+from tenure.server.http.forwarded import FORWARDED, X_FORWARDED_FOR
+from tenure.server.http.protocol import make_protocol
+from tenure.server.observe.structured_logs import redirect_uvicorn_logs
+from tenure.server.settings import LOOPBACK, Settings
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 4096
+LOOK_SECONDS = 0.005
+FILES_KEPT = 200
+"""Files that a process needs besides its connections."""
+
+
+def check_address(settings: Settings) -> None:
+    """Refuse to listen where anybody could read along; see law 1."""
+    if settings.tls_key is not None:
+        hide(settings.tls_key)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise TenureError("LISTEN_REFUSED", "--tls-cert and --tls-key belong together")
+    if settings.trusted_proxies < 1 or settings.forwarded_header not in (X_FORWARDED_FOR, FORWARDED):
+        raise TenureError(
+            "LISTEN_REFUSED",
+            f"--trusted-proxies is at least 1, and --forwarded-header {X_FORWARDED_FOR} or {FORWARDED}",
+        )
+    if settings.host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
+        raise TenureError(
+            "LISTEN_REFUSED",
+            f"{settings.host} can be reached from other machines, and keys would pass in the clear: "
+            "give --tls-cert and --tls-key, or --behind-proxy where something in front of it speaks TLS",
+        )
+
+
+def _within_files(settings: Settings) -> Settings:
+    """No more connections than the process may open files for: one more would stop it from accepting any."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = settings.connections_max if files == resource.RLIM_INFINITY else max(files - FILES_KEPT, 10)
+    return msgspec.structs.replace(settings, connections_max=min(settings.connections_max, most))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as fault:
+        listening.close()
+        raise TenureError("LISTEN_REFUSED", f"{settings.host}:{settings.port}: {fault.strerror}") from fault
+    return listening
+
+
+def _config(service: ServerContext) -> uvicorn.Config:
+    settings = service.settings
+    redirect_uvicorn_logs()
+    config = uvicorn.Config(
+        make_app(service),
+        http=make_protocol(settings, service.load),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        proxy_headers=False,  # `forwarded` reads them
+        server_header=False,
+        timeout_graceful_shutdown=max(round(settings.grace_seconds), 1),
+        backlog=BACKLOG,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as fault:
+        raise TenureError("LISTEN_REFUSED", f"the certificate or its key cannot be used: {fault}") from fault
+    return config
+
+
+@asynccontextmanager
+async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[ServerContext, str]]:
+    """Serve a running engine from this event loop until the block ends; the service, and its address (port 0: any)."""
+    check_address(settings)
+    service = ServerContext(engine, _within_files(settings))
+    listening = _listen(settings)
+    server = _Server(_config(service))
+    await service.start()
+    task = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has only a flag
+            await asyncio.sleep(LOOK_SECONDS)
+        if task.done():
+            await task
+            raise TenureError("INTERNAL_ERROR", "the server did not start; the log says why")
+        host, port = listening.getsockname()[:2]
+        scheme = "https" if settings.tls_cert else "http"
+        shown = f"[{host}]" if ":" in host else host
+        yield service, f"{scheme}://{shown}:{port}"
+    finally:
+        service.stopping.set()
+        if server.started and settings.drain_seconds:
+            await asyncio.sleep(settings.drain_seconds)
+        server.should_exit = True
+        await task
+        listening.close()
+        await service.stop()
+
+
+async def serve(engine: Engine, settings: Settings) -> None:
+    """Be a server until the process is told to end; see law 2. The engine is not running yet."""
+    check_address(settings)
+    with shutdown_event() as told:
+        async with engine, serving(engine, settings) as (_service, address):
+            log.info("server_started", address=address)
+            engine.log_durability_risks()
+            await told.wait()
+            log.info("server_stopping", grace_seconds=settings.grace_seconds)
+    log.info("server_stopped")
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's business, not the server's."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield

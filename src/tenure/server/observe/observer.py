@@ -1,0 +1,120 @@
+"""Where what happens to runs is counted and logged: the one that watches the orchestrator.
+
+Laws:
+1. It sees what this process has committed, after the commit; other processes see theirs.
+2. A run's states are told in the words of its own profile. A word that keeps the one before is remembered here for runs
+   that are in such a state; of a run that came into it elsewhere the profile's first word is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tenure.clock import SECOND_US
+from tenure.kernel import profiles
+
+if TYPE_CHECKING:
+    from tenure.govern.evidence.sealer import SealerTask
+    from tenure.kernel.feed import ObservedEvent
+    from tenure.orchestrator import Orchestrator
+    from tenure.server.observe.metrics import Metrics
+    from tenure.server.observe.structured_logs import RunEventLog
+
+KEPT_MAX = 10_000
+_RESULTS = {
+    "IDEMPOTENCY_CONFLICT": "conflict",
+    "IDEMPOTENCY_KEY_REUSED": "conflict",
+    "IDEMPOTENCY_EXPIRED": "expired",
+}
+
+
+class Observer:
+    """See the laws above."""
+
+    def __init__(self, orchestrator: Orchestrator, metrics: Metrics, chronicle: RunEventLog | None) -> None:
+        self._orchestrator = orchestrator
+        self.metrics = metrics
+        self.chronicle = chronicle
+        self._kept: dict[int, str] = {}
+        self._end: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._end = self._orchestrator.watch(self._seen)
+        self._orchestrator.on_batch = self.metrics.committed
+        gauges, counters, orchestrator = self.metrics.gauges, self.metrics.counters, self._orchestrator
+        gauges["tenure_commands_waiting"] = (
+            "Commands that wait for a commit in this process",
+            lambda: float(orchestrator.waiting),
+        )
+        store: Any = orchestrator.store
+        if hasattr(store, "clock_doubt_us"):  # a SQLite file
+            gauges["tenure_clock_doubt_seconds"] = (
+                "How far this host's clock is ahead of the file's time where it is doubted; behind, below 0",
+                lambda: store.clock_doubt_us / SECOND_US,
+            )
+        counters["tenure_commands"] = ("Commands carried out", lambda: float(orchestrator.commands))
+        counters["tenure_stale_messages"] = (
+            "Messages of leases that had ended",
+            lambda: float(orchestrator.stale),
+        )
+
+    def seals(self, sealer: SealerTask) -> None:
+        """Count what is sealed here, too."""
+        self.metrics.counters["tenure_seals"] = ("Runs sealed with evidence", lambda: float(sealer.sealed))
+        self.metrics.counters["tenure_seal_failures"] = (
+            "How often a run could not be sealed",
+            lambda: float(sealer.failed),
+        )
+        self.metrics.gauges["tenure_signing_key_lost"] = (
+            "Whether the key that seals cannot be used, so that nothing is sealed",
+            lambda: float(sealer.key_trouble is not None),
+        )
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+        self._orchestrator.on_batch = None
+
+    def repeated(self, source: str, result: str, key: str, run_id: str | None, tenant: str) -> None:
+        """A request came under an idempotency key: `result` is hit, miss, conflict or expired."""
+        self.metrics.idempotency(source, result)
+        if self.chronicle is not None and result in ("hit", "expired"):
+            self.chronicle.idempotency_hit(key, run_id, tenant)
+
+    def answered(
+        self, state: dict[str, Any], status: int, headers: Mapping[bytes, bytes], tenant: str
+    ) -> None:
+        """A request under an idempotency key was answered."""
+        result = _RESULTS.get(state.get("code", ""))
+        if result is None:
+            if status >= 400:
+                return  # it did not use the key
+            result = "hit" if b"idempotency-replayed" in headers or status == 202 else "miss"
+        place = headers.get(b"location", b"").decode()
+        run = place.removeprefix("/runs/") if place.startswith("/runs/") else None
+        self.repeated("api", result, state["keyed"], run, tenant)
+
+    def _seen(self, events: list[ObservedEvent]) -> None:
+        for event in events:
+            words = self._words(event)
+            self.metrics.seen(event, words)
+            if self.chronicle is not None:
+                self.chronicle.seen(event, words)
+
+    def _words(self, event: ObservedEvent) -> tuple[str, str]:
+        """The run's states before and after; the same twice where there was no change."""
+        profile = profiles.get(event.profile)
+        kept = self._kept.pop(event.run_id, None)
+        before = profile.word("run", event.status if event.before is None else event.before, last=kept)
+        after = before
+        if event.before is not None and event.before != event.status:
+            after = profile.word("run", event.status, last=before)
+        if not isinstance(profile.run.words.get(event.status), str):
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            self._kept[event.run_id] = after
+        return before, after

@@ -1,0 +1,324 @@
+"""A tenant's own clients, people and keys, looked after by its admins; and the chain of what they changed.
+
+Laws:
+1. Another tenant's client, person or key looks exactly like none.
+2. What makes a secret is not repeated under an idempotency key: its answer would have to be kept.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, delete, get, post, put
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec.structs import asdict
+
+from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
+from tenure.reads.identity import show_client, show_key, show_person
+from tenure.server.idempotency import idempotent
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
+from tenure.server.request import ApiRequest
+from tenure.server.routes.session import RotateKeyRequest
+from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.services.identity.people import ENROLMENT_SECONDS_MAX
+from tenure.services.identity.principals import ROLES, Role
+from tenure.services.identity.validation import GROUPS_MAX, ID_PATTERN
+from tenure.shapes.identity import (
+    ENROLMENT_SECONDS,
+    ApiClient,
+    ApiKey,
+    AuditEntry,
+    Enrolment,
+    IssuedApiKey,
+    Person,
+)
+from tenure.shapes.pages import Page
+
+Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+Roles = Annotated[list[Role], msgspec.Meta(min_length=1, max_length=len(ROLES))]
+Groups = Annotated[list[Name], msgspec.Meta(max_length=GROUPS_MAX)]
+Login = Annotated[str, msgspec.Meta(max_length=100)]
+OwnerFilter = Annotated[str | None, QueryParameter(max_length=64, description="Only the keys of this one.")]
+
+
+class NewClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A program that is to ask."""
+
+    id: Id | None = None
+    """Chosen by us unless given."""
+    name: Name
+    roles: Roles
+    owner: Id | None = None
+    """The person who answers for it."""
+
+
+class ClientUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A client, as it is to be."""
+
+    name: Name
+    roles: Roles
+    owner: Id | None = None
+
+
+class NewPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Somebody who is to ask or decide."""
+
+    id: Id | None = None
+    """Chosen by us unless given. Histories keep it for good: an opaque one tells nobody who it is."""
+    name: Name
+    roles: Roles
+    groups: Groups = []
+    github: Login | None = None
+    """The login at GitHub: runs that this person's pull requests and pushes start are theirs, and not theirs to approve."""
+
+
+class PersonUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A person, as it is to be."""
+
+    name: Name
+    roles: Roles
+    groups: Groups = []
+    github: Login | None = None
+
+
+class InviteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long an enrolment code is good."""
+
+    expires_in: Annotated[float, msgspec.Meta(ge=60, le=ENROLMENT_SECONDS_MAX)] = ENROLMENT_SECONDS
+    """In seconds."""
+
+
+class NewClientKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A key of a client. (People get theirs by enrolment: nobody else ever sees it.)"""
+
+    client: Id
+    name: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
+    roles: Roles | None = None
+    """Fewer than the client has; null: all of them."""
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class ConfirmRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is confirmed: as it was looked at."""
+
+    revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+
+
+class ConfirmedClient(ApiClient, frozen=True, kw_only=True):
+    """A client that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
+class ConfirmedPerson(Person, frozen=True, kw_only=True):
+    """A person whom somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
+class ConfirmedKey(ApiKey, frozen=True, kw_only=True):
+    """A key that somebody has confirmed."""
+
+    confirmed: list[str]
+    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+
+
+# ---------------------------------------------------------------------------------------------- clients
+
+
+@get("/clients", summary="The tenant's clients")
+async def list_clients(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[ApiClient]:
+    """Newest first, closed ones too."""
+    return await request.engine.clients.page(limit, cursor)
+
+
+@post("/clients", summary="Make a client", status_code=201)
+async def add_client(request: ApiRequest, data: JSONBody[NewClient]) -> Response[ApiClient]:
+    """It needs a key before it can ask: `POST /keys`."""
+
+    async def operation(_held: HeldRecord | None) -> StoredResponse:
+        made = await request.engine.clients.create(
+            client=data.id, name=data.name, roles=data.roles, owner=data.owner
+        )
+        return StoredResponse.of(made, 201, location=f"/clients/{made.id}")
+
+    return await idempotent(request, operation)
+
+
+@get("/clients/{client_id:str}", summary="A client")
+async def client(request: ApiRequest, client_id: FromPath[str]) -> ApiClient:
+    """With its roles."""
+    return await request.engine.clients.get(client_id)
+
+
+@put("/clients/{client_id:str}", summary="Change a client")
+async def set_client(
+    request: ApiRequest, client_id: FromPath[str], data: JSONBody[ClientUpdate]
+) -> ApiClient:
+    """What is not said has its default."""
+    changed = await request.engine.clients.update(
+        client_id, name=data.name, roles=data.roles, owner=data.owner
+    )
+    request.service.gate.forget()
+    return changed
+
+
+@post("/clients/{client_id:str}/confirm", summary="Confirm a client as a second person", status_code=200)
+async def confirm_client(
+    request: ApiRequest, client_id: FromPath[str], data: JSONBody[ConfirmRequest]
+) -> ConfirmedClient:
+    """Whoever made or changed it does not stand behind what it asks from now on, for that reason alone."""
+    made = await request.engine.confirmations.confirm_row("client", client_id, data.revision)
+    request.service.gate.forget()
+    return ConfirmedClient(**asdict(show_client(made.row)), confirmed=made.people)
+
+
+@delete("/clients/{client_id:str}", summary="Close a client")
+async def close_client(request: ApiRequest, client_id: FromPath[str]) -> None:
+    """None of its keys works any more. For good."""
+    await request.engine.clients.close(client_id)
+    request.service.gate.forget()
+
+
+# ----------------------------------------------------------------------------------------------- people
+
+
+@get("/people", summary="The tenant's people")
+async def list_people(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Person]:
+    """Newest first, closed ones too."""
+    return await request.engine.people.page(limit, cursor)
+
+
+@post("/people", summary="Make a person", status_code=201)
+async def add_person(request: ApiRequest, data: JSONBody[NewPerson]) -> Response[Person]:
+    """The person needs an enrolment code to get a key: `POST /people/{person_id}/enrolment`."""
+
+    async def operation(_held: HeldRecord | None) -> StoredResponse:
+        made = await request.engine.people.create(
+            person=data.id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+        )
+        return StoredResponse.of(made, 201, location=f"/people/{made.id}")
+
+    return await idempotent(request, operation)
+
+
+@get("/people/{person_id:str}", summary="A person")
+async def person(request: ApiRequest, person_id: FromPath[str]) -> Person:
+    """With roles and groups."""
+    return await request.engine.people.get(person_id)
+
+
+@put("/people/{person_id:str}", summary="Change a person")
+async def set_person(request: ApiRequest, person_id: FromPath[str], data: JSONBody[PersonUpdate]) -> Person:
+    """What is not said has its default. Nobody changes their own roles, groups or login."""
+    changed = await request.engine.people.update(
+        person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+    )
+    request.service.gate.forget()
+    return changed
+
+
+@post(
+    "/people/{person_id:str}/confirm", summary="Confirm a person as a second administrator", status_code=200
+)
+async def confirm_person(
+    request: ApiRequest, person_id: FromPath[str], data: JSONBody[ConfirmRequest]
+) -> ConfirmedPerson:
+    """It is them who have enrolled, and they may do what their roles say: until then they and whoever made, enrolled or promoted
+    them count as one."""
+    made = await request.engine.confirmations.confirm_row("person", person_id, data.revision)
+    request.service.gate.forget()
+    return ConfirmedPerson(**asdict(show_person(made.row)), confirmed=made.people)
+
+
+@delete("/people/{person_id:str}", summary="Close a person")
+async def close_person(request: ApiRequest, person_id: FromPath[str]) -> None:
+    """No key of this person works any more. For good."""
+    await request.engine.people.close(person_id)
+    request.service.gate.forget()
+
+
+@post("/people/{person_id:str}/enrolment", summary="A one-time code for a person")
+async def invite(
+    request: ApiRequest, person_id: FromPath[str], data: JSONBody[InviteRequest | None] = None
+) -> Enrolment:
+    """Hand it over: `POST /enrolments` gives the person a key for it, once. An earlier code is void."""
+    return await request.engine.people.invite(person_id, (data or InviteRequest()).expires_in)
+
+
+# ------------------------------------------------------------------------------------------------- keys
+
+
+@get("/keys", summary="The tenant's keys")
+async def keys(
+    request: ApiRequest,
+    limit: Limit = LIMIT_DEFAULT,
+    cursor: Cursor = None,
+    client: OwnerFilter = None,
+    person: OwnerFilter = None,
+) -> Page[ApiKey]:
+    """Newest first, those that are over too; of one client or person where one is named."""
+    return await request.engine.keys.page(limit, cursor, client=client, person=person)
+
+
+@post("/keys", summary="Make a key of a client")
+async def add_key(request: ApiRequest, data: JSONBody[NewClientKey]) -> IssuedApiKey:
+    """The secret is in this answer and never shown again."""
+    return await request.engine.keys.create(
+        data.client, name=data.name, roles=data.roles, expires_at=data.expires_at
+    )
+
+
+@get("/keys/{key_id:str}", summary="A key")
+async def key(request: ApiRequest, key_id: FromPath[str]) -> ApiKey:
+    """Without its secret."""
+    return await request.engine.keys.get(key_id)
+
+
+@post("/keys/{key_id:str}/rotate", summary="Replace a client's key")
+async def rotate_key(
+    request: ApiRequest, key_id: FromPath[str], data: JSONBody[RotateKeyRequest | None] = None
+) -> IssuedApiKey:
+    """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
+    how = data or RotateKeyRequest()
+    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at)
+    request.service.gate.forget()
+    return made
+
+
+@post("/keys/{key_id:str}/confirm", summary="Confirm a client's key as a second person", status_code=200)
+async def confirm_key(request: ApiRequest, key_id: FromPath[str]) -> ConfirmedKey:
+    """It is in the hands of those who answer for its client: whoever made it does not stand behind what is asked with it."""
+    made = await request.engine.confirmations.confirm_row("key", key_id)
+    request.service.gate.forget()
+    return ConfirmedKey(**asdict(show_key(made.row)), confirmed=made.people)
+
+
+@delete("/keys/{key_id:str}", summary="Revoke a key")
+async def revoke_key(request: ApiRequest, key_id: FromPath[str]) -> None:
+    """It does not work any more, nor do its sessions and streams."""
+    await request.engine.keys.revoke(key_id)
+    request.service.gate.forget()
+
+
+@get("/audit", summary="Who changed what of clients, people and keys")
+async def list_audit(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[AuditEntry]:
+    """The tenant's chain, newest first; each line's hash covers the one before."""
+    return await request.engine.tenants.audit_page(request.who.tenant, limit, cursor)
+
+
+HANDLERS: list[Any] = [
+    list_clients, add_client, client, set_client, confirm_client, close_client, list_people, add_person, person, set_person,
+    confirm_person, close_person, invite, keys, add_key, key, rotate_key, confirm_key, revoke_key, list_audit,
+]  # fmt: skip

@@ -1,0 +1,438 @@
+"""Runs under way, steered: canceled, paused, told something, started again; and what is said about them, changed.
+
+Laws:
+1. The verbs follow decision 25. What a run in its state cannot do is refused, and changes nothing.
+2. Many are canceled in two calls: the first says what fits and gives a token, the second does it if that is still so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from hashlib import sha256
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, patch, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, JSONBody
+
+from tenure import ids
+from tenure.canonical import canonical
+from tenure.clock import us
+from tenure.engine import Engine
+from tenure.errors import TenureError
+from tenure.kernel import commands as c
+from tenure.kernel.decide.idempotency import key_expired_error
+from tenure.kernel.run_rows import CLOSED_RUN
+from tenure.kernel.separation_of_duties import join_people
+from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
+from tenure.reads.run_list import FOREVER_US, NEWEST, RunFilter, RunPosition, check_status, read_run_page
+from tenure.server.error_responses import ApiError, api_error, to_tenure_error
+from tenure.server.idempotency import idempotent, to_response
+from tenure.server.request import ApiRequest
+from tenure.server.routes.run_creation import IN_PROCESS
+from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.services.plans import encode_json_object
+from tenure.services.run_creation import answer_created, api_caller, invalid_field
+from tenure.shapes.runs import ReportStatement, RunCreated, SignalResult
+
+CANCELED_AT_ONCE_MAX = 10_000
+SAMPLE_MAX = 20
+_PAGE = 500
+
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why it is canceled."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=CODE_CHARS_MAX)] = "RUN_CANCELED"
+    """A code, like superseded."""
+
+
+class RunControlResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is after what was asked."""
+
+    id: str
+    status: str
+
+
+class PauseState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether it is paused."""
+
+    id: str
+    paused: bool
+
+
+class StepState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step is after what was asked."""
+
+    id: str
+    """The run's."""
+    step: str
+    state: str
+
+
+class RevokeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which step is taken from its worker."""
+
+    step: Name | None = None
+    """Needed where several are worked on."""
+
+
+class RevokedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """How the step is that was taken from its worker."""
+
+    id: str
+    """The run's."""
+    state: str
+
+
+class ReportedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Who said that the world has been told how it ended."""
+
+    id: str
+    reported: bool
+    """Whether the status reporter has told the world. A statement does not change it."""
+    statement: ReportStatement
+
+
+class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that happened."""
+
+    data: Any = None
+    event_id: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)] | None = None
+    """The same one never counts twice. Without it the request's key is it."""
+    source: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
+
+
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of what was begun and may not simply be repeated."""
+
+    happened: dict[str, Any] = {}
+    """Step: what it returned."""
+    repeat: list[str] = []
+    """Steps that may be done once more."""
+
+
+class UpdateRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Labels and metadata to be changed: the names given; null takes a name away."""
+
+    labels: dict[str, str | None] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said about a run."""
+
+    id: str
+    labels: dict[str, str]
+    metadata: dict[str, Any]
+
+
+class CancelFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which runs; those that have ended never fit."""
+
+    status: str | None = None
+    workflow: str | None = None
+    label: str | list[str] | None = None
+    """`key=value`, or several: a run has all of them."""
+    repo: str | None = None
+    created_before: datetime | None = None
+    created_after: datetime | None = None
+
+
+class CancelRunsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Runs to be canceled."""
+
+    filter: CancelFilter
+    token: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    """From the same call without it."""
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=CODE_CHARS_MAX)] = "RUN_CANCELED"
+
+
+class CancelPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be canceled."""
+
+    matched: int
+    token: str
+    sample: list[str]
+    """Some of them, newest first."""
+
+
+class CancelFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that could not be canceled."""
+
+    id: str
+    error: ApiError
+
+
+class CanceledRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done."""
+
+    canceled: int
+    failed: list[CancelFailure]
+
+
+# ------------------------------------------------------------------------------------------------ one run
+
+
+@post("/runs/{run_id:str}/cancel", summary="Cancel a run", status_code=202)
+async def cancel_run(
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[CancelRequest | None] = None
+) -> RunControlResult:
+    """Request its cancellation: `canceled` where nothing was at work, else `canceling` until that has stopped."""
+    reason = CancelRequest().reason if data is None else data.reason
+    return RunControlResult(
+        id=run_id, status=await request.engine.cancel(run_id, reason=reason, involved=request.who.people)
+    )
+
+
+@post("/runs/{run_id:str}/pause", summary="Give out no step of a run", status_code=200)
+async def pause_run(request: ApiRequest, run_id: FromPath[str]) -> PauseState:
+    """Work under way and deadlines go on."""
+    await request.engine.runs.pause(run_id)
+    return PauseState(id=run_id, paused=True)
+
+
+@post("/runs/{run_id:str}/unpause", summary="Give out a run's steps again", status_code=200)
+async def unpause_run(request: ApiRequest, run_id: FromPath[str]) -> PauseState:
+    """Also of a run that was parked."""
+    await request.engine.runs.unpause(run_id)
+    return PauseState(id=run_id, paused=False)
+
+
+@post("/runs/{run_id:str}/steps/{key:str}/cancel", summary="Cancel one step", status_code=202)
+async def cancel_step(request: ApiRequest, run_id: FromPath[str], key: FromPath[str]) -> StepState:
+    """In two phases, like a run: whoever is at work on it is asked to stop."""
+    state = await request.engine.runs.cancel_step(run_id, key, involved=request.who.people)
+    return StepState(id=run_id, step=key, state=state)
+
+
+@post("/runs/{run_id:str}/revoke", summary="Take a step from its worker", status_code=200)
+async def revoke_step(
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[RevokeRequest | None] = None
+) -> RevokedStep:
+    """What that worker still says does not count. The step is given out again while tries are left."""
+    step = None if data is None else data.step
+    return RevokedStep(
+        id=run_id, state=await request.engine.runs.revoke_lease(run_id, step, involved=request.who.people)
+    )
+
+
+@post("/runs/{run_id:str}/reported", summary="Say that a run's end was reported", status_code=200)
+async def report_run(request: ApiRequest, run_id: FromPath[str]) -> ReportedRun:
+    """Record the caller's word that the world was told how it ended. The status stays as it is; the first statement counts."""
+    statement = await request.engine.runs.mark_reported(run_id)
+    row = await request.engine.scope.reader.row(ids.run_int(run_id))
+    return ReportedRun(id=run_id, reported=row.reported_at is not None, statement=statement)
+
+
+@patch("/runs/{run_id:str}", summary="Change labels and metadata")
+async def update_run(
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[UpdateRunRequest]
+) -> RunMetadata:
+    """The names given are set, those that are null taken away, the others left. Also of a run that has ended."""
+    engine = request.engine
+    command = c.UpdateMetadata(
+        run_id=ids.run_int(run_id),
+        tenant=engine.tenant,
+        context=engine.scope.context(),
+        labels=None if data.labels is None else encode_json_object(data.labels),
+        metadata=None if data.metadata is None else encode_json_object(data.metadata),
+        merge=True,
+        involved=request.who.people,
+    )
+    said = await engine.orchestrator.send(command)
+    return RunMetadata(
+        id=run_id, labels=msgspec.json.decode(said["labels"]), metadata=msgspec.json.decode(said["metadata"])
+    )
+
+
+@post(
+    "/runs/{run_id:str}/signals/{name:str}",
+    summary="Tell a run something",
+    status_code=200,
+    responses=IN_PROCESS,
+)
+async def signal_run(
+    request: ApiRequest,
+    run_id: FromPath[str],
+    name: FromPath[str],
+    data: JSONBody[SignalRequest | None] = None,
+) -> Response[SignalResult]:
+    """Deliver an event: a wait for it takes it, else it is kept for one. Under one key or event id it counts once."""
+    said, engine, number = data or SignalRequest(), request.engine, ids.run_int(run_id)
+
+    async def operation(held: HeldRecord | None) -> StoredResponse:
+        event_id = said.event_id
+        if event_id is None and held is not None:
+            event_id = f"key:{sha256(held.record.name.encode()).hexdigest()}"
+        told = await engine.signal(
+            run_id, name, said.data, event_id=event_id, source=said.source, involved=request.who.people
+        )
+        if told.again and said.event_id is None and held is not None and held.first:
+            raise key_expired_error(number, "was told this long ago")
+        return StoredResponse.of(told, run_id=number)
+
+    return await idempotent(request, operation, run_id=number)
+
+
+@post(
+    "/runs/{run_id:str}/resume",
+    summary="Go on with a run",
+    status_code=201,
+    responses={200: ResponseSpec(RunControlResult, description="Its wait was ended"), **IN_PROCESS},
+)
+async def resume_run(
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[ResumeRequest | None] = None
+) -> Response[RunCreated]:
+    """A finished run goes on as a new one that reuses what was done (201). Of one that waits for an event or a time, the
+    wait is ended (200), never an approval."""
+    said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
+
+    async def operation(held: HeldRecord | None) -> StoredResponse:
+        command = await engine.runs.build_resumed(
+            run_id, happened=said.happened, repeat=said.repeat, involved=request.who.people
+        )
+        if command is not None:
+            return await start_from_run(request, engine, command, held)
+        status = (await engine.scope.reader.row(number)).status
+        return StoredResponse.of(RunControlResult(id=run_id, status=status), run_id=number)
+
+    return await idempotent(request, operation, run_id=number)
+
+
+@post("/runs/{run_id:str}/rerun", summary="Start a run afresh", status_code=201, responses=IN_PROCESS)
+async def rerun_run(request: ApiRequest, run_id: FromPath[str]) -> Response[RunCreated]:
+    """A fresh run of the same plan, linked to the finished one."""
+    engine = request.engine
+
+    async def operation(held: HeldRecord | None) -> StoredResponse:
+        return await start_from_run(request, engine, await engine.runs.build_rerun(run_id), held)
+
+    return await idempotent(request, operation, run_id=ids.run_int(run_id))
+
+
+async def start_from_run(
+    request: ApiRequest, engine: Engine, command: c.CreateRun, held: HeldRecord | None
+) -> StoredResponse:
+    """Make a run out of another, under the request's key."""
+    caller = api_caller(request.who, request.request_id)
+    involved = join_people(command.involved, request.who.people)
+    command = msgspec.structs.replace(
+        command, context=caller.context, requester=caller.requester, involved=involved
+    )
+    if held is not None:
+        record = held.record
+        command = msgspec.structs.replace(
+            command, source=record.source, idempotency_key=record.name, request_hash=record.request_hash
+        )
+    created = await engine.orchestrator.create(command)
+    at = created.at
+    if created.again:
+        if held is not None and held.first:
+            raise key_expired_error(created.run_id, "was made long ago")
+        at = (await engine.scope.reader.row(created.run_id)).created_at
+    return answer_created(command, created.run_id, created.status, at)
+
+
+# ------------------------------------------------------------------------------------------------ many runs
+
+
+@post(
+    "/runs/cancel",
+    summary="Cancel many runs",
+    status_code=202,
+    responses={200: ResponseSpec(CancelPreview, description="How many fit. Nothing was done.")},
+)
+async def cancel_runs(request: ApiRequest, data: JSONBody[CancelRunsRequest]) -> Response[CanceledRuns]:
+    """Without a token nothing is done: the answer (200) says how many runs fit, and has a token. With it they are
+    canceled (202), unless the runs that fit are others by now (409)."""
+    engine = request.engine
+    fitting = await _fitting(engine, data.filter)
+    token = _token(engine.tenant, data.filter, fitting)
+    if data.token is None:
+        sample = [ids.run_text(run_id) for run_id in fitting[:SAMPLE_MAX]]
+        return to_response(StoredResponse.of(CancelPreview(matched=len(fitting), token=token, sample=sample)))
+    if data.token != token:
+        raise TenureError(
+            "FILTER_CHANGED", "the token is for another filter, or the runs that fit have changed"
+        )
+    failed: list[CancelFailure] = []
+
+    async def cancel(run_id: int) -> None:
+        text = ids.run_text(run_id)
+        try:
+            await engine.cancel(text, reason=data.reason, involved=request.who.people)
+        except TenureError as refused:
+            failed.append(
+                CancelFailure(id=text, error=api_error(to_tenure_error(refused), request.request_id))
+            )
+
+    for begin in range(0, len(fitting), _PAGE):
+        await asyncio.gather(*map(cancel, fitting[begin : begin + _PAGE]))
+    return Response(CanceledRuns(canceled=len(fitting) - len(failed), failed=failed), status_code=202)
+
+
+async def _fitting(engine: Engine, asked: CancelFilter) -> list[int]:
+    """The runs that fit, newest first."""
+    check_status(asked.status, "filter.status")
+    wanted = RunFilter(
+        status=asked.status,
+        repo=asked.repo,
+        workflow=asked.workflow,
+        labels=_labels(asked.label),
+        since_us=0 if asked.created_after is None else _moment("created_after", asked.created_after),
+        before_us=FOREVER_US
+        if asked.created_before is None
+        else _moment("created_before", asked.created_before),
+    )
+    found: list[int] = []
+    place: RunPosition | None = NEWEST
+    while place is not None:
+        runs, place = await read_run_page(engine.store, engine.tenant, wanted, place, _PAGE)
+        found += [run.id for run in runs if run.status not in CLOSED_RUN and run.cancel_at is None]
+        if len(found) > CANCELED_AT_ONCE_MAX:
+            said = f"more than {CANCELED_AT_ONCE_MAX} runs fit; narrow the filter"
+            raise invalid_field("filter", said)
+    return found
+
+
+def _labels(given: str | list[str] | None) -> dict[str, str]:
+    made: dict[str, str] = {}
+    for one in [given] if isinstance(given, str) else given or []:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise invalid_field("filter.label", "a label is key=value")
+        made[name] = value
+    return made
+
+
+def _moment(field: str, moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise invalid_field(f"filter.{field}", "a moment has its offset, like 2026-02-14T08:00:00Z")
+    return us(moment.timestamp())
+
+
+def _token(tenant: str, asked: CancelFilter, fitting: list[int]) -> str:
+    """Bound to the tenant, the filter and what fits; it is no secret, so it needs none."""
+    body = canonical([tenant, msgspec.to_builtins(asked), [str(run_id) for run_id in sorted(fitting)]])
+    return sha256(b"tenure-cancel-1" + body).hexdigest()
+
+
+HANDLERS = [
+    cancel_run,
+    cancel_runs,
+    cancel_step,
+    update_run,
+    pause_run,
+    report_run,
+    rerun_run,
+    resume_run,
+    revoke_step,
+    signal_run,
+    unpause_run,
+]

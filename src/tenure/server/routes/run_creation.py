@@ -1,0 +1,167 @@
+"""Starting runs: one, many at once, an agent's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import OpenAPIMediaType, Operation, Reference, RequestBody
+from litestar.params import JSONBody
+
+from tenure.errors import TenureError
+from tenure.server.context import ServerContext
+from tenure.server.error_responses import ApiError, api_error, to_tenure_error
+from tenure.server.idempotency import (
+    check_key,
+    format_key,
+    hash_request,
+    idempotent,
+    key_from_headers,
+    key_request,
+    keyed,
+    to_response,
+)
+from tenure.server.request import ApiRequest, decode_body
+from tenure.services.idempotency import HeldRecord, KeyedRequest, RequestInProcess, StoredResponse
+from tenure.services.run_creation import api_caller, start_with_answer
+from tenure.shapes.runs import RunCreated, StartRun
+from tenure.work_pool import LARGE_BYTES, run_in_thread
+
+BATCH_MAX = 500
+AGENTS = "agent-runs"
+IN_PROCESS = {202: ResponseSpec(RequestInProcess, description="The same request is in process")}
+
+
+async def start_run(service: ServerContext, scope: Any, body: bytes) -> StoredResponse:
+    """Answer `POST /runs`, whether the request came through the router or not. `scope` is the ASGI scope with its user."""
+    who, state = scope["user"], scope["state"]
+    value, asked = await decode_body(body, StartRun)
+    key = key_from_headers(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
+    keyed = None if key is None else await key_request(scope, key, value, large=len(body) > LARGE_BYTES)
+    caller = api_caller(who, state["request_id"], keyed)
+    return await start_with_answer(service.engine_of(who, asked.workspace).scope, asked, caller, keyed)
+
+
+@dataclass
+class _StartRunOperation(Operation):
+    """`start_run` decodes the body itself, so the framework does not know its type."""
+
+    def __post_init__(self) -> None:
+        schema = Reference(ref="#/components/schemas/StartRun")
+        self.request_body = RequestBody(
+            content={"application/json": OpenAPIMediaType(schema=schema)}, required=True
+        )
+
+
+@post("/runs", summary="Start a run", status_code=201, operation_class=_StartRunOperation)
+async def create_run(request: ApiRequest) -> Response[RunCreated]:
+    """Start a run of a registered workflow. With a key, the same request again is answered with the same run."""
+    return to_response(await start_run(request.service, request.scope, await request.body()))
+
+
+@post("/agents/run", summary="Start an agent's run", status_code=201)
+async def run_agent(request: ApiRequest, data: JSONBody[StartRun]) -> Response[RunCreated]:
+    """Start a run under the profile agent-runs. It is `requested`; what becomes of it is at `/runs/{id}/status`."""
+    if data.profile not in (None, AGENTS):
+        raise TenureError("INVALID_INPUT", f"an agent's run has the profile {AGENTS}, not {data.profile!r}")
+    wanted = await keyed(request)
+    caller = api_caller(request.who, request.request_id, wanted)
+    scope = request.service.engine_of(request.who, data.workspace).scope
+    asked = msgspec.structs.replace(data, profile=AGENTS)
+    return to_response(await start_with_answer(scope, asked, caller, wanted, _show_requested))
+
+
+def _show_requested(run: RunCreated) -> RunCreated:
+    return msgspec.structs.replace(run, status="requested", shown="requested")
+
+
+class RunBatchItem(StartRun, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of a batch."""
+
+    idempotency_key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    """As the header of that name with `POST /runs`: the same key there is the same run."""
+
+
+class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Runs that are asked for at once."""
+
+    items: Annotated[list[RunBatchItem], msgspec.Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class RunBatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one of them."""
+
+    status: int
+    """As `POST /runs` would have answered."""
+    run: RunCreated | None = None
+    error: ApiError | None = None
+    replayed: bool = False
+    """Whether its key had made this run before."""
+
+
+class RunBatchResults(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each, in their order."""
+
+    results: list[RunBatchResult]
+
+
+@post("/runs/batch", summary="Start many runs", status_code=200, responses=IN_PROCESS)
+async def create_runs(request: ApiRequest, data: JSONBody[RunBatch]) -> Response[RunBatchResults]:
+    """Start up to 500 runs at once: a result for each, in order. Each has its own fate, and its own key.
+
+    A key in the headers is the whole batch's: the same batch again gets the same results.
+    """
+    raw: list[dict[str, Any]] = (await request.value())["items"]
+
+    async def operation(held: HeldRecord | None) -> StoredResponse:
+        batch_key = None if held is None else held.record.name
+        with_key = [one if batch_key or one.get("idempotency_key") is not None else None for one in raw]
+        large = len(await request.body()) > LARGE_BYTES
+        hashes = await run_in_thread(_hash_items, with_key) if large else _hash_items(with_key)
+        started = (
+            _start_item(request, item, hashes[i], None if batch_key is None else f"{batch_key}:{i}")
+            for i, item in enumerate(data.items)
+        )
+        return StoredResponse.of(RunBatchResults(results=list(await asyncio.gather(*started))))
+
+    return await idempotent(request, operation)
+
+
+def _hash_items(items: list[dict[str, Any] | None]) -> list[bytes | TenureError | None]:
+    """The hash of each item with a key, or why it has none."""
+    found: list[bytes | TenureError | None] = []
+    for raw in items:
+        try:
+            asked = {field: value for field, value in (raw or {}).items() if field != "idempotency_key"}
+            found.append(None if raw is None else hash_request("POST", "/runs", "/runs", asked))
+        except TenureError as refused:
+            found.append(refused)
+    return found
+
+
+async def _start_item(
+    request: ApiRequest, item: RunBatchItem, hashed: bytes | TenureError | None, default_key: str | None
+) -> RunBatchResult:
+    who = request.who
+    try:
+        name, wanted = default_key, None
+        if item.idempotency_key is not None:
+            name = format_key(who.id, check_key(item.idempotency_key))
+        if isinstance(hashed, TenureError):
+            raise hashed
+        if name is not None and hashed is not None:
+            wanted = KeyedRequest(tenant=who.tenant, source="api", name=name, hash=hashed)
+        scope = request.service.engine_of(who, item.workspace).scope
+        answer = await start_with_answer(scope, item, api_caller(who, request.request_id, wanted), wanted)
+    except TenureError as refused:
+        error = to_tenure_error(refused)
+        return RunBatchResult(status=error.spec.status, error=api_error(error, request.request_id))
+    run = msgspec.json.decode(answer.body, type=RunCreated)
+    return RunBatchResult(status=answer.status, run=run, replayed=answer.replayed)
+
+
+HANDLERS = [create_run, create_runs, run_agent]

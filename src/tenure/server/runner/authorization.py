@@ -1,0 +1,122 @@
+"""What a runner may refer to in its messages.
+
+Laws:
+1. A reference to an artifact must name a run of the runner's own tenant.
+2. The id of a child must be unused and recent: an old id may have belonged to a deleted run that other processes still know. An id in use
+   is accepted only if this lease's run started that child: the message is a repeat.
+3. A child's plan has no commands: they come from workflow files.
+4. Any other payload that begins like a reference is refused, except the output of a run that goes on as another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tenure import ids
+from tenure.artifacts import ArtifactReference, is_reference
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel import capability
+from tenure.kernel import commands as c
+from tenure.kernel.run_rows import RunRow
+from tenure.limits import LEASE_SECONDS_MAX
+from tenure.sdk import codec
+from tenure.store.port import Store
+from tenure.store.remote_leases import LeaseCredential
+
+
+class RunnerAuthorization:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def check(self, ticket: LeaseCredential, command: c.LeaseCommand) -> None:
+        if not needs_authorization(command):
+            return
+        child = _child_of(command)
+        if child is not None:
+            if any(capability.split(step.queue)[1] == capability.RUN for step in child.plan):
+                raise TenureError(
+                    "INVALID_INPUT", "runners may not start commands: those come from workflow files"
+                )
+            found: list[RunRow] = await self._store.read("get_run", child.run_id)
+            if not found:
+                await self._check_new(child.run_id)
+            elif found[0].tenant != ticket.tenant or not await self._is_repeat(ticket, found[0]):
+                raise TenureError(
+                    "INVALID_INPUT", f"child run id {ids.run_text(child.run_id)} is in use: choose a new one"
+                )
+        for body in _payloads(command):
+            if not body.startswith(codec.RESERVED):
+                continue
+            if is_reference(body):
+                await self.check_reference(ticket.tenant, body)
+            elif not (child is not None and body == codec.encode_restart(ids.run_text(child.run_id))):
+                raise TenureError(
+                    "INVALID_INPUT", 'runners may not send a payload that begins with `{"$tenure`'
+                )
+
+    async def _check_new(self, run_id: int) -> None:
+        """Refuse an id whose timestamp is further from now than a lease can last."""
+        now = self._store.estimate_us() or (await self._store.read("now"))[0].now_us
+        if abs(now - us(ids.second_of(run_id))) > us(LEASE_SECONDS_MAX):
+            raise TenureError(
+                "INVALID_INPUT",
+                f"child run id {ids.run_text(run_id)} is too old or too new: its timestamp must be within {LEASE_SECONDS_MAX / 3600:g} hours of now",
+            )
+
+    async def _is_repeat(self, ticket: LeaseCredential, run: RunRow) -> bool:
+        """Whether this lease's run started the child before."""
+        specs = await self._store.read("get_spec", run.id)
+        if not specs:
+            return False
+        if specs[0].parent_id == ticket.run_id:
+            return True
+        ours: list[RunRow] = await self._store.read("get_run", ticket.run_id)
+        ref = ours[0].output_ref if ours else None
+        bodies = [] if ref is None else await self._store.read("payload", ticket.run_id, ref)
+        return bool(bodies) and bodies[0].body == codec.encode_restart(ids.run_text(run.id))
+
+    async def check_reference(self, tenant: str, body: bytes) -> ArtifactReference:
+        """Decode a reference, and refuse one to an artifact of another tenant."""
+        try:
+            reference = msgspec.json.decode(body, type=ArtifactReference)
+            run_id = ids.run_int(reference.run)
+        except (msgspec.DecodeError, TenureError) as wrong:
+            raise TenureError("INVALID_INPUT", "the payload is not a valid artifact reference") from wrong
+        found: list[RunRow] = await self._store.read("get_run", run_id)
+        if not found or found[0].tenant != tenant:
+            raise TenureError(
+                "ARTIFACT_NOT_FOUND", f"{reference.digest[:80]} is not an artifact of {reference.run}"
+            )
+        return reference
+
+
+def _child_of(command: c.LeaseCommand) -> c.StartChild | None:
+    if isinstance(command, c.OpenWait):
+        return command.child
+    return command.restart if isinstance(command, c.Complete) else None
+
+
+def _payloads(command: c.LeaseCommand) -> Iterator[bytes]:
+    found: list[bytes | None] = []
+    if isinstance(command, c.Complete):
+        found.append(command.output)
+        if command.last is not None:
+            found += (command.last.output, command.last.input)
+    elif isinstance(command, c.RecordCheckpoint):
+        found += (command.output, command.input)
+    elif isinstance(command, c.OpenWait):
+        found.append(command.question)
+    child = _child_of(command)
+    if child is not None:
+        found += (child.input, *(step.input for step in child.plan))
+    return (body for body in found if body is not None)
+
+
+def needs_authorization(command: c.LeaseCommand) -> bool:
+    """Whether a command refers to something that has to be checked."""
+    if _child_of(command) is not None:
+        return True
+    return any(body.startswith(codec.RESERVED) for body in _payloads(command))

@@ -1,1 +1,0 @@
-"""Runs over HTTP: started once under a key, found by workflow, looked at, waited for, decided about."""

@@ -1,0 +1,96 @@
+"""Answers to requests under an idempotency key, as their records keep them.
+
+Laws:
+1. An answer is stored as the bytes that were sent: a replay repeats status, Location and body, and says that it is one.
+2. While a request is in process, the same request is answered 202 and any other under its key 409. Once it is finished, any other
+   is answered 422.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.kernel.decide.idempotency import key_refused_error
+from tenure.kernel.run_rows import IdempotencyRow
+from tenure.store.idempotency import SWEEP_RECORDS_MAX, HeldRecord, IdempotencyRecords, KeyedRequest
+
+__all__ = [
+    "SWEEP_RECORDS_MAX",
+    "HeldRecord",
+    "IdempotencyRecords",
+    "KeyedRequest",
+    "RequestInProcess",
+    "StoredResponse",
+    "replay_response",
+]
+
+IN_PROCESS_RETRY_SECONDS = 1
+
+
+class RequestInProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The same request is being processed."""
+
+    status: str = "processing"
+    run_id: str | None = None
+    """The run it is about, if that is known."""
+
+
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request, as it is stored and sent."""
+
+    status: int
+    body: bytes
+    """JSON."""
+    location: str | None = None
+    run_id: int | None = None
+    """The run that the request made or is about."""
+    replayed: bool = False
+    retry_after: int | None = None
+
+    @classmethod
+    def of(
+        cls, value: Any, status: int = 200, *, location: str | None = None, run_id: int | None = None
+    ) -> StoredResponse:
+        """An answer with this value as its body."""
+        return cls(status=status, body=msgspec.json.encode(value), location=location, run_id=run_id)
+
+    @classmethod
+    def stored(cls, record: IdempotencyRow) -> StoredResponse:
+        """The answer that a record keeps."""
+        head, _, body = (record.response or b"").partition(b"\n")
+        status, _, location = head.decode().partition(" ")
+        return cls(
+            status=int(status), body=body, location=location or None, run_id=record.run_id, replayed=True
+        )
+
+    def stores(self) -> bytes:
+        """As a record keeps it: a line with status and Location, then the body's bytes."""
+        head = str(self.status) if self.location is None else f"{self.status} {self.location}"
+        return head.encode() + b"\n" + self.body
+
+    def headers(self) -> dict[str, str]:
+        """The headers that the answer adds to those of every answer."""
+        headers: dict[str, str] = {}
+        if self.location is not None:
+            headers["Location"] = self.location
+        if self.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        return headers
+
+
+def replay_response(record: IdempotencyRow, request_hash: bytes) -> StoredResponse:
+    """The answer to a request whose key has a record (law 2)."""
+    if record.request_hash != request_hash:
+        raise key_refused_error(record)
+    if record.status == "processing":
+        run = None if record.run_id is None else ids.run_text(record.run_id)
+        body = msgspec.json.encode(RequestInProcess(run_id=run))
+        return StoredResponse(
+            status=202, body=body, run_id=record.run_id, retry_after=IN_PROCESS_RETRY_SECONDS
+        )
+    return StoredResponse.stored(record)

@@ -1,0 +1,132 @@
+"""The result of a run, for callers that wait for it.
+
+Laws:
+1. A waiting caller holds no database connection: the looks of many callers are one query, and a run that ends in this process
+   wakes its callers at once.
+2. A run that was restarted is followed to the last one.
+3. A failed run is an answer about the run, not about the request: 502 if something behind it could not be reached, 504 if it took
+   too long, otherwise 500, whatever its code's own status is. Asking again does not help, so the answer is not retryable. A code
+   that the user made up is STEP_FAILED with that code in the details. A canceled run is 409.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from tenure import ids
+from tenure.artifacts import is_reference
+from tenure.errors import CODES, Detail, TenureError
+from tenure.kernel.run_rows import CLOSED_RUN, PayloadRow
+from tenure.reads.payloads import decode_payload
+from tenure.reads.status_batch import StatusBatcher
+from tenure.sdk import codec
+from tenure.services.run_waiters import POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from tenure.services.scope import Scope
+from tenure.store.run_lists import RunGlance
+
+WAIT_SECONDS_MAX = 30.0
+_BY_STATUS = frozenset({502, 504})
+_AT_THE_API = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
+
+
+class RunFailure(msgspec.Struct, frozen=True):
+    """The answer about a run that did not succeed."""
+
+    status: int
+    error: TenureError
+
+
+class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has not ended."""
+
+    id: str
+    status: str
+
+
+class RunOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run returned."""
+
+    id: str
+    """The run that returned it: the last one, if the run was restarted."""
+    status: str
+    output: Any
+
+
+async def await_result(
+    scope: Scope, run_id: str, wait: float, looks: StatusBatcher, stopping: asyncio.Event
+) -> RunOutput | UnfinishedRun | RunFailure:
+    """The result of a run, or its status after `wait` seconds or when `stopping` is set."""
+    deadline = asyncio.get_running_loop().time() + wait
+    number, is_restart = ids.run_int(run_id), False
+    while True:
+        glance = await _wait_for_end(scope, number, deadline, looks, stopping, is_restart=is_restart)
+        if glance is None or glance.status not in CLOSED_RUN:
+            return UnfinishedRun(
+                id=ids.run_text(number), status="queued" if glance is None else glance.status
+            )
+        body = await _read_body(scope, glance)
+        if glance.status != "succeeded":
+            return _failure(glance, decode_payload(body))
+        if body is not None and body.startswith(codec.RESERVED) and not is_reference(body):
+            number, is_restart = ids.run_int(codec.decode_restart(body)), True
+            continue
+        if body is not None and is_reference(body):
+            body = await scope.artifacts.get(body)
+        return RunOutput(id=ids.run_text(number), status=glance.status, output=decode_payload(body))
+
+
+async def _wait_for_end(
+    scope: Scope,
+    number: int,
+    deadline: float,
+    looks: StatusBatcher,
+    stopping: asyncio.Event,
+    *,
+    is_restart: bool,
+) -> RunGlance | None:
+    """The run once it has ended, or as it is at the deadline. None: a restart that has not been created yet."""
+    loop, pause = asyncio.get_running_loop(), POLL_SECONDS_MIN
+    with scope.runtime.waiters.waiting(number) as waiter:
+        while True:
+            glance: RunGlance | None = None
+            try:
+                glance = await looks.at(number, scope.tenant)
+            except TenureError as refused:
+                if not is_restart or refused.code != "RUN_NOT_FOUND":
+                    raise
+            left = min(pause, deadline - loop.time())
+            ended = glance is not None and glance.status in CLOSED_RUN
+            if ended or left <= 0 or stopping.is_set():
+                return glance
+            await waiter.wait(left)
+            pause = min(pause * 1.5, POLL_SECONDS_MAX)
+
+
+async def _read_body(scope: Scope, glance: RunGlance) -> bytes | None:
+    ref = glance.output_ref if glance.status == "succeeded" else glance.error_ref
+    if ref is None:
+        return None
+    found: list[PayloadRow] = await scope.store.read("payload", glance.id, ref)
+    return found[0].body if found else None
+
+
+def _failure(glance: RunGlance, said: Any) -> RunFailure:
+    """See law 3."""
+    reason = glance.reason or "STEP_FAILED"
+    reason = _AT_THE_API.get(reason, reason)
+    code = reason if reason in CODES else "STEP_FAILED"
+    words = "" if said is None else f": {said}"
+    details = [Detail("reason", reason)]
+    if said is not None:
+        details.append(Detail("error", str(said)))
+    canceled = glance.status == "canceled"
+    error = TenureError(
+        "RUN_CANCELED" if canceled else code,
+        f"{ids.run_text(glance.id)} {glance.status} ({reason}){words}",
+        tuple(details),
+    )
+    own = error.spec.status
+    return RunFailure(409 if canceled else own if own in _BY_STATUS else 500, error)

@@ -1,0 +1,174 @@
+"""What every service works on: the resources of the process, and for whom it acts.
+
+Laws:
+1. A service sees and changes only what belongs to its scope's tenant. Another tenant's run looks exactly like a missing one.
+2. Ids at this surface are texts. The actor is an opaque id, never a name; each call is its own cause.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tenure import ids
+from tenure.artifacts import ArtifactStore
+from tenure.errors import TenureError
+from tenure.govern.connectors.registry import Connectors
+from tenure.govern.evidence.sealer import RunSealer
+from tenure.kernel import commands as c
+from tenure.orchestrator import Orchestrator
+from tenure.reads.runs import RunReader
+from tenure.sdk import codec
+from tenure.services.catalog import Catalog
+from tenure.services.identity.principals import Principal
+from tenure.services.run_waiters import RunWaiters
+from tenure.store.identity import DATABASE_OWNER, AdminActor
+from tenure.store.port import Store
+
+NOT_OPEN = "the engine is not running: use `async with Engine(…)`"
+
+
+class LocalWorker(Protocol):
+    """A worker of this process, as far as services know it."""
+
+    def holds(self, tenant: str, run_id: int) -> bool: ...
+
+    def heartbeat_now(self, run_id: int) -> None: ...
+
+
+class Runtime:
+    """What the services of one process share. Whoever opens the database calls `open`."""
+
+    def __init__(
+        self,
+        artifacts: ArtifactStore,
+        choose_connectors: Callable[[], Connectors],
+        *,
+        only_reads: bool = False,
+        seals: bool = False,
+    ) -> None:
+        self.artifacts = artifacts
+        self.only_reads = only_reads
+        """No command is sent: the database may be one that cannot be written."""
+        self.seals = seals
+        """Whether finished runs are sealed with evidence."""
+        self.workers: list[LocalWorker] = []
+        """Workers of this process: they learn of a cancellation at once."""
+        self.waiters = RunWaiters()
+        self.sealing: RunSealer
+        """How evidence is made, of any run that has ended."""
+        self.catalog: Catalog
+        self._choose_connectors = choose_connectors
+        self._connectors: Connectors | None = None
+        self._store: Store | None = None
+        self._orchestrator: Orchestrator | None = None
+
+    def open(self, store: Store, orchestrator: Orchestrator | None) -> None:
+        self._store, self._orchestrator = store, orchestrator
+        self.catalog = Catalog(store)
+
+    def close(self) -> None:
+        self._store = self._orchestrator = None
+
+    @property
+    def store(self) -> Store:
+        """The database, for reading."""
+        if self._store is None:
+            raise TenureError("STORE_UNAVAILABLE", NOT_OPEN)
+        return self._store
+
+    async def check_database(self) -> None:
+        """Fail if the database does not answer."""
+        await self.store.read("now")
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """The only writer of runs."""
+        if self.only_reads:
+            raise TenureError("STORE_READ_ONLY", "this engine was opened to read only")
+        if self._orchestrator is None:
+            raise TenureError("STORE_UNAVAILABLE", NOT_OPEN)
+        return self._orchestrator
+
+    @property
+    def connectors(self) -> Connectors:
+        """What runs can do to the world, as far as policies allow it."""
+        if self._connectors is None:
+            self._connectors = self._choose_connectors()
+        return self._connectors
+
+
+class Scope:
+    """A runtime, seen by one actor of one tenant and workspace."""
+
+    def __init__(
+        self, runtime: Runtime, tenant: str, workspace: str, actor: str, caller: Principal | None = None
+    ) -> None:
+        """`caller` is the credential of a request to a server. Without one, the actor is the account that owns the database."""
+        self.runtime = runtime
+        self.caller = caller
+        self.tenant = tenant
+        self.workspace = workspace
+        self.actor = actor
+
+    @property
+    def store(self) -> Store:
+        return self.runtime.store
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return self.runtime.orchestrator
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        return self.runtime.artifacts
+
+    @property
+    def reader(self) -> RunReader:
+        """The read side, for this tenant."""
+        return RunReader(self.store, self.tenant)
+
+    @property
+    def admin_actor(self) -> AdminActor:
+        """Who makes an administrative change in this scope."""
+        caller = self.caller
+        if caller is None:  # whatever name is given: this account owns the database
+            name, account = f"{DATABASE_OWNER}:{self.actor}", f"uid:{os.getuid()}"
+            return AdminActor(actor=name, people=account, breaks_glass=True)
+        if caller.kind == "operator":
+            return AdminActor(actor=caller.actor, people="", breaks_glass=True)
+        return AdminActor(actor=caller.actor, people=caller.people)
+
+    def context(
+        self, actor: str | None = None, initiator: c.Initiator = "user", cause: str = ""
+    ) -> c.Context:
+        """Who acts and why, as a run's history records it."""
+        return c.Context(actor or self.actor, initiator, cause or f"req:{secrets.token_hex(8)}")
+
+    def address(
+        self, run_id: str, actor: str | None = None, initiator: c.Initiator = "user"
+    ) -> dict[str, Any]:
+        """The fields that every command to a run begins with."""
+        return {
+            "run_id": ids.run_int(run_id),
+            "tenant": self.tenant,
+            "context": self.context(actor, initiator),
+        }
+
+    async def send(self, command: c.RunCommand) -> dict[str, Any]:
+        """Carry out a command on one run."""
+        answer: dict[str, Any] | None = await self.orchestrator.send(command)
+        return answer or {}
+
+    async def store_payload(self, body: bytes | None, run_id: str) -> bytes | None:
+        """A payload as the database keeps it. A large one becomes an artifact; so does one that looks like a reference."""
+        if body is None or (len(body) <= codec.INLINE_BYTES_MAX and not body.startswith(codec.RESERVED)):
+            return body
+        return await self.artifacts.put(body, run_id)
+
+    def notify_workers(self, run_id: int) -> None:
+        """Let workers of this process learn of a cancellation now, not with their next heartbeat."""
+        for worker in self.runtime.workers:
+            worker.heartbeat_now(run_id)

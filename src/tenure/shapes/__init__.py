@@ -1,0 +1,1 @@
+"""What the product shows of runs, steps, approvals, receipts and people: structs only."""

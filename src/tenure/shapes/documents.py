@@ -1,0 +1,142 @@
+"""Runs as the documents that profiles define."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class TriggerDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What set the run off."""
+
+    source: str
+    user_id: str | None = None
+    webhook_event_id: str | None = None
+
+
+class CancellationDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """That somebody asked for the run to end."""
+
+    requested_at: datetime
+    requested_by: str | None = None
+    reason: str | None = None
+
+
+class RunDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """`gwi_runs/{runId}`."""
+
+    id: str
+    schema_version: int
+    tenant_id: str
+    repo_id: str
+    pr_id: str
+    pr_url: str
+    type: str
+    status: str
+    current_step: str | None = None
+    trigger: TriggerDocument
+    idempotency_key: str | None = None
+    a2a_correlation_id: str | None = None
+    last_heartbeat_at: datetime | None = None
+    result: Any = None
+    error: str | None = None
+    cancellation: CancellationDocument | None = None
+    compensation_log: list[Any] | None = None
+    resumed_from: str | None = None
+    resume_count: int | None = None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None = None
+    duration_ms: int | None = None
+
+
+class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """`gwi_runs/{runId}/steps/{stepId}`."""
+
+    id: str
+    run_id: str
+    type: str
+    status: str
+    attempt: int
+    max_attempts: int
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    skip_reason: str | None = None
+    """Of a step that was not done, because its condition was false: CONDITION_FALSE, and the condition."""
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class TokensDocument(msgspec.Struct):
+    """What a step has used."""
+
+    input: int
+    output: int
+
+
+class CheckpointDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """`gwi_runs/{runId}/checkpoints/{cpId}`, as the seed's section 5.2 has it."""
+
+    step_id: str
+    agent: str
+    status: str
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    timestamp: datetime
+    resumable: bool
+    idempotent: bool
+    tokens_used: TokensDocument | None = None
+    duration_ms: float | None = None
+
+
+class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """`gwi_idempotency/{key}` of the request that made the run. The key stays with the run for good: of a record that is past
+    its time, or was never made, this is what the run itself knows."""
+
+    key: str
+    source: str
+    tenant_id: str
+    run_id: str
+    status: str
+    request_hash: str
+    response: Any = None
+    error: str | None = None
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None = None
+    lock_expires_at: datetime | None = None
+    attempts: int
+
+
+DocumentPart = StepDocument | CheckpointDocument | IdempotencyDocument
+"""What lies below a run's document."""
+
+
+class SkippedStepDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that its condition skipped."""
+
+    name: str
+    reason: str
+    condition: str | None
+
+
+class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """status.json."""
+
+    run_id: str
+    agent_slug: str
+    status: str
+    trigger: str
+    started_at: datetime | None
+    finished_at: datetime | None
+    current_step: str | None
+    steps_total: int
+    steps_completed: int
+    proposals_created: list[str]
+    error: str | None
+    steps_skipped: list[SkippedStepDocument] | msgspec.UnsetType = msgspec.UNSET
+    """Beyond the document, and only there where a step was skipped: which, and why. They are among those completed."""

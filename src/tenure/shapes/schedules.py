@@ -1,0 +1,37 @@
+"""What a schedule looks like from outside."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is shown."""
+
+    name: str
+    workflow: str
+    cron: str
+    zone: str
+    paused: bool
+    next_at: datetime | None
+    """None while it is paused, and when it has no slot any more."""
+    last_slot: datetime | None
+    catch_up: str
+    catch_up_max: int
+    pass_slot: bool
+    code_version: str
+    profile: str
+    workspace: str
+    queue: str
+    plan: list[Any] | None
+    input: Any
+    owner: str
+    labels: dict[str, str]
+    created_at: datetime
+    updated_at: datetime
+    revision: int
+    unconfirmed: list[str]
+    """Who has made or changed it since a second person confirmed it: they stand behind its runs."""

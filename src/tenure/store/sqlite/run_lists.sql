@@ -1,0 +1,25 @@
+-- Lists of runs; see tenure.store.run_lists.
+--
+-- Each index ends with the row id, which is the run's: rows of one moment come in its order. The bound on the moment
+-- alone is what the index is searched by.
+
+-- name: runs_page
+select * from run
+where tenant = ?1 and created_at <= ?2 and (created_at < ?2 or id < ?3)
+order by created_at desc, id desc limit ?4
+
+-- name: runs_page_by_status
+select * from run
+where tenant = ?1 and status = ?2 and created_at <= ?3 and (created_at < ?3 or id < ?4)
+order by created_at desc, id desc limit ?5
+
+-- name: runs_page_by_repo
+select * from run
+where tenant = ?1 and repo = ?2 and created_at <= ?3 and (created_at < ?3 or id < ?4)
+order by created_at desc, id desc limit ?5
+
+-- name: run_glances
+select
+    id, tenant, workflow, profile, created_at, status, version, event_at, started_at, finished_at, reason, paused, parked,
+    cancel_at, reported_at, steps_total, steps_done, waits_open, output_ref, error_ref, steps_skipped
+from run where id = ?1

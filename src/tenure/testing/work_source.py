@@ -1,0 +1,234 @@
+"""The work source of a lab's workers: a local one with the lab's clock, planned crashes, and claims on demand.
+
+Laws:
+1. An idle worker claims again when `wake_workers` is called, and notes when it found nothing.
+2. All messages of a worker pass through `submit`, and the messages and calls of its acts through `send_alive`: crashes happen there.
+3. Nothing that a dead worker sends is carried out or gets a reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from tenure.futures import ignore_outcome
+from tenure.govern.connector import Connector, ConnectorCall
+from tenure.govern.governor import Governor
+from tenure.kernel.act_commands import ActCommand, ActReply
+from tenure.kernel.commands import LeaseCommand
+from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
+from tenure.orchestrator import Orchestrator
+from tenure.sdk.act_request import ActRequest, ActResult
+from tenure.sdk.definitions import Registry, Tool, Workflow
+from tenure.store.port import Store
+from tenure.testing.heartbeat import LabHeartbeater
+from tenure.testing.lab_clock import LabClock, LabTimers
+from tenure.worker import LocalWorkSource, Worker
+from tenure.worker.heartbeat import HeartbeatCallback, Heartbeater
+from tenure.worker.work_source import lease_key
+
+if TYPE_CHECKING:
+    from tenure.testing.crashes import CrashPlan
+    from tenure.testing.lab_engine import LabEngine
+    from tenure.worker.lease_session import LeaseSession
+
+LOOK_SECONDS = 0.05
+
+
+_ACTS_FOR: ContextVar[str] = ContextVar("lab_acts_for")
+"""The worker whose act is running."""
+T = TypeVar("T")
+
+
+class ConnectorCallPoint(msgspec.Struct, frozen=True):
+    """A connector's call: a point for a crash, like a commit."""
+
+    name: str
+
+
+CrashPoint = LeaseCommand | ActCommand | ConnectorCallPoint
+"""Where a worker may crash."""
+
+
+class _GovernorPort:
+    def __init__(self, orchestrator: Orchestrator, work_source: LabWorkSource) -> None:
+        self._orchestrator = orchestrator
+        self._work_source = work_source
+
+    @property
+    def store(self) -> Store:
+        return self._orchestrator.store
+
+    async def send(self, command: ActCommand) -> ActReply:
+        begin = partial(self._orchestrator.submit, command)
+        reply: ActReply = await self._work_source.send_alive(_ACTS_FOR.get(), command, begin)
+        return reply
+
+
+class _CrashingConnector:
+    """A connector whose calls are points for crashes."""
+
+    def __init__(self, inner: Connector, work_source: LabWorkSource) -> None:
+        self._inner = inner
+        self._work_source = work_source
+
+    async def call(self, call: ConnectorCall) -> Any:
+        def begin() -> asyncio.Future[Any]:
+            return asyncio.ensure_future(self._inner.call(call))
+
+        return await self._work_source.send_alive(_ACTS_FOR.get(), ConnectorCallPoint(call.operation), begin)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class LabWorkSource(LocalWorkSource):
+    def __init__(self, engine: LabEngine, clock: LabClock, timers: LabTimers, crashes: CrashPlan) -> None:
+        connectors = [_CrashingConnector(engine.connectors[name], self) for name in engine.connectors]
+        governor = Governor(_GovernorPort(engine.orchestrator, self), engine.artifacts, connectors)
+        ends = engine.runtime.waiters
+        super().__init__(
+            engine.url, engine.orchestrator, engine.artifacts, ends.succeeded, ends.ended, governor
+        )
+        self.timers = timers
+        self.clock = clock
+        self.crashes = crashes
+        self.heartbeaters: list[LabHeartbeater] = []
+        self.dead: set[str] = set()
+        self.holders: dict[LeaseKey, str] = {}
+        """Which worker holds a lease."""
+        self.claimed = 0
+        self.wake_ups = 0
+        self.looked: dict[str, int] = {}
+        """The number of the last wake-up after which a worker found nothing to claim."""
+        self._wake_event = asyncio.Event()
+
+    def wake_workers(self) -> None:
+        self.wake_ups += 1
+        self._wake_event.set()
+        self._wake_event = asyncio.Event()
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
+        del wait_seconds  # it waits to be woken up
+        while True:
+            number, event = self.wake_ups, self._wake_event
+            leases = await super().claim(worker, queues, limit, 0.0)
+            self.claimed += len(leases)
+            if leases and self.crashes.strikes(worker, "claim", None):
+                leases = []
+            if leases or worker in self.dead:
+                return leases
+            self.looked[worker] = number
+            woken = asyncio.ensure_future(event.wait())
+            news = asyncio.ensure_future(self.store.wait_for_work(LOOK_SECONDS))
+            try:
+                await asyncio.wait((woken, news), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
+                news.cancel()
+
+    def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
+        """Send a message, unless its worker is dead or crashes at it; see laws 2 and 3."""
+        worker = message.context.actor.removeprefix("worker:")
+        return self.send_alive(worker, message, partial(super().submit, message))
+
+    def send_alive(
+        self, worker: str, message: CrashPoint, begin: Callable[[], asyncio.Future[T]]
+    ) -> asyncio.Future[T]:
+        """Begin something for a worker, unless it is dead or crashes at it."""
+        gone = worker in self.dead or worker in self.crashes.doomed
+        if gone or self.crashes.strikes(worker, "before", message):
+            return asyncio.get_running_loop().create_future()
+        reply = begin()
+        if self.crashes.sent(worker, message, reply):
+            return asyncio.get_running_loop().create_future()
+        return reply
+
+    async def act(self, lease: Lease, request: ActRequest, held_until: Callable[[], float]) -> ActResult:
+        _ACTS_FOR.set(self.holders[lease_key(lease)])  # in this act's own task
+        return await super().act(lease, request, held_until)
+
+    def make_heartbeater(self, on_replies: HeartbeatCallback) -> Heartbeater:
+        made = LabHeartbeater(self.store, self.clock, on_replies)
+        self.heartbeaters.append(made)
+        return cast("Heartbeater", made)
+
+
+class LabWorker(Worker):
+    """A worker whose activity is visible to the lab."""
+
+    work_source: LabWorkSource
+
+    def __init__(
+        self,
+        work_source: LabWorkSource,
+        *definitions: Workflow[..., Any] | Tool | Registry,
+        **how: Any,
+    ) -> None:
+        super().__init__(work_source, *definitions, **how)
+        self.definitions = definitions
+        self.how = {**how, "name": None}
+
+    def kill(self) -> None:
+        self.work_source.dead.add(self.name)
+        for session in self._sessions.values():
+            if session.work is not None:
+                session.work.add_done_callback(ignore_outcome)
+        super().kill()
+
+    def _begin(self, lease: Lease) -> None:
+        self.work_source.holders[lease_key(lease)] = self.name
+        super()._begin(lease)
+
+    def take(self, lease: Lease | None) -> None:
+        """Take a reserved lease, or crash before it."""
+        if lease is not None and self.work_source.crashes.strikes(self.name, "claim", None):
+            lease = None
+        super().take(lease)
+
+    async def wait_until_gone(self) -> None:
+        """After `kill`: wait until nothing of it runs any more."""
+        works = [session.work for session in self._sessions.values() if session.work is not None]
+        tasks = [task for task in (self._claiming, self._registering) if task is not None]
+        await asyncio.gather(*self._tasks, *works, *tasks, return_exceptions=True)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it has a free slot, so that it claims when it is woken up."""
+        return not self._stopping and self.free > 0
+
+    def leases(self) -> list[LeaseKey]:
+        return list(self._sessions)
+
+    def running_steps(self) -> dict[LeaseSession, list[str]]:
+        return {session: _steps_of(session) for session in self._sessions.values()}
+
+    def activity(self, leave: Sequence[str]) -> str:
+        """`resting` if no lease can go on without time; `unseen` if code awaits something that the SDK cannot see; else `working`. Steps named
+        in `leave` do not count."""
+        if self._killed:
+            return "resting"
+        found = [self._session_activity(session, leave) for session in self._sessions.values()]
+        return next((word for word in ("working", "unseen") if word in found), "resting")
+
+    @staticmethod
+    def _session_activity(session: LeaseSession, leave: Sequence[str]) -> str:
+        if session.execution is None:
+            return "resting" if session.lease.kind != "body" and session.lease.name in leave else "working"
+        left = sum(name in leave for name in _steps_of(session))
+        return session.execution.waits.activity(left)
+
+
+def _steps_of(session: LeaseSession) -> list[str]:
+    if session.execution is None:
+        return [session.lease.name]
+    return [step_name(key) for key in session.execution.steps.running]
+
+
+def step_name(key: str) -> str:
+    return key.rpartition("/")[2].partition("#")[0]

@@ -1,0 +1,129 @@
+"""Requests to a server, repeated until there is a response.
+
+Laws:
+1. If the connection breaks, the server cannot be reached, or it responds with a retryable error (429, and retryable ones from 500 on),
+   the same request is sent again. Any other refusal is raised at once.
+2. A request with a time limit fails with UPSTREAM_UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from hashlib import sha256
+from typing import Any
+
+import httpx
+import msgspec
+
+from tenure.errors import CODES, TenureError
+from tenure.logs import get_logger
+
+log = get_logger(__name__)
+
+RESPONSE_SECONDS = 20.0
+"""How long a server may take to respond, besides the time it is asked to wait."""
+CONNECT_SECONDS = 5.0
+GIVE_UP_SECONDS = 30.0
+PAUSE_SECONDS_MIN = 0.05
+PAUSE_SECONDS_MAX = 2.0
+CONNECTIONS = 8
+KEEPALIVE_SECONDS = 3.0
+"""How long an idle connection is reused: shorter than servers keep one, so that it is not found closed."""
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class _Refusal(msgspec.Struct):
+    error: _Problem
+
+
+class RunnerConnection:
+    def __init__(self, server: str, key: str, *, connections: int = CONNECTIONS) -> None:
+        if not server.startswith(("http://", "https://")):
+            raise TenureError("INVALID_INPUT", f"server {server!r} must begin with http:// or https://")
+        self._server = server.rstrip("/")
+        self._json = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(
+                max_connections=connections,
+                max_keepalive_connections=connections,
+                keepalive_expiry=KEEPALIVE_SECONDS,
+            ),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def post(
+        self, path: str, content: bytes, *, give_up_seconds: float | None = GIVE_UP_SECONDS
+    ) -> bytes:
+        """Send JSON with the runner's key, and return the response's body."""
+        return await self._request("POST", path, self._json, content, 0.0, give_up_seconds)
+
+    async def act(self, lease: str, content: bytes, token: str, wait_seconds: float) -> bytes:
+        """Request an act as the holder of a lease. A repeated request finds what was begun."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        path = f"/runner/leases/{lease}/act"
+        return await self._request("POST", path, headers, content, wait_seconds, GIVE_UP_SECONDS)
+
+    async def claim(self, content: bytes, wait_seconds: float) -> bytes:
+        return await self._request("POST", "/runner/claim", self._json, content, wait_seconds, None)
+
+    async def get(self, path: str, token: str | None = None) -> bytes:
+        headers = self._json if token is None else {"Authorization": f"Bearer {token}"}
+        return await self._request("GET", path, headers, None, 0.0, GIVE_UP_SECONDS)
+
+    async def put(self, lease: str, body: bytes, token: str) -> bytes:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/octet-stream"}
+        path = f"/runner/leases/{lease}/artifacts/sha256:{sha256(body).hexdigest()}"
+        return await self._request("PUT", path, headers, body, RESPONSE_SECONDS, GIVE_UP_SECONDS)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        content: bytes | None,
+        wait_seconds: float,
+        give_up_seconds: float | None,
+    ) -> bytes:
+        began = time.monotonic()
+        pause = PAUSE_SECONDS_MIN
+        timeout = httpx.Timeout(RESPONSE_SECONDS + wait_seconds, connect=CONNECT_SECONDS)
+        while True:
+            try:
+                response = await self._http.request(
+                    method, self._server + path, headers=headers, content=content, timeout=timeout
+                )
+            except httpx.TransportError as broken:
+                fault = TenureError("UPSTREAM_UNAVAILABLE", f"{self._server} cannot be reached: {broken!r}")
+            except httpx.InvalidURL as wrong:
+                raise TenureError("INVALID_INPUT", f"{self._server}: {wrong}") from wrong
+            else:
+                if response.status_code < 400:
+                    return response.content
+                fault = _to_error(response)
+                if not fault.retryable:
+                    raise fault
+            if give_up_seconds is not None and time.monotonic() - began + pause > give_up_seconds:
+                raise fault
+            log.warning("server_not_reached", server=self._server, error=str(fault))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+
+def _to_error(response: httpx.Response) -> TenureError:
+    try:
+        problem: Any = msgspec.json.decode(response.content, type=_Refusal).error
+    except msgspec.DecodeError:
+        code = "UPSTREAM_UNAVAILABLE" if response.status_code >= 500 else "INVALID_INPUT"
+        return TenureError(code, f"the server responded with status {response.status_code} and no error code")
+    if problem.code in CODES:
+        return TenureError(problem.code, CODES[problem.code].plain_message(problem.message))
+    return TenureError("UPSTREAM_UNAVAILABLE" if problem.retryable else "INVALID_INPUT", problem.message)

@@ -1,0 +1,87 @@
+"""Connectors for worker processes that are struck between an INTENT and its call, or right behind the call.
+
+A file `before` or `after` in the folder says with which signal (its first word), once so many calls (its second) have come there.
+What became of a call that was begun is noted in `calls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import tenure
+from tenure.govern.connector import ConnectorCall
+from tenure.govern.connectors.http import HttpConnector
+from tenure.sdk import Workflow
+from tenure.testing.doubles.service import Mode
+from tests.govern.act_service import REPEATS, way_to
+
+FOLDER, SERVICE = "STRUCK_FOLDER", "STRUCK_{}"
+
+
+class Struck(HttpConnector):
+    """A way to a service; its name is the service's mode."""
+
+    def __init__(self, mode: Mode) -> None:
+        lookup = "/effects/{key}" if mode == "found" else ""
+        super().__init__(mode, way_to(os.environ[SERVICE.format(mode)]), repeats=REPEATS[mode], lookup=lookup)
+
+    async def call(self, call: ConnectorCall) -> Any:
+        """Send the request, if nothing strikes before."""
+        await _strike("before")
+        try:
+            result = await super().call(call)
+        except Exception as fault:
+            _note("calls", f"{self.name} {fault}")
+            raise
+        _note("calls", f"{self.name} answered")
+        await _strike("after")
+        return result
+
+
+def _note(name: str, text: str) -> None:
+    with (Path(os.environ[FOLDER]) / name).open("ab", buffering=0) as file:
+        file.write(text.encode() + b"\n")
+
+
+async def _strike(when: str) -> None:
+    """Whoever comes there before the last of so many waits for it: nobody calls, or tells its answer, before the strike."""
+    planned = Path(os.environ[FOLDER]) / when
+    _note(f"{when}.seen", "here")
+    if not planned.exists():
+        return
+    how, _, count = planned.read_text().partition(" ")
+    if len(planned.with_suffix(".seen").read_text().splitlines()) >= int(count):
+        planned.unlink()
+        os.kill(os.getpid(), signal.Signals[how])
+    while planned.exists():  # noqa: ASYNC110 - another call of this process ends it, or the process
+        await asyncio.sleep(0.01)
+
+
+async def _three() -> list[int]:
+    """One effect at each of the three services, at once."""
+
+    async def one(mode: str) -> int:
+        done = await tenure.act(f"{mode}.post", target={"url": "/effects"}, fields={"json": {"for": mode}})
+        return int(done["json"]["no"])
+
+    return await tenure.gather(*(one(mode) for mode in REPEATS))
+
+
+async def _one() -> int:
+    done = await tenure.act("neither.post", target={"url": "/effects"}, fields={"json": {}})
+    return int(done["json"]["no"])
+
+
+three = Workflow(_three, name="three", lease="3s")
+one = Workflow(_one, name="one", lease="3s")
+app = [three, one]
+POLICY = "version: 1\nrules:\n" + "".join(
+    f"  - {{name: {mode}, connector: {mode}, operation: post, allow: true}}\n" for mode in REPEATS
+)
+CONNECTORS = "connectors:\n" + "".join(
+    f"  {mode}: {{kind: 'tests.chaos.struck:Struck'}}\n" for mode in REPEATS
+)

@@ -1,0 +1,134 @@
+"""A claim looks past what others hold, and past what may not be taken.
+
+SQLite has one writer and no locked runs, so what is about locks is PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenure.kernel import commands as c
+from tenure.kernel.run_rows import Cap
+from tenure.orchestrator import claims
+from tenure.store.port import Query
+from tests.conformance.world import Place, World, step
+
+
+@contextlib.asynccontextmanager
+async def locked(dsn: str, *runs: int) -> AsyncIterator[None]:
+    """Somebody else's transaction holds these runs meanwhile."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("select from tenure.run where id = any($1) for update", list(runs))
+            yield
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize("steps", [1, 3, 200])
+async def test_a_claim_asks_for_more_where_what_it_chose_is_locked(
+    postgres_dsn: str, steps: int, capped: bool
+) -> None:
+    caps = [Cap("acme", "", max_concurrency=5), Cap("acme", "wf:full", max_concurrency=0)] if capped else []
+    async with World(Place("postgres", postgres_dsn), caps=caps) as w:
+        held = [await w.create(plan=[step(f"s{n}") for n in range(steps)]) for _ in range(2)]
+        free = await w.create(plan=["a"])
+        async with locked(postgres_dsn, *held):
+            assert (await w.claim()).run_id == free
+            assert await w.claims() == []
+        assert (await w.claim()).run_id == held[0]
+
+
+async def test_a_locked_lane_makes_room_for_another_ones_work(postgres_dsn: str) -> None:
+    async with World(Place("postgres", postgres_dsn)) as w:
+        held = await w.create(tenant="a", plan=["a"])
+        free = await w.create(tenant="b", plan=["a"])
+        async with locked(postgres_dsn, held):
+            assert (await w.claim()).run_id == free
+        assert (await w.claim()).run_id == held
+
+
+# --------------------------------------------------------------------------------- past full workflows
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small windows; how many steps each query for candidates asked for."""
+    asked: list[int] = []
+
+    def counting(name: str, rows: Sequence[tuple[Any, ...]] = (), scalars: tuple[Any, ...] = ()) -> Query:
+        if name.startswith("candidates"):
+            asked.extend(row[-1] for row in rows)
+        return Query(name, rows, scalars)
+
+    monkeypatch.setattr(claims, "PAST_FULL_WINDOW", 8)
+    monkeypatch.setattr(claims, "PAST_FULL_WINDOWS_MAX", 2)
+    monkeypatch.setattr(claims, "Query", counting)
+    return asked
+
+
+FULL = [Cap("acme", "wf:full", max_concurrency=1)]
+
+
+async def test_a_claim_looks_past_a_full_workflow_a_bounded_way_and_the_next_one_goes_on(
+    place: Place, looked: list[int]
+) -> None:
+    async with World(place, caps=FULL) as w:
+        full = await w.create(workflow="full", plan=[step(f"s{n}") for n in range(300)])
+        first = await w.claim()
+        assert first.run_id == full
+        free = [await w.create(workflow="free", plan=["a"], priority=-n) for n in range(3)]
+        looked.clear()
+        found: list[int] = []
+        calls = 0
+        while len(found) < 3:
+            leases = await w.claims(limit=2)
+            found += [lease.run_id for lease in leases]
+            calls += 1
+            assert sum(looked) <= 5 * 3 * 8, "five tries of three windows"
+            assert calls < 10
+            looked.clear()
+        assert found == free
+        assert calls > 2
+        for _ in range(10):
+            assert await w.claims() == [], "it comes around and finds nothing"
+        await w.complete(first)
+        assert (await w.claim()).run_id == full, "what is at the head is seen at once when there is room"
+
+
+async def test_work_at_the_head_of_a_lane_is_found_at_once_whatever_lies_behind(
+    place: Place, looked: list[int]
+) -> None:
+    async with World(place, caps=FULL) as w:
+        await w.create(workflow="full", plan=[step(f"s{n}") for n in range(40)])
+        await w.claim()
+        assert await w.claims() == []
+        urgent = await w.create(workflow="free", plan=["a"], priority=5)
+        looked.clear()
+        assert (await w.claim()).run_id == urgent
+        assert looked == [8]
+
+
+async def test_a_claim_does_not_take_a_run_for_the_deleted_one_that_had_its_id(place: Place) -> None:
+    """One process knows a run that others have finished and deleted meanwhile, and then its id is given to a child."""
+    async with World(place, orchestrators=2) as w:
+        here, there = w.through(0), w.through(1)
+        run = await here.create(plan=["old"])
+        await there.complete(await there.claim())
+        await there.tell(c.SealRun, run)
+        await there.later(10).tell(c.DeleteRun, run)
+        parent = await there.begin(tenant="beta")
+        plan = (c.StepSpec(name="new"),)
+        child = c.StartChild(run_id=run, workflow="flow", code_version="1", profile="tenure", plan=plan)
+        await there.wait(parent, "child", child=child)
+        await w.settle()
+        assert (await w.run(run)).version == 1, "as the one before it"
+        lease = await here.claim()
+        assert (lease.run_id, lease.tenant, lease.name) == (run, "beta", "new")

@@ -1,0 +1,229 @@
+"""A command that is alone is carried out before its caller is left: never out of turn, never instead of a batch."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+import pytest
+from msgspec.structs import replace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+
+from tenure.kernel.commands import Claimant, Complete, CreateRun, RecordCheckpoint, StartChild, UpdateMetadata
+from tenure.kernel.lease_types import Lease
+from tenure.kernel.snapshot import Snapshot
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.batch import BatchOutcome
+from tenure.orchestrator.commit_lanes import LONE_COMMANDS_MAX
+from tenure.store.feed import FeedRepository
+from tenure.store.port import AmbiguousCommit, Save, Saved, Transaction
+from tenure.store.sqlite import SqliteStore
+from tenure.store.sqlite.statements import run_query
+from tests.conformance.world import Place, World
+
+T = TypeVar("T")
+
+
+class Quick(SqliteStore):
+    """SQLite on a disk that is always quick, with a door before every transaction that is waited for."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.door = asyncio.Event()
+        self.door.set()
+
+    @property
+    def commits_inline(self) -> bool:
+        return True
+
+    async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
+        await self.door.wait()
+        return await super().transact(make, lane=lane, single=single)
+
+
+class Unsure(Quick):
+    """One whose next transaction that is done at once happens, but nobody is told so."""
+
+    unsure = False
+
+    def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
+        saved = super().commit_inline(decide)
+        if self.unsure:
+            self.unsure = False
+            raise AmbiguousCommit("it did happen")
+        return saved
+
+
+def a_world(place: Place, orchestrators: int = 1) -> World:
+    return World(place, stores=[Quick(place.address) for _ in range(orchestrators)])
+
+
+async def begun(orchestrator: Orchestrator) -> Lease:
+    """A run with its lease, and a loop that has turned since."""
+    created = await orchestrator.create(
+        CreateRun(
+            run_id=orchestrator.new_id("default"), tenant="acme", workflow="build", eager=Claimant("bob")
+        )
+    )
+    assert created.lease is not None
+    await asyncio.sleep(0)
+    return created.lease
+
+
+def recorded(lease: Lease, seq: int) -> RecordCheckpoint:
+    return RecordCheckpoint(
+        run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, name=f"part-{seq}", output=b"1"
+    )
+
+
+async def names(w: World, lease: Lease) -> list[str]:
+    """What the run has recorded, in order."""
+    rows = await w.store.read("checkpoints_of", lease.run_id)
+    return [row.name for row in sorted(rows, key=lambda row: row.no)]
+
+
+async def test_it_is_done_when_submit_returns(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        counted = w.orchestrator.batches, w.orchestrator.commands
+        answer = w.orchestrator.submit(recorded(lease, 1))
+        assert answer.done()
+        assert answer.result().cancel is False
+        assert (w.orchestrator.batches, w.orchestrator.commands) == (counted[0] + 1, counted[1] + 1)
+        assert await names(w, lease) == ["part-1"]
+
+
+async def test_where_a_commit_is_a_round_trip_it_is_waited_for(postgres_place: Place) -> None:
+    async with World(postgres_place) as w:
+        lease = await begun(w.orchestrator)
+        answer = w.orchestrator.submit(recorded(lease, 1))
+        assert not answer.done()
+        await answer
+        assert await names(w, lease) == ["part-1"]
+
+
+async def test_a_run_that_never_waits_lets_the_loop_turn(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        answers = [w.orchestrator.submit(recorded(lease, n)) for n in range(1, LONE_COMMANDS_MAX + 3)]
+        assert [answer.done() for answer in answers] == [True] * LONE_COMMANDS_MAX + [False] * 2
+        await asyncio.gather(*answers)
+        assert await names(w, lease) == [f"part-{n}" for n in range(1, LONE_COMMANDS_MAX + 3)]
+
+
+async def test_many_runs_are_committed_together(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+
+        async def one() -> None:
+            lease = await begun(w.orchestrator)
+            for n in range(1, 6):
+                await w.orchestrator.send(recorded(lease, n))
+
+        await asyncio.gather(*(one() for _ in range(50)))
+        assert w.orchestrator.commands >= 50 * 6
+        assert w.orchestrator.batches <= LONE_COMMANDS_MAX + 15
+
+
+async def test_it_does_not_overtake_a_batch_that_is_under_way(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        for n in range(1, LONE_COMMANDS_MAX + 1):
+            w.orchestrator.submit(recorded(lease, n))
+        w.store.door.clear()
+        queued = w.orchestrator.submit(recorded(lease, LONE_COMMANDS_MAX + 1))
+        for _ in range(5):
+            await asyncio.sleep(0)  # the lane has taken it by now, and waits at the door
+        after = w.orchestrator.submit(recorded(lease, LONE_COMMANDS_MAX + 2))
+        assert not queued.done()
+        assert not after.done()
+        w.store.door.set()
+        await asyncio.gather(queued, after)
+        assert (await names(w, lease))[-2:] == [f"part-{LONE_COMMANDS_MAX + n}" for n in (1, 2)]
+
+
+async def test_a_run_that_has_moved_on_elsewhere_is_decided_anew(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place, orchestrators=2) as w:
+        here, there = w.orchestrators
+        lease = await begun(here)
+        await there.send(recorded(lease, 1))
+        answer = here.submit(recorded(lease, 2))
+        assert not answer.done()
+        await answer
+        assert await names(w, lease) == ["part-1", "part-2"]
+        # The same again, elsewhere first: it is the same answer, and nothing is recorded twice.
+        await there.send(recorded(lease, 3))
+        await here.send(recorded(lease, 3))
+        assert await names(w, lease) == ["part-1", "part-2", "part-3"]
+
+
+async def test_a_refusal_goes_the_ordinary_way_and_changes_nothing(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        await w.orchestrator.send(recorded(lease, 1))
+        await asyncio.sleep(0)
+        async with w.refuses("CHECKPOINT_CONFLICT"):
+            await w.orchestrator.send(replace(recorded(lease, 2), name="part-1"))
+        await w.orchestrator.send(recorded(lease, 2))
+        assert await names(w, lease) == ["part-1", "part-2"]
+
+
+async def test_a_locked_file_is_waited_for(sqlite_place: Place) -> None:
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        other = apsw.Connection(sqlite_place.address)
+        other.execute("begin immediate")
+        answer = w.orchestrator.submit(recorded(lease, 1))
+        await asyncio.sleep(0.05)
+        assert not answer.done()
+        other.execute("rollback")
+        other.close()
+        await answer
+        assert await names(w, lease) == ["part-1"]
+        assert w.orchestrator.submit(recorded(lease, 2)).done(), "what is known of the run was kept meanwhile"
+
+
+async def test_what_may_have_happened_is_not_decided_again_without_a_look(sqlite_place: Place) -> None:
+    """Not even when somebody has loaded the run in between."""
+    store = Unsure(sqlite_place.address)
+    async with World(sqlite_place, stores=[store]) as w:
+        run_id = await w.create()
+        await asyncio.sleep(0)
+        store.unsure = True
+        answer = w.orchestrator.submit(UpdateMetadata(run_id=run_id, labels='{"size":"s"}'))
+        assert not store.unsure
+        assert store._cursor is not None
+        [run], [spec] = (run_query(store._cursor, name, (), (run_id,)) for name in ("get_run", "get_spec"))
+        loaded = BatchOutcome()
+        loaded.snapshots.append(Snapshot(run_id, run))
+        loaded.snapshots[0].spec = spec
+        w.orchestrator.finish(loaded)
+        assert (await answer)["labels"] == '{"size":"s"}'
+        events = await w.store.read("events_of", run_id)
+        assert [event.kind for event in events].count("metadata") == 1
+
+
+async def test_what_a_run_owes_is_delivered_in_a_span_of_nobody(sqlite_place: Place) -> None:
+    """As it is when a batch was committed: else a run that goes on as another one gave it the trace of whoever happened to be alone."""
+    context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
+    async with a_world(sqlite_place) as w:
+        lease = await begun(w.orchestrator)
+        next_one = StartChild(run_id=w.orchestrator.new_id("default"), workflow="build")
+        done = Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, restart=next_one)
+        with use_span(NonRecordingSpan(context)):
+            answer = w.orchestrator.submit(done)
+        assert answer.done()
+        await w.settle()
+        [made] = await w.store.read("get_run", next_one.run_id)
+        assert made.trace is None
+
+
+@pytest.mark.parametrize("opener", [0, 1])
+async def test_a_feed_is_told_from_the_moment_somebody_opens_it(sqlite_place: Place, opener: int) -> None:
+    """Whoever has written before without one remembers that there was none."""
+    async with a_world(sqlite_place, orchestrators=2) as w:
+        lease = await begun(w.orchestrator)
+        await w.orchestrator.send(recorded(lease, 1))
+        await FeedRepository(w.stores[opener]).open()
+        await w.orchestrator.send(recorded(lease, 2))
+        rows = [row for row in await FeedRepository(w.store).after(0, 100) if row.body]
+        assert len(rows) == 1

@@ -1,0 +1,202 @@
+"""A run whose profile this process lacks is another process's: it is refused here, shown here, and in nobody's way.
+
+Which profiles a process has is one thing per process, so a story that needs a second process lets this one have and
+lack the profile by turns (`bring`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.clock import us
+from tenure.doctor.examination import examine_database
+from tenure.errors import CODES
+from tenure.kernel import commands as c
+from tenure.kernel import notifications
+from tenure.orchestrator import scheduler as schedules
+from tenure.orchestrator import sweeper
+from tenure.orchestrator.scheduler import Scheduler
+from tenure.orchestrator.sweeper import Sweeper
+from tenure.reads.runs import RunReader
+from tests.conformance.test_schedules import HOUR_US, hourly, put, row, slots
+from tests.conformance.world import BEGIN_US, Place, World, gate, pause
+from tests.profiles.custom import OURS, bring, having
+
+
+@pytest.fixture(autouse=True)
+def _ours() -> Iterator[None]:
+    with having(OURS):
+        yield
+
+
+async def test_a_run_of_an_own_profile_has_a_whole_life(place: Place) -> None:
+    async with World(place) as w:
+        run = await w.create(profile="ours", plan=["build", gate()])
+        await w.complete(await w.claim())
+        await w.approve(run)
+        assert (await w.status(run), (await w.run(run)).profile) == ("succeeded", "ours")
+
+
+async def test_commands_on_it_are_refused_and_may_succeed_elsewhere(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin(profile="ours")
+        run = lease.run_id
+        bring()
+        async with w.refuses("PROFILE_NOT_HERE") as refusal:
+            await w.cancel(run)
+        assert "'ours'" in refusal.value.message
+        assert refusal.value.retryable
+        assert CODES["PROFILE_NOT_HERE"].status == 503
+        async with w.refuses("PROFILE_NOT_HERE"):
+            await w.complete(lease, seq=1)
+        async with w.refuses("PROFILE_NOT_FOUND"):  # a new one is a mistake of whoever asks
+            await w.create(profile="ours")
+        bring(OURS)
+        await w.complete(lease, seq=1)
+        assert await w.status(run) == "succeeded"
+
+
+async def test_the_others_of_its_batch_are_decided(place: Place) -> None:
+    async with World(place) as w:
+        theirs = await w.create(profile="ours")
+        mine = [await w.create() for _ in range(5)]
+        bring()
+        answers = await asyncio.gather(
+            *(w.cancel(run) for run in (*mine[:2], theirs, *mine[2:])), return_exceptions=True
+        )
+        assert [getattr(answer, "code", None) for answer in answers].count("PROFILE_NOT_HERE") == 1
+        assert {await w.status(run) for run in mine} == {"canceled"}
+        assert await w.status(theirs) == "queued"
+
+
+async def test_a_claim_passes_it_over(place: Place) -> None:
+    async with World(place) as w:
+        theirs = [await w.create(profile="ours", priority=9, plan=["a", "b"]) for _ in range(3)]
+        mine = await w.create()
+        bring()
+        assert [lease.run_id for lease in await w.claims(limit=2)] == [mine]
+        bring(OURS)
+        other = await w.crash()  # a process that has it
+        assert {lease.run_id for lease in await other.claims(limit=9)} == set(theirs)
+
+
+async def test_a_sweep_passes_it_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 2)
+    async with World(place) as w:
+        theirs = [await w.create(profile="ours", plan=[pause(within_seconds=10)]) for _ in range(5)]
+        mine = await w.create(plan=[pause(within_seconds=20)])
+        bring()
+        sweeping = Sweeper(w.later(21).orchestrator)
+        found = [await sweeping.sweep() for _ in range(4)]
+        # What is set aside counts as nothing done: a round full of it is not followed by the next at once.
+        assert found == [0, 0, 1, 0]
+        assert await w.status(mine) == "succeeded"
+        assert {await w.status(run) for run in theirs} == {"waiting_external"}
+        bring(OURS)
+        await w.sweep()  # another process
+        assert {await w.status(run) for run in theirs} == {"succeeded"}
+        assert await sweeping.sweep() == 0
+        assert not sweeping._timers._keys  # what others have done is forgotten
+
+
+async def test_what_it_is_owed_is_kept_for_another_process(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
+    async with World(place) as w:
+        lease = await w.begin(profile="ours")
+        child, other = w.orchestrator.new_id("default"), w.orchestrator.new_id("default")
+        start = c.StartChild(run_id=child, workflow="child", profile="agent-runs", plan=(c.BODY_STEP,))
+        reply = await w.wait(lease, "kid", child=start)
+        await w.settle()
+        assert reply.no is not None
+        await w.suspend(lease, reply.no)
+        bring()
+        await w.complete(await w.claim("kid"), b"done")  # its parent is to be told, and cannot be here
+        await w.settle()
+        parent = await w.begin()  # and behind that, something that can be done here
+        again = c.StartChild(run_id=other, workflow="child", plan=(c.BODY_STEP,))
+        monkeypatch.setattr(type(w.orchestrator), "deliver", _lost)
+        await w.wait(parent, "kid", child=again)
+        await w.settle()
+        monkeypatch.undo()
+        monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
+        sweeping = Sweeper(w.later(3).orchestrator)
+        assert [await sweeping.sweep() for _ in range(3)] == [0, 1, 0]
+        assert await w.status(other) == "queued"
+        assert await w.status(lease.run_id) == "waiting_external"
+        bring(OURS)
+        await w.sweep()
+        assert (await w.step(lease.run_id)).state == "ready"
+        monkeypatch.undo()
+
+
+async def _lost(*_: object) -> int:
+    """The process ended before it delivered."""
+    return 0
+
+
+async def test_a_child_that_cannot_be_made_here_is_made_elsewhere(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with World(place) as w:
+        lease = await w.begin()
+        child = w.orchestrator.new_id("default")
+        monkeypatch.setattr(type(w.orchestrator), "deliver", _lost)
+        start = c.StartChild(run_id=child, workflow="child", profile="ours", plan=(c.BODY_STEP,))
+        await w.wait(lease, "kid", child=start)
+        await w.settle()
+        monkeypatch.undo()
+        bring()
+        await w.later(3).sweep()
+        assert child not in await w.run_ids()
+        assert [wait.state for wait in await w.waits(lease.run_id)] == ["open"]
+        bring(OURS)
+        await w.sweep()
+        assert (await w.run(child)).profile == "ours"
+
+
+async def test_a_schedule_of_it_stays_due(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "SCHEDULES_AT_ONCE_MAX", 1)
+    async with World(place) as w:
+        await put(w, hourly(name="theirs", profile="ours", catch_up="all"))
+        await put(w, hourly(next_at=BEGIN_US + HOUR_US + us(1)))
+        bring()
+        scheduler = Scheduler(w.at("11:00:02").orchestrator)
+        assert [await scheduler.look() for _ in range(3)] == [0, 1, 0]
+        assert (await row(w, "theirs")).next_at == BEGIN_US + HOUR_US
+        bring(OURS)
+        assert await Scheduler(w.orchestrator).look() == 1
+        assert len(await slots(w)) == 2
+
+
+async def test_it_is_listed_and_shown_in_the_kernels_words(place: Place) -> None:
+    async with World(place) as w:
+        theirs = await w.create(profile="ours", plan=["build", "test"])
+        mine = await w.create(profile="approval-runs", plan=["build"])
+        bring()
+        views = RunReader(w.store, "acme")
+        lines = {line.profile: line.shown for line in await views.list_runs("acme")}
+        assert lines == {"ours": "queued", "approval-runs": "PENDING"}
+        assert (await views.run(theirs)).shown == "queued"
+        assert (await views.run(theirs, "delta-ci")).shown == "QUEUED"
+        assert [view.shown for view in await views.steps(theirs)] == ["ready", "pending"]
+        assert (await views.run(mine)).shown == "PENDING"
+        assert notifications.changed_status_word("ours", "queued", "running", "Claim") == "running"
+
+
+async def test_the_doctor_examines_it_with_all_others(place: Place) -> None:
+    async with World(place) as w:
+        lease = await w.begin(profile="ours")
+        await w.cancel(lease.run_id)
+        await w.later(3600).create()
+        late = (await examine_database(w.store, settled=True)).violations
+        bring()
+        found = await examine_database(w.store, settled=True)
+        # How long a cancel may take is said by the profile: only who has it can say that this one took too long.
+        assert [v.number for v in late if v not in found.violations] == ["I49"]
+        assert [v for v in found.violations if v not in late] == []
+        assert found.runs == 2

@@ -1,0 +1,171 @@
+"""The schema in PostgreSQL: made once however many ask, never changed behind our back, in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenure.errors import TenureError
+from tenure.kernel.run_rows import ROWS, RunRow
+from tenure.store import query_registry
+from tenure.store.postgres import PostgresStore, migrator
+from tenure.store.postgres.statements import SQL
+from tests.conformance.samples import a_run, a_spec
+from tests.conformance.stores import create
+from tools.postgres_schema import FILE, describe
+
+NAMES = [name for _, name, _ in migrator.MIGRATIONS]
+
+
+@asynccontextmanager
+async def by_hand(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": "tenure"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def refusal(store: PostgresStore) -> str:
+    """The code that opening it is refused with."""
+    with pytest.raises(TenureError) as refused:
+        await store.open()
+    return refused.value.code
+
+
+async def test_the_schema_is_what_all_migrations_make_one_after_another(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = migrator.MIGRATIONS
+    store = PostgresStore(postgres_dsn)
+    for count in range(1, len(every) + 1):
+        monkeypatch.setattr(migrator, "MIGRATIONS", every[:count])
+        assert await store.migrate() == [every[count - 1][1]]
+    assert await describe(postgres_dsn) == FILE.read_text(), "run tools/postgres_schema.py"
+
+
+async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:
+    await PostgresStore(postgres_dsn).migrate()
+    async with by_hand(postgres_dsn) as connection:
+
+        async def columns(of: str) -> list[str]:
+            found = await connection.fetch(
+                "select attname from pg_attribute where attrelid = $1::regclass and attnum > 0 order by attnum",
+                of,
+            )
+            return [row[0] for row in found]
+
+        for table, row in ROWS.items():
+            assert await columns(table) == list(row.__struct_fields__), table
+            assert await columns(f"{table}_in") == list(row.__struct_fields__), f"what is sent of {table}"
+        for table, row in query_registry.ROWS.items():
+            assert await columns(table) == list(row.__struct_fields__), table
+        changing = RunRow.__struct_fields__[RunRow.__struct_fields__.index("status") :]
+        assert await columns("run_change_in") == ["id", "expected", "expected_head", "valid_until", *changing]
+        assert all(f"{column} = n.{column}" in SQL["save_run"] for column in changing)
+
+
+async def test_eight_processes_migrate_at_once_and_one_of_them_does_it(postgres_dsn: str) -> None:
+    code = (
+        "import asyncio, sys; from tenure.store.postgres import PostgresStore\n"
+        "print(asyncio.run(PostgresStore(sys.argv[1]).migrate()))"
+    )
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            code,
+            postgres_dsn,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        for _ in range(8)
+    ]
+    said = [await process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, said
+    assert sorted(out.decode().strip() for out, _ in said) == sorted(["[]"] * 7 + [str(NAMES)])
+
+
+async def test_an_empty_or_older_database_is_not_migrated(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(postgres_dsn)
+    assert await refusal(store) == "STORE_NOT_MIGRATED"
+    await store.migrate()
+    newer = [*migrator.MIGRATIONS, (len(NAMES) + 1, "9999_more.sql", "create table more (id bigint)")]
+    with monkeypatch.context() as later:
+        later.setattr(migrator, "MIGRATIONS", newer)
+        assert await refusal(store) == "STORE_NOT_MIGRATED"
+        assert await store.migrate() == ["9999_more.sql"]
+        await store.open()
+        await store.close()
+    assert await refusal(store) == "STORE_TOO_NEW"
+    with pytest.raises(TenureError, match="STORE_TOO_NEW"):
+        await store.migrate()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(postgres_dsn)
+    broken = [
+        *migrator.MIGRATIONS,
+        (len(NAMES) + 1, "9999_bad.sql", "create table more (id bigint); select 1 / 0"),
+    ]
+    with monkeypatch.context() as later:
+        later.setattr(migrator, "MIGRATIONS", broken)
+        with pytest.raises(Exception, match="division by zero"):
+            await store.migrate()
+    assert await refusal(store) == "STORE_NOT_MIGRATED"
+    assert await store.migrate() == NAMES
+
+
+async def test_a_migration_that_was_changed_afterwards_is_refused(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(postgres_dsn)
+    await store.migrate()
+    changed = [(number, name, text + "\n") for number, name, text in migrator.MIGRATIONS]
+    monkeypatch.setattr(migrator, "MIGRATIONS", changed)
+    assert await refusal(store) == "STORE_NOT_A_DATABASE"
+
+
+async def test_a_schema_of_somebody_else_is_left_alone(postgres_dsn: str) -> None:
+    store = PostgresStore(postgres_dsn)
+    async with by_hand(postgres_dsn) as connection:
+        await connection.execute("create schema tenure; create table tenure.theirs (id int)")
+        assert await refusal(store) == "STORE_NOT_A_DATABASE"
+        with pytest.raises(TenureError, match="STORE_NOT_A_DATABASE"):
+            await store.migrate()
+
+
+async def test_it_lives_beside_the_users_own_tables_and_beside_itself(postgres_dsn: str) -> None:
+    async with by_hand(postgres_dsn) as connection:
+        await connection.execute("create table public.run (mine text); create schema prepared")
+        stores = [PostgresStore(postgres_dsn, schema=name) for name in ("tenure", "prepared")]
+        for number, store in enumerate(stores, 1):
+            await store.migrate()
+            await store.open()
+            await create(store, a_run(number), a_spec(number, idempotency_key="the same"))
+        try:
+            ids = [[row.run_id for row in await store.read("run_ids_after", 0, 10)] for store in stores]
+            assert ids == [[1], [2]]
+            assert await connection.fetchval("select count(*) from public.run") == 0
+            await stores[0].notify_work()
+            while await stores[1].wait_for_work(0.05):
+                pass  # it rings once by itself, for being connected; never for the other schema
+        finally:
+            for store in stores:
+                await store.close()
+
+
+@pytest.mark.parametrize("schema", ["", "Tenure", "a b", 'x"; drop', "1st", "x" * 60])
+def test_a_schema_has_a_plain_name(schema: str) -> None:
+    with pytest.raises(TenureError, match="INVALID_INPUT"):
+        PostgresStore("postgresql://", schema=schema)

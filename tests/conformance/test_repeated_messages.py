@@ -1,0 +1,81 @@
+"""Defects the simulator has found, each as the shortest story that shows it; on both stores."""
+
+from __future__ import annotations
+
+from tenure.kernel import commands as c
+from tests.conformance.world import Place, World
+
+
+async def test_a_planner_that_says_nothing_fails_its_run_at_the_deadline(place: Place) -> None:
+    """A run in planning is not admitted either: the sweeper's Admit has to know what the moment means."""
+    async with World(place) as w:
+        run = await w.create(plan=None)
+        await w.later(61).sweep()
+        assert (await w.run(run)).status == "failed"
+        assert (await w.run(run)).reason == "PLAN_FAILED"
+
+
+async def test_a_heartbeat_at_one_process_keeps_the_lease_that_another_one_remembers(place: Place) -> None:
+    """Heartbeats do not change the run's version, so a tick never believes a cached expiry."""
+    async with World(place, orchestrators=2) as w:
+        run = await w.create()
+        lease = await w.claim()  # agent-runs: 30 seconds
+        await w.later(20).through(1).beat(lease)
+        await w.later(15).sweep()
+        assert [attempt.lease for attempt in await w.attempts(run)] == ["active"]
+        await w.complete(lease)
+
+
+async def test_a_repeated_message_gets_its_first_answer_also_after_a_heartbeat(place: Place) -> None:
+    """Heartbeats raise the lease's sequence number; the kept answer is found by its own."""
+    async with World(place) as w:
+        run = await w.create()
+        lease = await w.claim()
+        first = await w.wait(lease, "merged", event=c.WaitSpec(event="merged"))
+        await w.later(5).beat(lease)
+        seq = (await w.attempts(run))[0].seq
+        assert await w.wait(lease, "merged", event=c.WaitSpec(event="merged"), seq=seq - 1) == first
+        await w.complete(lease)
+
+
+async def test_a_repeated_complete_gets_its_first_answer_also_when_a_heartbeat_overtook_it(
+    place: Place,
+) -> None:
+    """The one process completes from its cache, not knowing of the later heartbeat at the other."""
+    async with World(place, orchestrators=2) as w:
+        await w.create()
+        lease = await w.claim()
+        await w.later(5).through(1).beat(lease, seq=9)
+        first = await w.complete(lease, seq=8)
+        assert await w.through(1).complete(lease, seq=8) == first
+
+
+async def test_an_answer_without_a_change_is_not_lost_to_another_process_s_cache(place: Place) -> None:
+    """Finding a wait again changes no state, and yet its answer has to be kept."""
+    async with World(place, orchestrators=2) as w:
+        run = await w.create()
+        lease = await w.claim()
+        await w.wait(lease, "merged", event=c.WaitSpec(event="merged"))  # remembered by the first process
+        found = await w.through(1).wait(lease, "merged", event=c.WaitSpec(event="merged"), seq=2)
+        version = (await w.run(run)).version
+        assert (await w.attempts(run))[0].last_message == "open_wait 2"
+        await w.say(c.BeginUpload, lease, seq=3)
+        assert (await w.run(run)).version == version + 1
+        assert (await w.through(1).read("attempts_of", run))[0].last_message == "upload 3"
+        assert found.no is not None
+        await w.complete(lease)
+
+
+async def test_a_start_mark_that_arrives_again_does_not_undo_the_checkpoint(place: Place) -> None:
+    """Checkpoints are known by name and number: an older number is late, also where repeating is allowed."""
+    async with World(place) as w:
+        run = await w.create()
+        lease = await w.claim()
+        how = {"resumable": False, "idempotent": True}
+        await w.checkpoint(lease, "pay", state="started", seq=1, **how)
+        await w.checkpoint(lease, "pay", output=b"paid", seq=2, **how)
+        async with w.refuses("MESSAGE_OUT_OF_ORDER"):
+            await w.checkpoint(lease, "pay", state="started", seq=1, **how)
+        [row] = await w.read("checkpoints_of", run)
+        assert (row.state, row.seq, await w.body(run, row.output_ref)) == ("done", 2, b"paid")
+        await w.complete(lease)

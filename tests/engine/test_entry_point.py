@@ -1,0 +1,47 @@
+"""What `tenure.run` and our own processes do to Python while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.engine.entry_point import COLLECT_AFTER, run_in_loop
+
+
+@pytest.fixture(autouse=True)
+def setting() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+async def seen() -> tuple[int, int, int]:
+    await asyncio.sleep(0)
+    return gc.get_threshold()
+
+
+def test_the_collector_looks_less_often_meanwhile_and_as_before_afterwards() -> None:
+    gc.set_threshold(700, 10, 10)
+    assert run_in_loop(seen()) == (COLLECT_AFTER, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("theirs", [0, 50_000])
+def test_who_has_turned_it_off_or_up_keeps_that(theirs: int) -> None:
+    gc.set_threshold(theirs, 5, 5)
+    assert run_in_loop(seen()) == (theirs, 5, 5)
+    assert gc.get_threshold() == (theirs, 5, 5)
+
+
+def test_what_fails_leaves_the_setting_alone_too() -> None:
+    gc.set_threshold(700, 10, 10)
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run_in_loop(fails())
+    assert gc.get_threshold() == (700, 10, 10)

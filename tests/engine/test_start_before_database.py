@@ -1,0 +1,20 @@
+"""An engine starts although its database is not quite there yet."""
+
+from __future__ import annotations
+
+import itertools
+
+from tenure.engine import Engine
+from tests.conformance.tcp_proxy import Wire
+
+
+async def test_an_engine_starts_whichever_answer_of_its_database_is_lost_meanwhile(postgres_dsn: str) -> None:
+    async with Wire(postgres_dsn).strung() as wire:
+        for number in itertools.count(1):
+            wire.cuts = 0
+            wire.cut_before_an_answer(number)
+            async with Engine(wire.dsn, wait_for_database=60, sweep=False) as engine:
+                await engine.runs.list()
+            if not wire.cuts:
+                break  # it did not take so many
+        assert number > 10

@@ -1,0 +1,152 @@
+"""Expressions and templates: paths, CEL, their references and their bounds."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.errors import TenureError
+from tenure.expressions import expression, templates
+from tenure.expressions.expression import MalformedExpression
+
+SCOPE: dict[str, Any] = {
+    "inputs": {"ref": "main", "n": 3, "dry": False, "list": [1, {"a": "b"}], "none": None, "f": 1.5},
+    "steps": {"run-tests": {"output": {"ok": True, "odd key": 1}}},
+    "run": {"id": "run_1", "workflow": "w", "attempt": 1},
+    "trigger": {"ref": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${{ inputs.ref }}", "main"), ("${{inputs.n}}", 3), ("${{ inputs.list[1].a }}", "b"),
+        ("${{ inputs.dry }}", False), ("${{ inputs['ref'] }}", "main"), ('${{ inputs["list"][0] }}', 1),
+        ("${{ steps.run-tests.output.ok }}", True), ("${{ steps['run-tests'].output['odd key'] }}", 1),
+        ("${{ inputs.none }}", None), ("${{ inputs }}", SCOPE["inputs"]), ("plain", "plain"), ("", ""),
+        ("a-${{ inputs.ref }}-${{ inputs.n }}", "a-main-3"), ("${{ inputs.dry }}!", "false!"),
+        ("${{ inputs.none }}${{ inputs.list }}", 'null[1,{"a":"b"}]'), ("$${{ inputs.n }}}", "$3}"),
+        ("${{ inputs.n + 1 }}", 4), ("${{ inputs.n > 2 ? 'big' : 'small' }}", "big"),
+        ("${{ {'a': {'b': inputs.n}} }}", {"a": {"b": 3}}), ("${{ '}}' + inputs.ref }}", "}}main"),
+        ("${{ has(inputs.gone) ? inputs.gone : 'x' }}", "x"), ("${{ inputs.list.size() }}", 2),
+        ("${{ [1, 2].map(x, x * 2) }}", [2, 4]), ("${{ true }}", True), ("${{ 'inputs.secret' }}", "inputs.secret"),
+        ("$ {{ inputs.n }}", "$ {{ inputs.n }}"), ("{{ inputs.n }}", "{{ inputs.n }}"),
+    ],
+)  # fmt: skip
+def test_a_template_is_worth(text: str, value: Any) -> None:
+    found = templates.parse_template(text).value(SCOPE)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("inputs.gone", "inputs has no 'gone'"), ("inputs.list[7]", "inputs.list has 2 items"),
+        ("inputs.ref.x", "inputs.ref is a string and has no 'x'"), ("inputs.none.x", "inputs.none is null"),
+        ("inputs.ref[0]", "inputs.ref is a string, not a list"), ("slot", "'slot' is not available here"),
+        ("inputs.n / 0", "division by zero"), ("inputs.gone + 1", "there is no 'gone'"),
+        ("inputs.ref + 1", "string"), ("timestamp('2026-01-01T00:00:00Z')", "convert it with string"),
+        ("b'abc'", "convert it with string"), ("{1: 2}", "keys of a map must be strings"), ("double('inf')", "JSON cannot represent"),
+        ("slot == 1", "'slot' is not available here"),
+    ],
+)  # fmt: skip
+def test_an_expression_without_a_value_says_why(text: str, said: str) -> None:
+    with pytest.raises(TenureError) as caught:
+        expression.parse_expression(text).value(SCOPE)
+    assert caught.value.code == "EXPRESSION_FAILED"
+    assert said in caught.value.message
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "refers"),
+    [
+        ("inputs.a.b[0]", ["inputs.a.b[0]"]),
+        ("steps.a.output + steps['b-c'].output.x", ["steps.a.output", "steps.b-c.output.x"]),
+        ("inputs.a.startsWith('steps.b') && run.id == ''", ["inputs.a", "run.id"]),
+        ("x.inputs", None),
+        ("[1].all(steps, steps > 0)", None),
+        ("steps[inputs.a].output", ["steps", "inputs.a"]),
+        ("inputs.l.map(i, i.steps.a)", ["inputs.l"]),
+        ('r"\\" + steps.b.output + "x"', ["steps.b.output"]),
+        ("'''a' + steps.x''' + steps.b.output", ["steps.b.output"]),
+        ("steps.a.output == .steps.b.output", None),
+        ("inputs.a // steps.b.output\n == 1", ["inputs.a"]),
+    ],
+)  # fmt: skip
+def test_what_an_expression_looks_at_is_known_before(text: str, refers: list[str] | None) -> None:
+    if refers is None:
+        with pytest.raises(MalformedExpression):
+            expression.parse_expression(text)
+    else:
+        assert [str(r) for r in expression.parse_expression(text).refers] == refers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("'" + "x" * 3_000 + "'", "longer than 2048 bytes"), ("", "empty"), ("1 +", "CEL"), ("(" * 500, "nested deeper than 50"),
+        ("foo.bar", "there is no 'foo'"), ("foo.bar == 1", "there is no 'foo'"),
+        ("inputs.a.map(x, inputs.a.map(y, inputs.a.map(z, z)))", "3 comprehensions"),
+        ("__import__('os')", "there is no function"), ("inputs.a; inputs.b", "CEL"),
+        ("inputs.a.startswith('x')", "there is no function 'startswith'; did you mean 'startsWith'?"),
+        ("inputs.a" + ".map(x, x)" * 9, "more than 8 comprehensions"),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_expression_is_refused(text: str, said: str) -> None:
+    with pytest.raises(MalformedExpression) as caught:
+        expression.parse_expression(text)
+    assert said in str(caught.value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_a_value_passes_through_a_template_unchanged(value: Any) -> None:
+    scope = {"inputs": {"v": value}}
+    assert templates.parse_template("${{ inputs.v }}").value(scope) == value
+    assert templates.parse_template("<${{ inputs.v }}>").value(scope) == f"<{templates.format_value(value)}>"
+
+
+@given(json_values)
+def test_what_was_evaluated_is_never_evaluated_again(value: Any) -> None:
+    hostile = {"steps": "${{ steps.secret.output }}", "value": value}
+    left: list[templates.TemplatePlace] = []
+    closed = templates.evaluate_known_templates(
+        {"a": "${{ inputs }}", "b": "${{ run.id }}"}, {"inputs": hostile}, (), left
+    )
+    assert closed["a"] == hostile
+    assert left == [("b",)]
+    filled = templates.evaluate_open_templates(closed, {"run": {"id": "r"}}, (), frozenset(left))
+    assert filled == {"a": hostile, "b": "r"}
+
+
+@given(st.text(alphabet="ab${}'\" .", max_size=30))
+def test_a_text_divides_into_parts_that_make_it_again(text: str) -> None:
+    try:
+        parts = list(templates.split_template(text))
+    except MalformedExpression:
+        assert templates.OPEN in text
+    else:
+        assert "".join(part if literal else "${{" + part + "}}" for literal, part in parts) == text
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_expression_or_malformed_and_then_worth_something_or_failed(text: str) -> None:
+    try:
+        parsed = expression.parse_expression(text)
+    except MalformedExpression:
+        return
+    code = "EXPRESSION_FAILED"
+    try:
+        parsed.value(SCOPE)
+    except TenureError as fault:
+        code = fault.code
+    assert code == "EXPRESSION_FAILED"

@@ -1,0 +1,183 @@
+"""What was approved is looked at again when it is done: an approval that no longer suffices is asked for again (I42, I43)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tenure.clock import us
+from tenure.testing.doubles import ServiceDouble
+from tests.govern.act_service import connector, order
+from tests.server.stage import Site, problem, site
+
+RELEASE = """
+version: 1
+rules:
+  - {name: posts, connector: http, operation: post, approval: {people: 2, group: release, within: 1h}}
+"""
+THREE = RELEASE.replace("people: 2", "people: 3")
+NEVER = "version: 1\nrules:\n  - {name: never, connector: http, operation: post, deny: not today}\n"
+pytestmark = [pytest.mark.clause("GOV-16"), pytest.mark.clause("GOV-23")]
+
+
+@pytest.fixture
+def service() -> Iterator[ServiceDouble]:
+    with ServiceDouble() as double:
+        yield double
+
+
+class Story:
+    """A run of Olga's that waits for two people of the group; nobody works until they have said yes."""
+
+    def __init__(self, s: Site, service: ServiceDouble, no: int) -> None:
+        self.s, self.service, self.no = s, service, no
+        self.engine = s.engine.scoped(tenant="acme", actor="person:olga")
+        self.run = ""
+
+    async def begin(self) -> None:
+        self.people = {
+            name: await self.s.person(f"{name}{self.no}", "approver", "operator", groups=["release"])
+            for name in ("ada", "bob", "cyn", "dan")
+        }
+        self.admin = await self.s.as_("admin")
+        self.heads = [await self.s.person(f"{name}{self.no}", "admin", "approver") for name in ("eve", "fay")]
+        async with self.s.engine.worker(order):
+            self.run = (await self.engine.start(order, 7)).id
+            await self.engine.run(self.run).reaches("waiting_approval", wait=20)
+
+    async def asked(self) -> dict[str, Any]:
+        found = (
+            await self.people["dan"].get("/approvals", params={"run": self.run, "status": "requested"})
+        ).json()
+        [approval] = found["items"]
+        return dict(approval)
+
+    async def approve(self, *names: str) -> dict[str, Any]:
+        approval = await self.asked()
+        said = {"decision": "approve", "digest": approval["digest"], "revision": approval["revision"]}
+        for name in names:
+            answer = await self.people[name].post(f"/approvals/{approval['id']}/decision", json=said)
+            assert answer.status_code == 200, answer.text
+        return approval
+
+    async def works(self, *statuses: str) -> str:
+        """Somebody works until the run has one of these statuses."""
+        async with self.s.engine.worker(order):
+            return await self.engine.run(self.run).reaches(*statuses, wait=20)
+
+
+@asynccontextmanager
+async def stage(url: str, service: ServiceDouble) -> AsyncIterator[Site]:
+    async with site(url, connectors=[connector(service.url)], policy=RELEASE) as s:
+        yield s
+
+
+async def story_of(s: Site, service: ServiceDouble, no: int = 0) -> Story:
+    story = Story(s, service, no)
+    await story.begin()
+    return story
+
+
+async def _leaves(story: Story, _approval: dict[str, Any]) -> None:
+    left = {"name": "Ada", "roles": ["approver"], "groups": ["docs"]}
+    assert (await story.admin.put(f"/people/ada{story.no}", json=left)).status_code == 200
+
+
+async def _is_closed(story: Story, _approval: dict[str, Any]) -> None:
+    assert (await story.admin.delete(f"/people/ada{story.no}")).status_code == 204
+
+
+async def _approves_nothing_any_more(story: Story, _approval: dict[str, Any]) -> None:
+    left = {"name": "Ada", "roles": ["viewer"], "groups": ["release"]}
+    assert (await story.admin.put(f"/people/ada{story.no}", json=left)).status_code == 200
+
+
+async def _changes_the_run(story: Story, _approval: dict[str, Any]) -> None:
+    assert (await story.people["ada"].patch(f"/runs/{story.run}", json={"labels": {"a": "b"}})).is_success
+
+
+async def _takes_it_back(story: Story, approval: dict[str, Any]) -> None:
+    path = f"/approvals/{approval['id']}/withdraw"
+    assert (await story.people["ada"].post(path)).json()["votes"] == 1
+    assert problem(await story.people["ada"].post(path)) == "APPROVAL_NOT_GIVEN"
+
+
+async def _comes_too_late(story: Story, _approval: dict[str, Any]) -> None:
+    story.s.engine.store.shift_clock(us(3_601))
+
+
+CHANGES: tuple[Callable[[Story, dict[str, Any]], Awaitable[None]], ...] = (
+    _leaves,
+    _is_closed,
+    _approves_nothing_any_more,
+    _changes_the_run,
+    _takes_it_back,
+    _comes_too_late,
+)
+
+
+async def test_people_are_asked_again_where_an_approval_no_longer_suffices(
+    url: str, service: ServiceDouble
+) -> None:
+    async with stage(url, service) as s:
+        for no, change in enumerate(CHANGES):
+            story = await story_of(s, service, no)
+            first = await story.approve("ada", "bob")
+            await change(story, first)
+            what = change.__name__
+            assert await story.works("waiting_approval", "succeeded") == "waiting_approval", what
+            assert len(service.effects) == no, f"{what}: nothing was done on the strength of it"
+            again = await story.asked()
+            assert (again["id"] != first["id"], again["digest"]) == (True, first["digest"]), what
+            await story.approve("cyn", "dan")
+            assert await story.works("succeeded") == "succeeded", what
+            assert len(service.effects) == no + 1, what
+
+
+async def test_what_holds_is_done_once_and_is_not_taken_back_any_more(
+    url: str, service: ServiceDouble
+) -> None:
+    async with stage(url, service) as s:
+        story = await story_of(s, service)
+        approval = await story.approve("ada", "bob")
+        assert await story.works("succeeded") == "succeeded"
+        assert len(service.effects) == 1
+        answer = await story.people["ada"].post(f"/approvals/{approval['id']}/withdraw")
+        assert (answer.status_code, problem(answer)) == (409, "APPROVAL_DECIDED")
+
+
+async def _activate(story: Story, text: str) -> None:
+    """Two people make a policy active."""
+    version = (await story.heads[0].post("/policies", json={"text": text})).json()["version"]
+    for who in story.heads:
+        answer = await who.post(f"/policies/{version}/activate")
+        assert answer.is_success, answer.text
+
+
+async def test_a_stricter_policy_asks_again_and_one_that_denies_ends_the_run(
+    url: str, service: ServiceDouble
+) -> None:
+    async with stage(url, service) as s:
+        story = await story_of(s, service)
+        await story.approve("ada", "bob")
+        await _activate(story, THREE)
+        assert await story.works("waiting_approval") == "waiting_approval"
+        assert (await story.asked())["people"] == 3
+        await story.approve("ada", "bob", "cyn")
+        await _activate(story, NEVER)
+        assert await story.works("failed") == "failed"
+        assert (await story.engine.get(story.run)).reason == "POLICY_DENIED"
+        assert service.effects == []
+
+
+async def test_a_vote_is_taken_back_while_more_people_are_asked(url: str, service: ServiceDouble) -> None:
+    async with stage(url, service) as s:
+        story = await story_of(s, service)
+        approval = await story.approve("ada")
+        path = f"/approvals/{approval['id']}/withdraw"
+        assert problem(await story.people["bob"].post(path)) == "APPROVAL_NOT_GIVEN"
+        told = (await story.people["ada"].post(path)).json()
+        assert (told["status"], told["votes"]) == ("requested", 0)
+        await story.approve("bob")
+        assert (await story.asked())["votes"] == ["person:bob0"]

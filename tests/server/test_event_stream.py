@@ -1,0 +1,378 @@
+"""Live status: who hears what, in which order, and when a stream ends."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from tenure.clock import us
+from tenure.engine import Engine
+from tenure.kernel.commands import ApprovalSpec, Complete, OpenWait
+from tenure.kernel.identity_rows import ApiKeyRow
+from tenure.kernel.lease_types import Lease
+from tenure.limits import FEED_SECONDS
+from tenure.orchestrator.feed_trimmer import FeedTrimmer
+from tenure.server.live import feed_follower
+from tenure.store.feed import FeedCursors
+from tenure.store.identity import AdminChange
+from tests.server.stage import Site, problem, site
+
+QUEUES = ("default|tool:a", "default|tool:b")
+SECONDS_MAX = 20.0
+"""What a story waits at most for something that is bound to come."""
+
+
+class Ear:
+    """A stream as a client reads it."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._answer = answer
+        self._lines = answer.aiter_lines()
+        self.last_id: str | None = None
+        self.comments: list[str] = []
+
+    async def frame(self) -> dict[str, Any]:
+        """The next event; StopAsyncIteration: the stream has ended."""
+        data = None
+        async with asyncio.timeout(SECONDS_MAX):
+            async for line in self._lines:
+                if not line:
+                    if data is not None:
+                        found: dict[str, Any] = json.loads(data)
+                        return found
+                    continue
+                if line.startswith(":"):
+                    self.comments.append(line)
+                    continue
+                field, _, value = line.partition(": ")
+                assert field in ("id", "data"), line
+                if field == "id":
+                    self.last_id = value
+                else:
+                    data = value
+        raise StopAsyncIteration
+
+    async def heard(self, count: int) -> list[tuple[str, Any]]:
+        """So many events, in short: (type, what it is about)."""
+        return [_short(await self.frame()) for _ in range(count)]
+
+    async def ends(self) -> None:
+        """Read until it ends."""
+        with contextlib.suppress(StopAsyncIteration):
+            while await self.frame():
+                pass
+
+
+def _short(frame: dict[str, Any]) -> tuple[str, Any]:
+    kind = frame["type"]
+    return kind, frame.get("status", frame.get("step", frame.get("proposalId", frame.get("approvalId"))))
+
+
+@asynccontextmanager
+async def listening(caller: httpx.AsyncClient, after: str | None = None, **params: Any) -> AsyncIterator[Ear]:
+    """An open stream that is known to hear what comes."""
+    headers = {} if after is None else {"Last-Event-ID": after}
+    async with caller.stream("GET", "/events/stream", params=params, headers=headers) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Ear(answer)
+
+
+def acme(s: Site, tenant: str = "acme") -> Engine:
+    return s.engine.scoped(tenant=tenant)
+
+
+async def work(s: Site, engine: Engine, profile: str = "agent-runs", tenant: str = "acme") -> str:
+    """A run of two steps, from its beginning to its end."""
+    run = await acme(s, tenant).create("report", [{"name": "a"}, {"name": "b"}], profile=profile)
+    for _ in range(2):
+        [lease] = await engine.orchestrator.claim("bob", queues=QUEUES)
+        await complete(engine, lease)
+    return run
+
+
+async def complete(engine: Engine, lease: Lease) -> None:
+    await engine.orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1))
+
+
+STORY = [
+    ("run.status.changed", "queued"),
+    ("run.status.changed", "running"),
+    ("run.step.completed", 1),
+    ("run.step.completed", 2),
+    ("run.status.changed", "completed"),
+]
+
+
+@pytest.mark.clause("AGR-07")
+async def test_a_run_is_told_step_by_step_in_the_words_of_its_profile(url: str) -> None:
+    async with site(url) as s, listening(await s.as_("viewer")) as ear:
+        run = await work(s, s.engine)
+        heard = [await ear.frame() for _ in range(5)]
+        assert list(map(_short, heard)) == STORY
+        assert [frame["runId"] for frame in heard] == [run] * 5
+        assert heard[0] == {"type": "run.status.changed", "runId": run, "status": "queued"}
+        assert {"type": "run.step.completed", "runId": run, "step": 1} in heard
+
+
+@pytest.mark.clause("AGR-07")
+async def test_questions_are_told_by_their_ids(url: str) -> None:
+    only = ["approval.requested", "proposal.created"]
+    async with site(url) as s, listening(await s.as_("viewer"), type=only) as ear:
+        run = await acme(s).create("release", [{"name": "ok", "kind": "approval", "approval": {}}])
+        [question] = await acme(s).approvals.list(run)
+        assert await ear.frame() == {"type": "approval.requested", "approvalId": question.id}
+        body = await acme(s).create("draft", [{"name": "main", "kind": "body"}])
+        [lease] = await s.engine.orchestrator.claim("bob", queues=("default",))
+        ask = OpenWait(
+            run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, label="p", proposal=ApprovalSpec()
+        )
+        await s.engine.orchestrator.send(ask)
+        [question] = await acme(s).approvals.list(body)
+        assert await ear.frame() == {"type": "proposal.created", "proposalId": question.id}
+
+
+async def test_whoever_comes_again_hears_the_rest_once(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        async with listening(viewer) as ear:
+            await work(s, s.engine)
+            before = await ear.heard(2)
+            place = ear.last_id
+        assert place is not None
+        async with listening(viewer, after=place) as ear:
+            rest = await ear.heard(3)
+            assert before + rest == STORY
+            await work(s, s.engine)
+            again = await ear.heard(5)
+            assert again == STORY
+        async with listening(
+            viewer, last_event_id=place
+        ) as ear:  # from the database: nobody listened meanwhile
+            assert await ear.heard(3) == rest
+            assert await ear.heard(5) == again
+
+
+async def test_a_stream_that_was_cut_before_its_first_event_misses_nothing(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        async with listening(viewer, run=(await acme(s).create("w", [{"name": "a"}]))) as ear:
+            other = await acme(s).create("w", [{"name": "a"}])
+            asking = asyncio.ensure_future(ear.frame())
+            while ear.last_id is None:  # noqa: ASYNC110 - it is set by reading what is on its way
+                await asyncio.sleep(0)
+            place = ear.last_id
+            asking.cancel()
+        async with listening(viewer, after=place, run=other) as ear:
+            assert (await ear.frame())["runId"] == other
+
+
+async def test_filters_choose_by_run_and_by_type(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        first, second = [await acme(s).create("w", [{"name": "a"}]) for _ in range(2)]
+        async with (
+            listening(viewer, run=second) as ear,
+            listening(viewer, type="run.step.completed") as steps,
+        ):
+            for _ in range(2):
+                [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
+                await complete(s.engine, lease)
+            heard = [await ear.frame() for _ in range(3)]
+            assert {frame["runId"] for frame in heard} == {second}
+            assert {(await steps.frame())["runId"] for _ in range(2)} == {first, second}
+
+
+async def test_what_another_process_commits_is_heard_without_a_hint(url: str) -> None:
+    """Nothing wakes the reader here: beneath the hints lies its poll."""
+    async with (
+        site(url) as s,
+        Engine(url, migrate=False, sweep=False) as other,
+        listening(await s.as_("viewer")) as ear,
+    ):
+        run = await other.scoped(tenant="acme").create("w", [{"name": "a"}])
+        assert (await ear.frame())["runId"] == run
+
+
+async def test_a_burst_is_no_reason_to_let_a_quick_reader_go(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_follower, "QUEUE_BYTES_MAX", 8 * 1024)
+    monkeypatch.setattr(feed_follower, "TURN_BYTES", 1024)
+    monkeypatch.setattr(feed_follower, "MISSED_ROWS", 7)
+    monkeypatch.setattr(feed_follower, "PAUSE_SECONDS", 1.0)  # so that many commits are read at once
+    async with site(url) as s, listening(await s.as_("viewer")) as ear:
+        runs = [await acme(s).create("w", [{"name": "a"}]) for _ in range(100)]
+        assert [(await ear.frame())["runId"] for _ in runs] == runs
+        # 1 is where the feed was opened
+        async with listening(
+            await s.as_("viewer"),
+            after=(await s.service.feed.cursors()).encode("acme", 2, 0) if "sqlite" in url else ear.last_id,
+        ) as late:
+            new = await acme(s).create("w", [{"name": "a"}])
+            wanted = [*runs, new] if "sqlite" in url else [new]
+            assert [(await late.frame())["runId"] for _ in wanted] == wanted
+
+
+async def test_nobody_hears_of_another_tenant(url: str) -> None:
+    async with site(url) as s:
+        theirs = await s.as_("viewer", tenant="globex")
+        async with listening(theirs) as ear:
+            await work(s, s.engine)
+            run = await acme(s, "globex").create("w", [{"name": "a"}])
+            assert (await ear.frame())["runId"] == run
+
+
+def number(text: str) -> int:
+    """An id as a reader may look at it: 128 bits."""
+    return int.from_bytes(urlsafe_b64decode(text + "=="), "big")
+
+
+def check_unrelated(texts: list[str]) -> None:
+    """Nothing of one id is to be seen in another: not in its first characters, its bits, its order, or how far apart they are."""
+    numbers = [number(text) for text in texts]
+    for one, other in itertools.combinations(range(len(texts)), 2):
+        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "they begin alike"
+        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "their bits are alike"
+        assert abs(numbers[one] - numbers[other]) > 2**88, "they are near each other"
+    apart = [later - former for former, later in itertools.pairwise(numbers)]
+    assert len(set(apart)) == len(apart), "equal gaps look equal"
+
+
+def test_ids_of_neighbouring_positions_are_unrelated() -> None:
+    """Also without chance, of which a dead letter's id has none."""
+    places = FeedCursors(bytes(range(32)))
+    in_order = [places.encode("acme", 1_000 + gap, 1) for gap in range(100)]
+    check_unrelated(in_order + [places.encode("globex", 1_000 + gap, 1) for gap in range(100)])
+    check_unrelated([places.encode("acme", 1_000, part) for part in range(100)])
+    check_unrelated([places.encode("acme", 1_000, 1, chance) for chance in range(100)])
+    check_unrelated([FeedCursors(bytes([key]) * 32).encode("acme", 1_000, 1) for key in range(100)])
+    rising = sum(number(one) < number(other) for one, other in itertools.pairwise(in_order))
+    assert 25 <= rising <= 75, "their order is that of the positions"
+
+
+async def test_an_id_tells_nothing_of_what_others_do(url: str) -> None:
+    """Between events of one tenant another one does nothing, a little, or much: the ids do not show it, and each is a place to go on from."""
+    between = (0, 0, 0, 3, 3, 3, 12, 0)
+    async with site(url) as s:
+        viewer, theirs = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
+        heard: list[tuple[str, str]] = []
+        async with listening(viewer) as ear, listening(theirs) as other:
+            for count in between:
+                await acme(s).create("w", [{"name": "a"}])
+                run = (await ear.frame())["runId"]
+                assert ear.last_id is not None
+                heard.append((ear.last_id, run))
+                for _ in range(count):
+                    await acme(s, "globex").create("w", [{"name": "a"}])
+                    await other.frame()
+                    assert other.last_id is not None
+                    heard.append((other.last_id, ""))
+        check_unrelated([text for text, _ in heard])
+        mine = [(text, run) for text, run in heard if run]
+        for (text, _), (_, following) in itertools.pairwise(mine):
+            async with listening(viewer, after=text) as ear:
+                assert (await ear.frame())["runId"] == following, "it goes on where it was"
+                assert ear.last_id not in dict(heard), "the same place looks different each time"
+        answer = await theirs.get("/events/stream", headers={"Last-Event-ID": mine[0][0]})
+        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), "another tenant's is none"
+        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
+
+
+async def test_an_id_that_is_none_or_not_kept_any_more(url: str) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        for bad in ("x", "1", "1-1", "x" * 21, "x" * 23, "x" * 21 + "!"):
+            answer = await viewer.get("/events/stream", headers={"Last-Event-ID": bad})
+            assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED"), bad
+        async with listening(viewer) as ear:
+            await acme(s).create("w", [{"name": "a"}])
+            await ear.frame()
+            place = ear.last_id
+            assert place is not None
+            places = await s.service.feed.cursors()
+            pos, _ = places.decode("acme", place) or (0, 0)
+            ahead = places.encode("acme", pos + 10**9, 1)
+            answer = await viewer.get("/events/stream", headers={"Last-Event-ID": ahead})
+            assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET")
+            s.engine.store.shift_clock(us(FEED_SECONDS + 60))
+            await acme(s).create("w", [{"name": "a"}])
+            await ear.frame()
+            kept = ear.last_id
+        await FeedTrimmer(s.engine.store).once()
+        answer = await viewer.get("/events/stream", headers={"Last-Event-ID": place})
+        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET")
+        for wrong in ({"run": "nonsense"}, {"type": "run.exploded"}):
+            answer = await viewer.get("/events/stream", params=wrong)
+            assert answer.status_code in (400, 422), wrong
+            problem(answer)
+        async with listening(viewer, after=kept) as ear:
+            run = await acme(s).create("w", [{"name": "a"}])
+            assert (await ear.frame())["runId"] == run
+
+
+async def test_a_revoked_key_ends_its_streams_and_no_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_follower, "CREDENTIAL_SECONDS", 0.01)
+    monkeypatch.setattr(feed_follower, "UPKEEP_SECONDS", 0.05)
+    async with site(url, key_cache_seconds=0.01) as s:
+        text = await s.key("viewer")
+        async with listening(await s.caller(text)) as ear, listening(await s.as_("viewer")) as other:
+            await acme(s).create("w", [{"name": "a"}])
+            await ear.heard(1)
+            [key] = await s.engine.store.read("key_named", "acme", text.split("_")[1])
+            assert isinstance(key, ApiKeyRow)
+            revoked = msgspec.structs.replace(key, revoked_at=key.created_at + 1)
+            await s.identity.put(revoked, AdminChange(tenant="acme", kind="test", actor="test"))
+            await ear.ends()
+            await acme(s).create("w", [{"name": "a"}])
+            await other.heard(2)
+
+
+async def test_a_server_that_stops_ends_its_streams_first(url: str) -> None:
+    async with site(url, grace_seconds=60.0) as s, listening(await s.as_("viewer")) as ear:
+        s.service.stopping.set()
+        await ear.ends()
+
+
+async def test_a_reader_that_does_not_keep_up_is_let_go(url: str) -> None:
+    async with site(url) as s:
+        key = await s.key("viewer")
+        reader, writer = await _by_hand(s, key)
+        async with listening(await s.as_("viewer")) as quick:
+            async with asyncio.timeout(SECONDS_MAX):
+                while len(s.service.follower) < 2:  # noqa: ASYNC110 - the server has no event for us
+                    await asyncio.sleep(0.01)
+            slow = next(one for one in s.service.follower.listeners if one.credential == key.split("_")[1])
+            async with asyncio.timeout(SECONDS_MAX):
+                while slow.ended is None:  # as many frames as the sockets' buffers and its queue take
+                    slow.put(b":" + b"x" * 60_000 + b"\n\n")
+                    await asyncio.sleep(0)
+            assert slow.ended == "slow"
+            await acme(s).create("w", [{"name": "a"}])
+            assert await quick.heard(1) == STORY[:1]
+            assert len(s.service.follower) == 1
+            async with asyncio.timeout(SECONDS_MAX):
+                while await reader.read(65_536):
+                    pass
+        writer.close()
+
+
+async def _by_hand(s: Site, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream over a plain socket, of which nothing is read."""
+    address = httpx.URL(s.address)
+    reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
+    writer.write(f"GET /events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+    await writer.drain()
+    return reader, writer

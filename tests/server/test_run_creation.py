@@ -1,0 +1,250 @@
+"""Runs that are asked for over HTTP."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenure import Cap
+from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, PersonRow
+from tenure.server.auth.authentication import new_id, new_key
+from tests.server.stage import ACME, Site, problem, site
+from tests.server.workflows import begin, echo, register
+
+
+async def test_a_run_is_made_with_all_that_was_said_of_it(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        answer = await operator.post(
+            "/runs",
+            json={
+                "workflow": "echo",
+                "version": "1",
+                "input": {"word": "hello", "times": 2},
+                "labels": {"team": "blue"},
+                "metadata": {"ticket": 7},
+                "priority": 3,
+                "profile": "git-with-intent",
+                "workspace": "night",
+                "trigger": {
+                    "type": "webhook",
+                    "ref": "delivery-1",
+                    "repo": "acme/site",
+                    "pr_id": 12,
+                    "pr_url": "https://example.test/12",
+                    "commit": "abc",
+                    "correlation_id": "corr-1",
+                },
+                "concurrency_key": "site",
+                "timeout": "5m",
+            },
+        )
+        assert answer.status_code == 201, answer.text
+        made = answer.json()
+        assert answer.headers["location"] == f"/runs/{made['id']}"
+        assert set(made) == {
+            "id", "workflow", "version", "profile", "workspace", "status", "shown", "created_at",
+        }  # fmt: skip
+        assert (made["workflow"], made["version"], made["workspace"]) == ("echo", "1", "night")
+        assert (made["status"], made["shown"]) == ("queued", "pending")
+        assert datetime.fromisoformat(made["created_at"]).tzinfo is not None
+        engine = s.engine.scoped(tenant=ACME)
+        run = await engine.get(made["id"])
+        assert (run.profile, run.workspace, run.labels) == ("git-with-intent", "night", {"team": "blue"})
+        row = await engine.scope.reader.row(_number(made["id"]))
+        assert (row.repo, row.concurrency_key, row.timeout_us) == ("acme/site", "site", 300_000_000)
+        document: Any = await engine.runs.document(made["id"], "git-with-intent")
+        assert (document.repo_id, document.pr_id, document.pr_url) == (
+            "acme/site",
+            "12",
+            "https://example.test/12",
+        )
+        assert document.a2a_correlation_id == "corr-1"
+        assert (document.trigger.source, document.trigger.webhook_event_id) == ("webhook", "delivery-1")
+
+
+def _number(run_id: str) -> int:
+    from tenure import ids
+
+    return ids.run_int(run_id)
+
+
+async def test_a_worker_does_what_was_asked_for(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        run = await begin(await s.as_("operator"), input={"word": "hello", "times": 2})
+        async with s.engine.worker(echo):
+            assert await s.engine.scoped(tenant=ACME).result(run, wait=20) == "HELLO HELLO"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "no such workflow": ({"workflow": "nothing"}, 404, "WORKFLOW_NOT_FOUND", ""),
+    "no such version": ({"version": "9"}, 404, "WORKFLOW_NOT_FOUND", ""),
+    "no such profile": ({"profile": "nothing"}, 404, "PROFILE_NOT_FOUND", ""),
+    "an input it does not have": ({"input": {"word": "a", "loud": 1}}, 422, "INVALID_INPUT", "input.loud"),
+    "an input it must have": ({"input": {}}, 422, "INVALID_INPUT", "input.word"),
+    "a field there is not": ({"colour": "red"}, 422, "INVALID_INPUT", "colour"),
+    "a trigger's field there is not": ({"trigger": {"who": "me"}}, 422, "INVALID_INPUT", "trigger.who"),
+    "a time without an offset": ({"not_before": "2026-02-14T08:00:00"}, 422, "INVALID_INPUT", "not_before"),
+    "a timeout that is none": ({"timeout": "soon"}, 422, "INVALID_INPUT", "timeout"),
+    "labels that are none": ({"labels": {"a": 1}}, 422, "INVALID_INPUT", "labels[...]"),
+    "a priority beyond": ({"priority": 2**40}, 422, "INVALID_INPUT", "priority"),
+    "a workspace without a name": ({"workspace": ""}, 422, "INVALID_INPUT", "workspace"),
+}
+
+
+async def test_what_cannot_be_is_refused_and_makes_nothing(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        for name, (said, status, code, path) in REFUSED.items():
+            body = {"workflow": "echo", "input": {"word": "a"}, **said}
+            answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "one"})
+            assert (answer.status_code, problem(answer)) == (status, code), (name, answer.text)
+            details = answer.json()["error"]["details"]
+            if path:
+                assert path in {detail["path"] for detail in details}, (name, details)
+        assert await s.engine.scoped(tenant=ACME).runs.list() == []
+        good = {"workflow": "echo", "input": {"word": "a"}}
+        answer = await operator.post("/runs", json=good, headers={"Idempotency-Key": "one"})
+        assert answer.status_code == 201, "what was refused has not used the key"
+        assert "idempotency-replayed" not in answer.headers
+
+
+MALFORMED = {
+    "empty": b"",
+    "half": b'{"workflow": "echo"',
+    "no JSON": b"workflow: echo",
+    "NaN": b'{"workflow": "echo", "input": {"word": NaN}}',
+    "no UTF-8": b'{"workflow": "\xff"}',
+    "a list": b"[]",
+    "null": b"null",
+    "deep": b'{"workflow": "echo", "input": {"word": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}",
+    "half a character": b'{"workflow": "\\ud800"}',
+    "a NUL": b'{"workflow": "a\\u0000b"}',
+}
+
+
+@pytest.mark.parametrize("path", ["/runs", "/agents/run"])
+async def test_what_is_no_request_is_refused_alike_on_both_ways(url: str, path: str) -> None:
+    """`POST /runs` is answered past the router; its neighbour is not."""
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        for name, body in MALFORMED.items():
+            answer = await operator.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code in (400, 404, 422), (name, answer.text)
+            problem(answer)
+        answer = await operator.post(path, content=b"{}", headers={"Content-Type": "text/plain"})
+        assert (answer.status_code, problem(answer)) == (415, "UNSUPPORTED_MEDIA_TYPE")
+        answer = await operator.post(f"{path}?dry=true", json={"workflow": "echo", "input": {"word": "a"}})
+        assert answer.status_code in (400, 422), "a parameter there is not"
+        for caller, status in ((await s.caller(), 401), (await s.as_("viewer"), 403)):
+            answer = await caller.post(path, content=b"{", headers={"Content-Type": "application/json"})
+            assert answer.status_code == status, "the gate comes before the body"
+        assert await s.engine.scoped(tenant=ACME).runs.list() == []
+
+
+async def test_a_delayed_run_waits_for_its_moment(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        run = await begin(await s.as_("operator"), not_before=later.isoformat())
+        assert (await s.engine.scoped(tenant=ACME).scope.reader.row(_number(run))).admitted_at is None
+
+
+async def test_a_newer_run_supersedes_the_older_with_its_key(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        engine = s.engine.scoped(tenant=ACME)
+        first = await begin(operator, concurrency_key="site", supersede=True)
+        await begin(operator, concurrency_key="site", supersede=True)
+        assert await engine.run(first).reaches("canceled", wait=20) == "canceled"
+
+
+async def test_a_large_input_lies_among_the_artifacts(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
+    async with site(url) as s:
+        await register(s.engine)
+        word = "a" * 300_000
+        run = await begin(await s.as_("operator"), input={"word": word})
+        async with s.engine.worker(echo):
+            assert await s.engine.scoped(tenant=ACME).result(run, wait=20) == word.upper()
+
+
+@pytest.mark.clause("GOV-12")
+async def test_an_api_call_over_the_rate_gets_429_and_is_told_when_to_come_again(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        await s.engine.put_caps([Cap(ACME, "", max_runs_per_min=2)])
+        operator = await s.as_("operator")
+        for word in ("a", "b"):
+            await begin(operator, input={"word": word})
+        body = {"workflow": "echo", "input": {"word": "c"}}
+        for _ in range(2):
+            answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "third"})
+            assert (answer.status_code, problem(answer)) == (429, "TENANT_RATE_LIMITED")
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 2
+        s.engine.store.shift_clock(61_000_000)
+        answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "third"})
+        assert answer.status_code == 201, "429 has not used the key"
+
+
+async def _owned(s: Site, owner: str) -> str:
+    """The credential of a client that a person answers for."""
+    made = new_key()
+    client = ClientRow(ACME, new_id("cli_"), "ci", '["operator"]', owner, 1)
+    person = PersonRow(ACME, owner, owner.title(), "[]", "[]", None, None, None, 1)
+    key = ApiKeyRow(made.id, ACME, "client", client.id, "test", made.hash, None, "test", 1, None)
+    await s.identity.put_all([client, person, key], None)
+    return made.text
+
+
+async def test_a_client_asks_for_its_owner_so_that_the_owner_cannot_approve(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        client = await s.caller(await _owned(s, "alice"))
+        run = await begin(client)
+        assert (
+            await s.engine.scoped(tenant=ACME).scope.reader.spec(_number(run))
+        ).requester == "person:alice"
+        free = await begin(await s.as_("operator"))
+        requester = (await s.engine.scoped(tenant=ACME).scope.reader.spec(_number(free))).requester
+        assert requester is not None
+        assert requester.startswith("client:cli_")
+
+
+async def test_a_tenants_own_workflow_comes_before_the_one_for_everybody(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        acme, globex = await s.as_("operator"), await s.as_("operator", tenant="globex")
+        text = "name: echo\nversion: ours\nsteps:\n  - id: say\n    run: [echo, hello]\n"
+        answer = await acme.put("/workflows/echo", content=text, headers={"Content-Type": "application/yaml"})
+        assert answer.status_code == 201, answer.text
+        mine = await acme.post("/runs", json={"workflow": "echo"})
+        assert mine.json()["version"] == "ours"
+        theirs = await globex.post("/runs", json={"workflow": "echo", "input": {"word": "a"}})
+        assert theirs.json()["version"] == "1"
+        old = await acme.post("/runs", json={"workflow": "echo", "version": "1", "input": {"word": "a"}})
+        assert old.json()["version"] == "1"
+        answer = await globex.post("/runs", json={"workflow": "echo", "version": "ours"})
+        assert (answer.status_code, problem(answer)) == (404, "WORKFLOW_NOT_FOUND")
+
+
+async def test_a_run_is_there_when_it_is_answered_and_only_for_its_tenant(url: str) -> None:
+    async with site(url) as s:
+        await register(s.engine)
+        operator = await s.as_("operator")
+        answers = await asyncio.gather(*(begin(operator, input={"word": str(i)}) for i in range(20)))
+        assert len(set(answers)) == 20
+        viewer, other = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
+        for run in answers[:3]:
+            assert (await viewer.get(f"/runs/{run}")).json()["id"] == run
+            assert (await other.get(f"/runs/{run}")).status_code == 404

@@ -1,0 +1,40 @@
+"""The threads for heavy work: what is canceled while it waits is not counted any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tenure.errors import TenureError
+from tenure.work_pool import WorkPool
+
+
+async def test_canceled_work_is_not_counted_any_more() -> None:
+    pool = WorkPool(threads=1, waiting_max=2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> str:
+        begun.set()
+        go_on.wait()
+        return "done"
+
+    holding = asyncio.ensure_future(pool.run(hold))
+    try:
+        await asyncio.to_thread(begun.wait)
+        for _ in range(3):
+            waiting = asyncio.ensure_future(pool.run(hold))
+            await asyncio.sleep(0)
+            assert pool.under_way == 2
+            with pytest.raises(TenureError, match="SERVER_BUSY"):
+                await pool.run(hold)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert pool.under_way == 1
+    finally:
+        go_on.set()  # a thread that waits would keep the process
+    assert await holding == "done"
+    assert await pool.run(str, 7) == "7"
+    assert pool.under_way == 0
