@@ -107,6 +107,46 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+QUOTED_IMPORT = re.compile(r"\bfrom (tenure|tests|bench|tools)((?:\.\w+)*) import (\w+(?:, ?\w+)*)")
+QUOTED_MODULE = re.compile(r"(tests|bench|tools)((?:\.[a-z_]+)+)(?::(\w+))?")
+
+
+def defined_names(module: str) -> set[str] | None:
+    """The names that a module of the project defines or contains; None if there is no such module."""
+    base = (SRC.parent if module.split(".", maxsplit=1)[0] == "tenure" else ROOT) / module.replace(".", "/")
+    if not base.is_dir():
+        return names_in(base.with_suffix(".py")) if base.with_suffix(".py").is_file() else None
+    inside = {path.stem for path in base.iterdir()}
+    return inside | (names_in(base / "__init__.py") if "__init__" in inside else set())
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    return set(re.findall(r"\w+", path.read_text()))
+
+
+def quoted_imports(text: str) -> Iterator[tuple[str, str]]:
+    """(module, name) for each import in a text that may be a program, and for a text that is a module or `module:name`."""
+    for root, rest, names in QUOTED_IMPORT.findall(text):
+        yield from ((root + rest, name) for name in re.split(r", ?", names))
+    if (found := QUOTED_MODULE.fullmatch(text)) is not None and (
+        ROOT / found[1] / found[2].split(".")[1]
+    ).is_dir():
+        yield found[1] + found[2], found[3] or ""
+
+
+def test_programs_in_strings_import_what_exists() -> None:
+    missing = []
+    for path in code_files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for module, name in quoted_imports(node.value):
+                    names = defined_names(module)
+                    if names is None or (name and name not in names):
+                        missing.append(f"{relative(path)}:{node.lineno}: {module} {name}")
+    assert missing == []
+
+
 def test_a_public_class_name_is_unique_in_the_package() -> None:
     places: dict[str, list[str]] = {}
     for path, tree in parsed(SRC):

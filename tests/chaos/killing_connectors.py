@@ -22,7 +22,7 @@ from tests.govern.act_service import REPEATS, way_to
 FOLDER, SERVICE = "STRUCK_FOLDER", "STRUCK_{}"
 
 
-class Struck(HttpConnector):
+class KillingConnector(HttpConnector):
     """A way to a service; its name is the service's mode."""
 
     def __init__(self, mode: Mode) -> None:
@@ -83,5 +83,5 @@ POLICY = "version: 1\nrules:\n" + "".join(
     f"  - {{name: {mode}, connector: {mode}, operation: post, allow: true}}\n" for mode in REPEATS
 )
 CONNECTORS = "connectors:\n" + "".join(
-    f"  {mode}: {{kind: 'tests.chaos.struck:Struck'}}\n" for mode in REPEATS
+    f"  {mode}: {{kind: 'tests.chaos.killing_connectors:KillingConnector'}}\n" for mode in REPEATS
 )

@@ -62,8 +62,8 @@ def _more_than(folder: str, count: int) -> bool:
 def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A remote worker as a process."""
     script = (
-        "import sys; from tenure.engine.entry_point import in_loop; from tenure.engine.worker_process import serve_remote;"
-        " in_loop(serve_remote(sys.argv[1], sys.argv[2], 'tests.worker.drain_flows', name=sys.argv[3]))"
+        "import sys; from tenure.engine.entry_point import run_in_loop; from tenure.engine.worker_process import run_remote_worker;"
+        " run_in_loop(run_remote_worker(sys.argv[1], sys.argv[2], 'tests.worker.drain_flows', name=sys.argv[3]))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", script, address, key, name], env=env, cwd=ROOT)

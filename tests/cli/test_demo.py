@@ -108,5 +108,5 @@ async def test_a_worker_that_cannot_start_is_told_with_its_words(
         raise AssertionError("nobody is asked")
 
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo") as engine:
-        with pytest.raises(Exception, match="a worker has ended by itself"):
+        with pytest.raises(Exception, match="a worker process ended unexpectedly"):
             await DemoScenario(engine, tmp_path, lambda _: None, never).play()

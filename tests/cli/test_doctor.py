@@ -57,7 +57,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines() == [
         "applied 0001_kernel.sql",
-        "applied 0002_beside.sql",
+        "applied 0002_operations.sql",
         "applied 0003_service.sql",
         "applied 0004_govern.sql",
         "tenure.db is up to date now.",
@@ -67,7 +67,7 @@ def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path:
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)
     assert as_json == {
         "database": "other.db",
-        "applied": ["0001_kernel.sql", "0002_beside.sql", "0003_service.sql", "0004_govern.sql"],
+        "applied": ["0001_kernel.sql", "0002_operations.sql", "0003_service.sql", "0004_govern.sql"],
     }
 
 

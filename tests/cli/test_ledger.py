@@ -92,7 +92,7 @@ def test_a_ledger_is_signed_for_shown_taken_out_and_checked(
     whole = tenure("ledger", "check", "--checkpoint", "kept.checkpoint", "--key", "seal.pub")
     assert (whole.code, whole.out.count("not checked")) == (0, 1), "only what has no history"
     assert "the checkpoint was signed over the first" in whole.out
-    assert "payloads have the digests that their histories name" in whole.out
+    assert "payloads match the digests in their histories" in whole.out
     every = tenure("ledger", "check")
     assert every.out.count("not checked") == 6, "of two ledgers: neither a checkpoint nor a key was given"
     assert tenure("doctor").code == 0

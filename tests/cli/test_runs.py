@@ -150,7 +150,7 @@ def test_the_local_person_is_one_and_never_satisfies_a_gate_for_two(tenure: Tenu
     again = tenure("approvals", "approve", run)
     assert again.code == 1
     assert "APPROVER_COUNTED" in again.err
-    assert "a key of their own" in again.err
+    assert "with their own key" in again.err
     assert tenure("approvals", "approve", run, "--by", "ada").code == 2, "nobody chooses who they are"
     assert tenure("runs", "show", run, "--json").json()["run"]["status"] == "waiting_approval"
     assert tenure("runs", "why", run).out.count("1 of 2") == 1

@@ -254,7 +254,7 @@ async def test_a_run_that_fits_no_worker_is_parked_uncharged_until_one_comes(url
                 await asyncio.sleep(0.002)
         why = await engine.runs.explain(run)
         assert why.reason == "parked"
-        assert "step 'build' uses the tool 'compile', which is not here" in why.text
+        assert "step 'build' uses the tool 'compile', which this worker does not have" in why.text
         assert await engine.nothing_to_claim()
         (step,) = await engine.store.read("steps_of", ids.run_int(run))
         assert (step.state, step.charged, step.attempt) == ("ready", 0, 1)

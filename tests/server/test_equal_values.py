@@ -193,7 +193,7 @@ def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) 
 
 
 def test_a_file_with_a_key_twice_is_refused() -> None:
-    with pytest.raises(TenureError, match="the key 'a' is there already"):
+    with pytest.raises(TenureError, match="the key 'a' is already in line 5"):
         load_workflow(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {TWICE}\n")
 
 

@@ -33,7 +33,7 @@ async def test_a_runner_of_the_standard_library_passes_every_situation() -> None
     ("how", "situation", "seen"),
     [
         ("deaf", "cancel", "the end of the run (canceled)"),
-        ("deaf", "expiry", "what was said of the lost try afterwards is ['complete']"),
+        ("deaf", "expiry", "what was sent for the lost attempt afterwards is ['complete']"),
         ("forgetful", "repeated claim", "had no answer and was not repeated"),
         ("renumbering", "lost answers", "a repeated `complete` was another message"),
         ("gone", "claim", "the runner ended with code 3 while the run was expected to reach succeeded"),

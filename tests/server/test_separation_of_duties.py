@@ -770,7 +770,7 @@ async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
             assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"  # nobody knows whose it was
         why = (await sent(p.bob, "GET", f"/runs/{run}/why"))["text"]
         assert "Nobody can approve it" in why
-        assert "`link`" in why
+        assert "`/tenure link`" in why
         answer = await p.bob.post(f"/runs/{run}/approve", json={"decision": "reject"})
         assert answer.json()["status"] == "rejected"
 

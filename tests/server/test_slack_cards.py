@@ -115,7 +115,7 @@ async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_tha
         hook = await make_hook(s, "slack", settings=CARDS)
         run = await ask(s, shown(why="I am sure"), tier="high", within_seconds=3600.0, group="release")
         card = await posted(s, slack)
-        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        [approval] = await s.engine.scoped(tenant="acme").approvals.list(run)
         said = texts(card)
         for part in ("add the label triage to acme/app#7", "policy 3: writes-to-prod", "high", "0 of 1",
                      "release", DIGEST[:12], "revision 1", run, "Expires"):  # fmt: skip
@@ -195,7 +195,7 @@ async def test_people_are_reminded_once_in_its_thread(url: str, slack: SlackDoub
         card = await posted(s, slack)
         s.engine.store.shift_clock(us(50_001))
         await s.engine.sweeper.sweep()
-        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        [approval] = await s.engine.scoped(tenant="acme").approvals.list(run)
         assert approval.reminded_at is not None
         await until(s, lambda: len(slack.messages) == 2)
         assert slack.messages[1]["thread_ts"] == card["ts"]
@@ -224,7 +224,7 @@ async def test_what_does_not_fit_has_no_approve_button_but_a_link(url: str, slac
         await make_hook(s, "slack", settings=CARDS)
         run = await ask(s, shown(*(f"line {n} " + "x" * 900 for n in range(40))))
         card = await posted(s, slack)
-        [approval] = await s.engine.scoped(tenant="acme").approvals(run)
+        [approval] = await s.engine.scoped(tenant="acme").approvals.list(run)
         assert set(buttons(card)) == {"tenure.reject", "tenure.open"}
         assert buttons(card)["tenure.open"]["url"] == f"https://tenure.test/approvals/{approval.id}"
         assert all(len(one["text"]["text"]) <= TEXT_CHARS_MAX for one in card["blocks"] if "text" in one)

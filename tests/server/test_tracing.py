@@ -96,7 +96,7 @@ async def test_what_is_taken_up_again_is_linked_to_where_it_began(
         await register_workflow(engine, asks)
         answer = await caller.post("/runs", json={"workflow": "asks"}, headers={"traceparent": GIVEN})
         run = answer.json()["id"]
-        while not await engine.approvals.list(run):  # noqa: ASYNC110 - as anybody who looks from outside
+        while (await engine.get(run)).status != "waiting_approval":  # noqa: ASYNC110 - suspended: its worker has let go
             await asyncio.sleep(0.01)
         await engine.approve(run, approver="person:anna")
         assert await engine.result(run, wait=30) is True

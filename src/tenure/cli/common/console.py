@@ -18,8 +18,6 @@ from rich.text import Text
 from tenure.errors import TenureError
 
 _PIPE_WIDTH = 140
-_EMPTY = ("Correct it.",)
-"""What to do where the message has said it all."""
 
 
 def out() -> Console:
@@ -122,9 +120,8 @@ def show_error(error: TenureError, *, as_json: bool = False) -> None:
     lines = [error.message]
     details = [f"{detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
     lines += [f"  {line}" for line in details if line not in error.message]
-    remedy = remedy_for(error)
-    if remedy not in _EMPTY:
-        lines.append(f"What to do: {remedy}")
+    if error.details or error.code != "INVALID_INPUT":  # its remedy points to the details
+        lines.append(f"What to do: {remedy_for(error)}")
     lines.append(f"More: tenure explain {error.code}")
     console = err()
     if console.is_terminal:

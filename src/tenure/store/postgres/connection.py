@@ -75,7 +75,7 @@ _BESIDE = {**_SESSION, "search_path": "pg_catalog"}
 """Further settings of a session without a pooler. With this path, a statement that omits a table's schema fails (law 5)."""
 
 _TABLES = "|".join(sorted({*ROWS, *query_registry.ROWS, "feed_key", "schema_version", "refuse_late_save"}))
-_TABLE = re.compile(rf"\b(from|join|into|update|using|table|then)(\s+)({_TABLES})\b(?!\.)")
+_TABLE = re.compile(rf"\b(from|join|into|update|using|table|then(?=\s+\w+\())(\s+)({_TABLES})\b(?!\.)")
 _TYPE = re.compile(r"::(\w+_in)\[\]")
 
 
