@@ -133,7 +133,7 @@ def postgres_variants() -> dict[str, str]:
     queries = load_queries("postgres", variants=False)
     save_run = queries["save_run"]
     light = [f"{name} = {value}" for name, value in _assignments(save_run) if name in LIGHT_COLUMNS]
-    save_light_run = "{} set {}\nfrom unnest(?::run_light_in[]) n\nwhere{}".format(
+    save_light_run = "{} set {}\nfrom unnest(?::tenure.run_light_in[]) n\nwhere{}".format(
         save_run.partition(" set\n")[0], ", ".join(light), save_run.partition("\nwhere")[2]
     )
     found = {"save_light_run": save_light_run}
@@ -153,9 +153,9 @@ def _save_one(save: str, sent: dict[str, dict[str, str]], fine: str) -> str:
         columns = sent[match[1]]
         return f"(values ({', '.join(f'?::{kind}' for kind in columns.values())})) n ({', '.join(columns)})"
 
-    text, rows = re.subn(r"unnest\(\?::(\w+)_in\[\]\) n\b", values, save)
+    text, rows = re.subn(r"unnest\(\?::tenure\.(\w+)_in\[\]\) n\b", values, save)
     if rows != 1:
-        raise ValueError(f"a save reads its rows once, from unnest(?::…_in[]) n: {save}")
+        raise ValueError(f"a save reads its rows once, from unnest(?::tenure.…_in[]) n: {save}")
     text = re.sub(
         r"\(n\.(?:run_)?id in \(select (?:run_)?id from (\w+)\)\) is true", r"exists (select from \1)", text
     )

@@ -129,7 +129,9 @@ class Hunt:
         for _ in range(WORKERS):
             self._workers.append(
                 self._stack.enter_context(
-                    WorkerProcess(url, "tests.chaos.hunt_workflows", slots=8, grace=30.0, wait_for_database=60)
+                    WorkerProcess(
+                        url, "tests.chaos.hunt_workflows", slots=8, grace=30.0, wait_for_database=60
+                    )
                 )
             )
         for worker in self._workers:

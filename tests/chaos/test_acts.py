@@ -139,7 +139,10 @@ class Stage:
     def worker(self) -> WorkerProcess:
         """A worker in a process of its own."""
         return WorkerProcess(
-            self.url, "tests.chaos.killing_connectors", connectors=str(self.folder / "connectors.yaml"), grace=1
+            self.url,
+            "tests.chaos.killing_connectors",
+            connectors=str(self.folder / "connectors.yaml"),
+            grace=1,
         )
 
     def strike(self, when: str, how: str, count: int) -> None:

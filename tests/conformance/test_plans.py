@@ -91,12 +91,14 @@ async def test_only_the_first_in_line_for_a_key_looks_often_and_nobody_is_forgot
         assert due[first] <= w.now + us(KEY_POLL_SECONDS)
         assert min(due[second], due[third]) > w.now + us(KEY_POLL_SECONDS)
         for run in (holder, first, second, third):
-            await w.work_off(run)  # each is woken by the one before it, without a sweep
-            await w.settle()
+            await w.complete(lease := await w.claim(), b"done")
+            assert lease.run_id == run
+            await w.settle()  # each is woken by the one before it, without a sweep
         # Every wake-up is lost: the poll finds it all the same.
         one, two, three = [await w.create(plan=["a"], concurrency_key="k") for _ in range(3)]
         for run in (one, two, three):
-            await w.work_off(run)
+            await w.complete(lease := await w.claim(), b"done")
+            assert lease.run_id == run
             await w.crash()
             await w.later(KEY_LINE_POLL_SECONDS + 0.1).sweep()
         assert [await w.status(run) for run in (one, two, three)] == ["succeeded"] * 3

@@ -1,28 +1,28 @@
 -- Artifacts that runners upload; see tenure.store.artifacts.
 
 -- name: artifacts_of
-select {a.artifact}, s.kind, s.state, t.state from artifact a
-join step s on s.run_id = a.run_id and s.idx = a.idx
-join attempt t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
+select {a.artifact}, s.kind, s.state, t.state from tenure.artifact a
+join tenure.step s on s.run_id = a.run_id and s.idx = a.idx
+join tenure.attempt t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
 where a.run_id = $1 and (a.name, a.idx, a.n, a.late) > ($2, $3, $4, $5)
 order by a.name, a.idx, a.n, a.late limit $6
 
 -- name: artifacts_named
-select {a.artifact}, s.kind, s.state, t.state from artifact a
-join step s on s.run_id = a.run_id and s.idx = a.idx
-join attempt t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
+select {a.artifact}, s.kind, s.state, t.state from tenure.artifact a
+join tenure.step s on s.run_id = a.run_id and s.idx = a.idx
+join tenure.attempt t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
 where a.run_id = $1 and a.name = $2
 order by a.idx, a.n, a.late
 
 -- name: artifact_rows_of
-select {artifact} from artifact where run_id = $1 order by name, idx, n, late
+select {artifact} from tenure.artifact where run_id = $1 order by name, idx, n, late
 
 -- name: artifact_count
-select count(*) from artifact where run_id = $1
+select count(*) from tenure.artifact where run_id = $1
 
 -- name: save_artifact
 -- The same file of the same attempt again replaces what it has: of those in time while its lease is live, of late ones the last.
-insert into artifact ({artifact})
+insert into tenure.artifact ({artifact})
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 on conflict (run_id, name, idx, n, late) do update set
     worker = excluded.worker, size = excluded.size, digest = excluded.digest, content_type = excluded.content_type,
@@ -31,4 +31,4 @@ returning {artifact}
 
 -- name: delete_artifact
 -- Likewise.
-delete from artifact where run_id = any (array(select id from gone))
+delete from tenure.artifact where run_id = any (array(select id from gone))

@@ -9,7 +9,7 @@ Laws:
    locks are taken in the order of the rows only if the join keeps it.
 4. Settings go with the start-up of a session. A pooler gives each transaction another session, so behind one they
    are verified, and where they are not in force each transaction sets them as it begins (`PostgresConnection.begin`).
-5. Statements name the schema of every table and type (`qualify_schema`): nothing depends on `search_path`.
+5. Statements name the schema of every table and type: nothing depends on `search_path`.
 6. A DSN with several hosts, or one host that changes, leads to the primary: a standby is asked again until the deadline, and
    so is a server that starts, stops or is full.
 """
@@ -29,9 +29,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import asyncpg
 
 from tenure.errors import TenureError
-from tenure.kernel.run_rows import ROWS
 from tenure.logs import get_logger
-from tenure.store import query_registry
 from tenure.store.postgres.errors import (
     UNREACHABLE_ERRORS,
     StandbyFound,
@@ -74,15 +72,14 @@ _SESSION = {"application_name": "tenure", "timezone": "UTC"}
 _BESIDE = {**_SESSION, "search_path": "pg_catalog"}
 """Further settings of a session without a pooler. With this path, a statement that omits a table's schema fails (law 5)."""
 
-_TABLES = "|".join(sorted({*ROWS, *query_registry.ROWS, "feed_key", "schema_version", "refuse_late_save"}))
-_TABLE = re.compile(rf"\b(from|join|into|update|using|table|then(?=\s+\w+\())(\s+)({_TABLES})\b(?!\.)")
-_TYPE = re.compile(r"::(\w+_in)\[\]")
+DEFAULT_SCHEMA = "tenure"
+"""The schema that the .sql files name."""
 
 
 @cache
-def qualify_schema(text: str, schema: str) -> str:
-    """A statement with the schema before each of Tenure's tables, types and functions."""
-    return _TYPE.sub(rf"::{schema}.\1[]", _TABLE.sub(rf"\1\2{schema}.\3", text))
+def use_schema(text: str, schema: str) -> str:
+    """A statement of the .sql files for another schema than the default."""
+    return text.replace(f"{DEFAULT_SCHEMA}.", f"{schema}.")
 
 
 def split_hosts(dsn: str) -> tuple[list[str], str | None]:
@@ -267,7 +264,7 @@ class PostgresConnection:
         if found is None:
             assert self._connection is not None
             try:
-                found = await self._connection.prepare(qualify_schema(text, self._target.schema))
+                found = await self._connection.prepare(use_schema(text, self._target.schema))
             except Exception as fault:
                 raise translate_error(fault) from fault
             if len(self._statements) >= STATEMENTS_MAX:

@@ -1,36 +1,36 @@
 -- Hooks and deliveries; see tenure.store.hook_deliveries.
 
 -- name: hook_named
-select {hook} from hook where id = $1
+select {hook} from tenure.hook where id = $1
 
 -- name: lock_hook
-select {hook} from hook where id = $1 for update
+select {hook} from tenure.hook where id = $1 for update
 
 -- name: hooks_of
-select {hook} from hook where tenant = $1 and (created_at, id) < ($2, $3) order by created_at desc, id desc limit $4
+select {hook} from tenure.hook where tenant = $1 and (created_at, id) < ($2, $3) order by created_at desc, id desc limit $4
 
 -- name: delivery_named
-select {delivery} from delivery where hook_id = $1 and id = $2
+select {delivery} from tenure.delivery where hook_id = $1 and id = $2
 
 -- name: deliveries_of
 -- Without headers and bodies, which may be large.
 select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
-from delivery where hook_id = $1 and (received_at, id) < ($2, $3)
+from tenure.delivery where hook_id = $1 and (received_at, id) < ($2, $3)
 order by received_at desc, id desc limit $4
 
 -- name: deliveries_set_aside
 -- Likewise; by an index of what is set aside alone.
 select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
-from delivery where hook_id = $1 and (received_at, id) < ($2, $3) and status = 'set_aside'
+from tenure.delivery where hook_id = $1 and (received_at, id) < ($2, $3) and status = 'set_aside'
 order by received_at desc, id desc limit $4
 
 -- name: deliveries_left
 -- The source of a hook's keys is in tenure.store.hook_deliveries too, and when a lock is as good as expired in tenure.store.idempotency.
-select {d.delivery} from delivery d
-join hook h on h.id = d.hook_id
-left join idempotency r on r.tenant = d.tenant and r.name = d.name
+select {d.delivery} from tenure.delivery d
+join tenure.hook h on h.id = d.hook_id
+left join tenure.idempotency r on r.tenant = d.tenant and r.name = d.name
     and r.source = case h.kind when 'github' then 'github_webhook' when 'generic' then 'webhook' else h.kind end
-left join worker w on w.name = r.holder
+left join tenure.worker w on w.name = r.holder
 where d.status = 'received' and (
     r.name is null or r.lock_expires_at is null or r.lock_expires_at <= $1
     or (r.holder is not null and (w.name is null or w.seen_at <= $2))
@@ -40,67 +40,67 @@ order by d.received_at limit $3
 -- name: delivery_alike
 -- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed
 -- may be told again.
-select {delivery} from delivery
+select {delivery} from tenure.delivery
 where hook_id = $1 and digest = $2 and received_at > $3 and status in ('received', 'done', 'set_aside')
 order by received_at limit 1
 
 -- name: delivery_akin
-select {delivery} from delivery
+select {delivery} from tenure.delivery
 where hook_id = $1 and fingerprint = $2 and received_at > $3 and status in ('received', 'done')
 order by received_at limit 1
 
 -- name: save_hook
-insert into hook ({hook})
+insert into tenure.hook ({hook})
 values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::bigint, $13::boolean, $14::text)
 returning {hook}
 
 -- name: change_hook
 -- Kind and creation stay what they were.
-update hook set
+update tenure.hook set
     workspace = $3, name = $5, secrets = $6, rules = $7, owner = $8, settings = $9, updated_at = $11, revision = $12,
     disabled = $13, unconfirmed = $14
 where id = $1 and tenant = $2 and kind = $4 and created_at = $10 and revision = $12 - 1
 returning {hook}
 
 -- name: delete_hook
-delete from hook where tenant = $1 and id = $2 returning {hook}
+delete from tenure.hook where tenant = $1 and id = $2 returning {hook}
 
 -- name: delete_deliveries
-delete from delivery where hook_id = $1
+delete from tenure.delivery where hook_id = $1
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: delete_old_deliveries
 -- By the index of each hook's newest.
-delete from delivery where (hook_id, id) in (
-    select d.hook_id, d.id from hook h
-    join delivery d on d.hook_id = h.id and d.received_at < $1
+delete from tenure.delivery where (hook_id, id) in (
+    select d.hook_id, d.id from tenure.hook h
+    join tenure.delivery d on d.hook_id = h.id and d.received_at < $1
     where d.status <> 'received' limit $2
 )
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: save_delivery
-insert into delivery ({delivery})
+insert into tenure.delivery ({delivery})
 values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $8::text, $9::bytea, $10::bigint, $11::text, $12::bigint, $13::text, $14::bigint, $15::bigint, $16::text)
 returning {delivery}
 
 -- name: count_try
 -- Before it is carried out, so that a try that ends its process counts.
-update delivery set tries = tries + 1 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
+update tenure.delivery set tries = tries + 1 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
 
 -- name: note_delivery
-update delivery set note = $3 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
+update tenure.delivery set note = $3 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
 
 -- name: settle_delivery
 -- An open one is closed, and a failed one opened again.
-update delivery set status = $3, run_id = $4, note = $5
+update tenure.delivery set status = $3, run_id = $4, note = $5
 where hook_id = $1 and id = $2 and status = case $3 when 'received' then 'failed' else 'received' end
 returning {delivery}
 
 -- name: settle_repeats
 -- Those that came while the first one was still in process.
-update delivery set run_id = $4
+update tenure.delivery set run_id = $4
 where hook_id = $1 and received_at >= $2 and status = 'duplicate' and note = $3 and run_id is null
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: count_replay
-update delivery set replays = replays + 1 where hook_id = $1 and id = $2 returning {delivery}
+update tenure.delivery set replays = replays + 1 where hook_id = $1 and id = $2 returning {delivery}

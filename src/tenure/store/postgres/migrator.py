@@ -13,7 +13,7 @@ import asyncpg
 
 from tenure.errors import TenureError
 from tenure.store.migrations import Migration, checksum, read_migrations, select_missing
-from tenure.store.postgres.connection import qualify_schema
+from tenure.store.postgres.connection import use_schema
 from tenure.store.postgres.statements import SQL
 
 MIGRATIONS = read_migrations("postgres")
@@ -45,7 +45,7 @@ async def find_missing_migrations(connection: asyncpg.Connection, schema: str) -
         return MIGRATIONS
     if "schema_version" not in names:
         raise TenureError("STORE_NOT_A_DATABASE", f"the schema {schema} is not one of Tenure's")
-    applied = await connection.fetch(qualify_schema(SQL["schema_applied"], schema))
+    applied = await connection.fetch(use_schema(SQL["schema_applied"], schema))
     return select_missing(MIGRATIONS, applied, "the database")
 
 
@@ -75,7 +75,7 @@ async def apply_migrations(connection: asyncpg.Connection, schema: str) -> list[
             await check_current_schema(connection, schema)
             await connection.execute(text)
             await connection.execute(
-                qualify_schema(SQL["schema_record"], schema), 0, number, name, checksum(text)
+                use_schema(SQL["schema_record"], schema), 0, number, name, checksum(text)
             )
     return [name for _, name, _ in todo]
 

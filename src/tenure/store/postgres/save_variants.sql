@@ -6,15 +6,15 @@
 --     is looked up in lists of one: that halves what the server does before it begins.
 
 -- name: save_light_run
-update run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
+update tenure.run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
     checkpoints = n.checkpoints, next_ref = n.next_ref
-from unnest(?::run_light_in[]) n
+from unnest(?::tenure.run_light_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and r.head = coalesce(n.expected_head, r.head)
     and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine)
 returning r.id
 
 -- name: save_held_run
-update run r set
+update tenure.run r set
     status = n.status, version = n.version, head = n.head, event_at = n.event_at, planned = n.planned,
     admitted_at = n.admitted_at, started_at = n.started_at, finished_at = n.finished_at,
     duration_us = n.duration_us, reason = n.reason, paused = n.paused, parked = n.parked, cancel_at = n.cancel_at,
@@ -27,23 +27,23 @@ update run r set
     inbox_total = n.inbox_total, inbox_buffered = n.inbox_buffered, children_open = n.children_open,
     next_ref = n.next_ref, next_no = n.next_no, output_ref = n.output_ref, error_ref = n.error_ref,
     receipts = n.receipts, steps_skipped = n.steps_skipped
-from unnest(?::run_change_in[]) n
+from unnest(?::tenure.run_change_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and r.head = coalesce(n.expected_head, r.head)
     and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine) and (n.id in (select id from held))
     is true
 returning r.id
 
 -- name: save_held_light_run
-update run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
+update tenure.run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
     checkpoints = n.checkpoints, next_ref = n.next_ref
-from unnest(?::run_light_in[]) n
+from unnest(?::tenure.run_light_in[]) n
 where r.id = any (array[n.id]) and r.version = n.expected and r.head = coalesce(n.expected_head, r.head)
     and (n.valid_until is null or n.valid_until > {now}) and (select yes from fine) and (n.id in (select id from held))
     is true
 returning r.id
 
 -- name: save_one_run
-update run r set
+update tenure.run r set
     status = n.status, version = n.version, head = n.head, event_at = n.event_at, planned = n.planned,
     admitted_at = n.admitted_at, started_at = n.started_at, finished_at = n.finished_at,
     duration_us = n.duration_us, reason = n.reason, paused = n.paused, parked = n.parked, cancel_at = n.cancel_at,
@@ -70,7 +70,7 @@ where r.id = n.id and r.version = n.expected and r.head = coalesce(n.expected_he
 returning r.id
 
 -- name: save_one_light_run
-update run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
+update tenure.run r set version = n.version, head = n.head, event_at = n.event_at, steps_done = n.steps_done,
     checkpoints = n.checkpoints, next_ref = n.next_ref
 from (values (?::bigint, ?::bigint, ?::bytea, ?::bigint, ?::bigint, ?::bytea, ?::bigint, ?::bigint, ?::bigint,
     ?::bigint)) n (id, expected, expected_head, valid_until, version, head, event_at, steps_done, checkpoints, next_ref)
@@ -79,7 +79,7 @@ where r.id = n.id and r.version = n.expected and r.head = coalesce(n.expected_he
 returning r.id
 
 -- name: save_one_new_spec
-insert into run_spec ({run_spec})
+insert into tenure.run_spec ({run_spec})
 select {n.run_spec} from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint,
     ?::text, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint,
     ?::text, ?::text, ?::bytea, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::bigint)) n (run_id,
@@ -90,7 +90,7 @@ select {n.run_spec} from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea
 on conflict do nothing returning run_id
 
 -- name: save_one_new_run
-insert into run ({run})
+insert into tenure.run ({run})
 select {n.run} from (values (?::bigint, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::boolean,
     ?::boolean, ?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::bytea, ?::bigint, ?::boolean, ?::bigint,
     ?::bigint, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint,
@@ -105,7 +105,7 @@ select {n.run} from (values (?::bigint, ?::text, ?::text, ?::text, ?::text, ?::t
 returning id
 
 -- name: save_one_run_spec
-update run_spec s set involved = n.involved, labels = n.labels, metadata = n.metadata, salt = n.salt,
+update tenure.run_spec s set involved = n.involved, labels = n.labels, metadata = n.metadata, salt = n.salt,
     reported_stated_by = n.reported_stated_by, reported_stated_at = n.reported_stated_at
 from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint, ?::text, ?::bigint,
     ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bytea,
@@ -116,7 +116,7 @@ from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, 
 where s.run_id = n.run_id and exists (select from ok)
 
 -- name: save_one_step
-insert into step ({step})
+insert into tenure.step ({step})
 select {n.step} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text,
     ?::bigint, ?::boolean, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text,
     ?::bigint, ?::bigint, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::bigint,
@@ -136,7 +136,7 @@ on conflict (run_id, idx) do update set
     resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
 
 -- name: save_one_attempt
-insert into attempt as a ({attempt})
+insert into tenure.attempt as a ({attempt})
 select {n.attempt} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::bigint, ?::bigint,
     ?::bigint, ?::text, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::bytea, ?::text, ?::bigint, ?::text,
     ?::text)) n (run_id, idx, n, tenant, workflow, owner, granted_at, timeout_at, session, state, lease, expires_at,
@@ -149,7 +149,7 @@ on conflict (run_id, idx, n) do update set
     ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
 -- name: save_one_checkpoint
-insert into checkpoint ({checkpoint})
+insert into tenure.checkpoint ({checkpoint})
 select {n.checkpoint} from (values (?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::boolean,
     ?::boolean, ?::bytea, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::bytea, ?::bytea))
     n (run_id, idx, name, no, state, n, seq, resumable, idempotent, arguments, at, tries, next_at, output_ref, error,
@@ -161,7 +161,7 @@ on conflict (run_id, idx, name) do update set
     input_ref = excluded.input_ref, salt = excluded.salt, output = excluded.output
 
 -- name: save_one_wait
-insert into wait ({wait})
+insert into tenure.wait ({wait})
 select {n.wait} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::boolean, ?::boolean,
     ?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::bigint, ?::bigint)) n (run_id, no, idx, kind, name, label,
     gate, fatal, opened_at, expires_at, state, outcome, settled_at, result_ref, wake_at) where exists (select from ok)
@@ -170,7 +170,7 @@ on conflict (run_id, no) do update set
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_one_approval
-insert into approval ({approval})
+insert into tenure.approval ({approval})
 select {n.approval} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::text, ?::bytea, ?::bigint,
     ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::bigint)) n
     (run_id, no, tenant, tier, people, requester, digest, revision, requested_at, expires_at, question_ref, status,
@@ -183,56 +183,56 @@ on conflict (run_id, no) do update set
     people_in = excluded.people_in, reminded_at = excluded.reminded_at, used_no = excluded.used_no
 
 -- name: save_one_inbox
-insert into inbox ({inbox})
+insert into tenure.inbox ({inbox})
 select {n.inbox} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::bigint, ?::bigint, ?::bigint,
     ?::text)) n (run_id, no, name, event_id, source, payload_ref, received_at, wait_no, senders) where exists (select
     from ok)
 on conflict (run_id, no) do update set wait_no = excluded.wait_no
 
 -- name: save_one_child
-insert into child ({child})
+insert into tenure.child ({child})
 select {n.child} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::text)) n (run_id,
     child_id, idx, on_close, wait_no, state, outcome) where exists (select from ok)
 on conflict (run_id, child_id) do update set
     state = excluded.state, outcome = excluded.outcome
 
 -- name: save_one_payload
-insert into payload ({payload})
+insert into tenure.payload ({payload})
 select {n.payload} from (values (?::bigint, ?::bigint, ?::bytea, ?::bytea)) n (run_id, ref, salt, body) where exists
     (select from ok)
 
 -- name: save_one_event
-insert into event ({event})
+insert into tenure.event ({event})
 select {n.event} from (values (?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::bytea))
     n (run_id, seq, kind, at, actor, initiator, cause, body, hash) where exists (select from ok)
 
 -- name: save_one_outbox
-insert into outbox ({outbox})
+insert into tenure.outbox ({outbox})
 select {n.outbox} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bytea, ?::bigint)) n (run_id,
     seq, part, topic, target_id, body, created_at) where exists (select from ok)
 
 -- name: save_one_stale_message
-insert into stale_message ({stale_message})
+insert into tenure.stale_message ({stale_message})
 select {n.stale_message} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint)) n
     (run_id, idx, n, message, seq, owner, at) where exists (select from ok)
 on conflict do nothing
 
 -- name: save_one_idempotency
-insert into idempotency ({idempotency})
+insert into tenure.idempotency ({idempotency})
 select {n.idempotency} from (values (?::text, ?::text, ?::text, ?::bigint, ?::text, ?::bytea, ?::bytea, ?::text,
     ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::text)) n (tenant, source, name, run_id, status,
     request_hash, response, error, created_at, updated_at, expires_at, lock_expires_at, attempts, holder) where exists
     (select from ok)
 
 -- name: save_one_verdict
-insert into verdict ({verdict})
+insert into tenure.verdict ({verdict})
 select {n.verdict} from (values (?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::text, ?::text, ?::bytea,
     ?::bigint, ?::text, ?::text, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text,
     ?::text, ?::text)) n (run_id, no, tenant, idx, label, connector, operation, digest, version, outcome, rules, at,
     tier, people, people_in, within_us, error, request_ref, name, act_tier, relied) where exists (select from ok)
 
 -- name: save_one_receipt
-insert into receipt ({receipt})
+insert into tenure.receipt ({receipt})
 select {n.receipt} from (values (?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text, ?::text,
     ?::text, ?::text, ?::bytea, ?::text, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint,
     ?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint,
@@ -247,14 +247,14 @@ on conflict (run_id, no) do update set
     reversed_no = excluded.reversed_no
 
 -- name: save_one_run_spend
-insert into run_spend ({run_spend})
+insert into tenure.run_spend ({run_spend})
 select {n.run_spend} from (values (?::bigint, ?::bigint, ?::bigint)) n (run_id, spent, writes) where exists (select from
     ok)
 on conflict (run_id) do update set
     spent = excluded.spent, writes = excluded.writes
 
 -- name: save_one_cost_line
-insert into cost_line ({cost_line})
+insert into tenure.cost_line ({cost_line})
 select {n.cost_line} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::bigint, ?::text, ?::text, ?::text,
     ?::bigint, ?::bigint, ?::bigint, ?::bigint)) n (run_id, no, tenant, workflow, day, provider, model, currency, calls,
     tokens_in, tokens_out, micros) where exists (select from ok)
@@ -263,13 +263,13 @@ on conflict (run_id, no) do update set
     micros = excluded.micros
 
 -- name: save_one_remote_lease
-insert into remote_lease ({remote_lease})
+insert into tenure.remote_lease ({remote_lease})
 select {n.remote_lease} from (values (?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bytea)) n (run_id, idx, n,
     tenant, claim, token_hash) where exists (select from ok)
 
 -- name: save_one_feed
-insert into feed (pos, at, body)
+insert into tenure.feed (pos, at, body)
 select pg_current_xact_id()::text::bigint, {now}, string_agg(n.body, ''::bytea)
-from (values (?::bigint, ?::bytea)) n (run_id, body) where exists (select from ok) and exists (select from feed)
+from (values (?::bigint, ?::bytea)) n (run_id, body) where exists (select from ok) and exists (select from tenure.feed)
 having count(*) > 0
 on conflict (pos) do update set at = excluded.at, body = excluded.body

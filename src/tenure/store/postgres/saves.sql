@@ -22,11 +22,11 @@ select null::bigint as id where false
 -- What was written, and when. A save that had to wait for locks until its estimate was wrong is undone:
 -- refuse_late_save() raises an error, the only way in which a single statement can take back what it did.
 select ids, now_us, case when cardinality(ids) > 0 and abs(now_us - $2::bigint) > 1000000
-    then refuse_late_save() end
+    then tenure.refuse_late_save() end
 from (select array(select id from ok) as ids, {now} as now_us offset 0) d
 
 -- name: save_done_with_deletes
 -- The same of a save that deletes runs, too.
 select ids, now_us, case when cardinality(ids) > 0 and abs(now_us - $2::bigint) > 1000000
-    then refuse_late_save() end
+    then tenure.refuse_late_save() end
 from (select array(select id from ok union all select id from gone) as ids, {now} as now_us offset 0) d

@@ -40,6 +40,7 @@ from tenure.store.port import (
 from tenure.store.postgres import migrator
 from tenure.store.postgres.connection import (
     COMMON_SETTINGS,
+    DEFAULT_SCHEMA,
     LANE_SETTINGS,
     PAUSE_SECONDS_MAX,
     PAUSE_SECONDS_MIN,
@@ -81,7 +82,7 @@ class PostgresStore:
         self,
         dsn: str,
         *,
-        schema: str = "tenure",
+        schema: str = DEFAULT_SCHEMA,
         lanes: int = 4,
         readers: int = READERS,
         patience_seconds: float = limits.COMMAND_SECONDS_MAX,

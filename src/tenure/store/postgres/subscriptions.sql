@@ -2,19 +2,19 @@
 
 -- name: subscriptions_of
 -- $1 the tenant, $2 and $3 the last one seen (created, id), $4 how many; newest first.
-select {subscription} from subscription
+select {subscription} from tenure.subscription
 where tenant = $1::text and (created_at, id) < ($2::bigint, $3::text)
 order by created_at desc, id desc limit $4::bigint
 
 -- name: subscription_named
-select {subscription} from subscription where tenant = $1::text and id = $2::text
+select {subscription} from tenure.subscription where tenant = $1::text and id = $2::text
 
 -- name: subscriptions_live
-select {subscription} from subscription where not disabled
+select {subscription} from tenure.subscription where not disabled
 
 -- name: save_subscription
 -- A new one, or the next revision of the one that is there. `pos` is not touched: notices are being made meanwhile.
-insert into subscription as s ({subscription}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+insert into tenure.subscription as s ({subscription}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 on conflict (tenant, id) do update set url = excluded.url, secret = excluded.secret, types = excluded.types,
     workflow = excluded.workflow, owner = excluded.owner, updated_at = excluded.updated_at,
     revision = excluded.revision, disabled = excluded.disabled
@@ -23,14 +23,14 @@ returning {s.subscription}
 
 -- name: advance_subscription
 -- Notices were made up to $4, by whoever still found it at $3.
-update subscription set pos = $4::bigint
+update tenure.subscription set pos = $4::bigint
 where tenant = $1::text and id = $2::text and pos = $3::bigint and not disabled returning {subscription}
 
 -- name: delete_subscription
-delete from subscription where tenant = $1::text and id = $2::text returning {subscription}
+delete from tenure.subscription where tenant = $1::text and id = $2::text returning {subscription}
 
 -- name: save_notice
-insert into notice ({notice})
+insert into tenure.notice ({notice})
 select * from unnest($1::text[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::text[], $7::bytea[],
     $8::bigint[], $9::bigint[], $10::integer[], $11::text[])
 on conflict do nothing
@@ -39,13 +39,13 @@ on conflict do nothing
 -- Those whose moment ($1) has come and that no earlier notice of their run holds back, $3 at most; they are ours until $2.
 -- A notice that is dead holds nothing back; nothing is told for a tenant that is closed. Whoever others take at the same moment is left out; one they have just taken
 -- is looked at again, and is not due any more.
-update notice t set due_at = $2::bigint, tries = t.tries + 1
+update tenure.notice t set due_at = $2::bigint, tries = t.tries + 1
 from (
-    select n.tenant, n.subscription, n.pos, n.part from notice n
-    join subscription s on s.tenant = n.tenant and s.id = n.subscription and not s.disabled
+    select n.tenant, n.subscription, n.pos, n.part from tenure.notice n
+    join tenure.subscription s on s.tenant = n.tenant and s.id = n.subscription and not s.disabled
     where n.due_at <= $1::bigint
-        and not exists (select from tenant c where c.id = n.tenant and c.closed_at is not null) and not exists (
-        select from notice e where e.tenant = n.tenant and e.subscription = n.subscription
+        and not exists (select from tenure.tenant c where c.id = n.tenant and c.closed_at is not null) and not exists (
+        select from tenure.notice e where e.tenant = n.tenant and e.subscription = n.subscription
             and e.run_id = n.run_id and (e.pos, e.part) < (n.pos, n.part) and e.due_at is not null)
     order by n.due_at limit $3::bigint for update of n skip locked) d
 where t.tenant = d.tenant and t.subscription = d.subscription and t.pos = d.pos and t.part = d.part
@@ -54,40 +54,40 @@ returning {t.notice}
 
 -- name: done_notice
 -- It was told, by whoever took it the $5th time.
-delete from notice where tenant = $1::text and subscription = $2::text and pos = $3::bigint and part = $4::integer
+delete from tenure.notice where tenant = $1::text and subscription = $2::text and pos = $3::bigint and part = $4::integer
     and tries = $5::integer
 returning {notice}
 
 -- name: fail_notice
 -- It could not be told: again at $6, or dead (null). $7 why.
-update notice set due_at = $6::bigint, error = $7::text
+update tenure.notice set due_at = $6::bigint, error = $7::text
 where tenant = $1::text and subscription = $2::text and pos = $3::bigint and part = $4::integer and tries = $5::integer
 returning {notice}
 
 -- name: next_notice
 -- When the next one is due, if there is one.
-select min(n.due_at) from notice n
+select min(n.due_at) from tenure.notice n
 where n.due_at is not null and exists (
-    select from subscription s where s.tenant = n.tenant and s.id = n.subscription and not s.disabled)
-    and not exists (select from tenant c where c.id = n.tenant and c.closed_at is not null)
+    select from tenure.subscription s where s.tenant = n.tenant and s.id = n.subscription and not s.disabled)
+    and not exists (select from tenure.tenant c where c.id = n.tenant and c.closed_at is not null)
 
 -- name: dead_notices
 -- $1 the tenant, $2 the subscription, $3 and $4 the last one seen (position, part), $5 how many; newest first.
-select {notice} from notice
+select {notice} from tenure.notice
 where tenant = $1::text and subscription = $2::text and (pos, part) < ($3::bigint, $4::integer) and due_at is null
 order by pos desc, part desc limit $5::bigint
 
 -- name: revive_notices
 -- Dead ones are due again, from the beginning; $4 is now. $3 names one (`pos-part`), or null: all of them.
-update notice set due_at = $4::bigint, tries = 0, created_at = $4::bigint
+update tenure.notice set due_at = $4::bigint, tries = 0, created_at = $4::bigint
 where tenant = $1::text and subscription = $2::text and due_at is null
     and ($3::text is null or pos || '-' || part = $3::text)
 returning {notice}
 
 -- name: delete_notices
-delete from notice where tenant = $1::text and subscription = $2::text returning {notice}
+delete from tenure.notice where tenant = $1::text and subscription = $2::text returning {notice}
 
 -- name: delete_old_notices
 -- Dead since before $1.
-delete from notice where ctid = any (array(
-    select ctid from notice where due_at is null and created_at < $1::bigint limit $2::bigint)) returning {notice}
+delete from tenure.notice where ctid = any (array(
+    select ctid from tenure.notice where due_at is null and created_at < $1::bigint limit $2::bigint)) returning {notice}

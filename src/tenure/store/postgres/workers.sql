@@ -2,7 +2,7 @@
 
 -- name: save_worker
 -- A worker is there. One that has been silent for $5 microseconds has started anew.
-insert into worker as w ({worker})
+insert into tenure.worker as w ({worker})
 values ($1::text, $2::text, $3::integer, $4::text, $6::bigint, $6::bigint)
 on conflict (name) do update set
     queues = excluded.queues, slots = excluded.slots, version = excluded.version,
@@ -11,14 +11,14 @@ on conflict (name) do update set
 returning {w.worker}
 
 -- name: delete_worker
-delete from worker where name = $1 returning {worker}
+delete from tenure.worker where name = $1 returning {worker}
 
 -- name: delete_silent_workers
-delete from worker where seen_at < $1 returning {worker}
+delete from tenure.worker where seen_at < $1 returning {worker}
 
 -- name: save_worker_process
 -- Which process a session is. Nobody takes over the session of another tenant.
-insert into worker_process as w ({worker_process})
+insert into tenure.worker_process as w ({worker_process})
 values ($1::bigint, $2::text, $3::text, $4::text, $5::text, $6::integer, $7::bigint, $8::bigint)
 on conflict (session) do update set
     boot_id = excluded.boot_id, namespaces = excluded.namespaces, pid = excluded.pid,
@@ -27,23 +27,23 @@ where w.tenant = excluded.tenant
 returning {w.worker_process}
 
 -- name: delete_worker_process
-delete from worker_process where session = $1 returning {worker_process}
+delete from tenure.worker_process where session = $1 returning {worker_process}
 
 -- name: delete_silent_worker_processes
-delete from worker_process where seen_at < $1 returning {worker_process}
+delete from tenure.worker_process where seen_at < $1 returning {worker_process}
 
 -- name: worker_processes_at
-select {worker_process} from worker_process where boot_id = $1 and namespaces = $2 order by session
+select {worker_process} from tenure.worker_process where boot_id = $1 and namespaces = $2 order by session
 
 -- name: leases_of_session
 -- By the index of live leases: nearly never asked for.
-select run_id, idx, n from attempt
+select run_id, idx, n from tenure.attempt
 where lease in ('granted', 'active') and session = $1::bigint and ($2::text = '' or tenant = $2::text)
 order by run_id, idx
 
 -- name: workers_seen_since
-select {worker} from worker where seen_at >= $1 order by name
+select {worker} from tenure.worker where seen_at >= $1 order by name
 
 -- name: worker_named
 -- One of them.
-select {worker} from worker where name = $1
+select {worker} from tenure.worker where name = $1
