@@ -1,8 +1,8 @@
 """Every named query: where it is read from, and what it answers.
 
-Law: a module of the list has `READS` (asked on their own, or in a transaction) and `WRITES` (statements of its own small
-transactions, which answer the rows they wrote): what a query needs and answers. Both databases have a .sql file of the
-module's name with the texts: `-- name: lock_runs` starts one, the comment lines after it say why.
+Law: a module of the list has `READS` (asked on their own, or in a transaction) and may have `WRITES` (statements of its own
+small transactions, which answer the rows they wrote): what a query needs and answers. Both databases have a .sql file of the
+module's name with the texts: `-- name: lock_runs` starts one, and the comment lines after it say why it is as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tenure.store import (
     workers,
     workflows,
 )
-from tenure.store.port import RowType
+from tenure.store.port import QUERIES, RowType
 
 QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
@@ -52,10 +52,14 @@ READS: dict[str, RowType] = {
     name: answer for module in QUERY_MODULES.values() for name, answer in module.READS.items()
 }
 WRITES: dict[str, RowType] = {
-    name: answer for module in QUERY_MODULES.values() for name, answer in module.WRITES.items()
+    name: answer
+    for module in QUERY_MODULES.values()
+    for name, answer in getattr(module, "WRITES", {}).items()
 }
+ANSWERS: dict[str, RowType] = {**QUERIES, **READS, **WRITES}
+"""Every query -> the type of the rows that it answers."""
 ROWS: dict[str, type[Row]] = {**REGISTRY_ROWS, **SERVER_ROWS, **GOVERNANCE_ROWS}
-"""The tables beside the runs'."""
+"""The tables that are not beneath a run."""
 
 _NAME = re.compile(r"^--\s*name:\s*(\w+)\s*$")
 

@@ -4,14 +4,14 @@
 select {remote_lease} from remote_lease where claim = $1 order by run_id, idx, n
 
 -- name: lease_credentials
-select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, s.name, l.claim
+select l.run_id, l.idx, l.n, l.tenant, l.claim, l.token_hash, a.owner, s.name
 from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)
 join remote_lease l on l.run_id = k.run_id and l.idx = k.idx and l.n = k.n
 join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
 join step s on s.run_id = k.run_id and s.idx = k.idx
 
 -- name: remote_lease_details
-select l.run_id, l.idx, l.n, l.tenant, l.token_hash, a.owner, r.workflow, r.code_version, r.profile, r.trace,
+select l.run_id, l.idx, l.n, l.tenant, l.claim, l.token_hash, a.owner, r.workflow, r.code_version, r.profile, r.trace,
     s.name, s.kind, s.tool, s.idempotency_key, s.lease_us, s.recorded, s.attempt,
     a.state, a.lease, a.expires_at, a.timeout_at, a.ended_at, p.body, $4::bigint
 from unnest($1::bigint[], $2::integer[], $3::integer[]) k (run_id, idx, n)

@@ -46,9 +46,7 @@ ROWS_IN_A_STATEMENT_MAX = 1_000
 ROWS_MADE_ON_LOOP_MAX = 1_000
 """Larger answers are built in another thread than the event loop's."""
 
-_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _KNOWN = {**ROWS, **query_registry.ROWS}
-_ANSWERS = {**port.QUERIES, **query_registry.READS, **query_registry.WRITES}
 _FIRST_CHANGING = RunRow.__struct_fields__.index("status")
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[RunRow], tuple[Any, ...]] = attrgetter(*LIGHT_COLUMNS)
@@ -94,11 +92,11 @@ async def run_query(
 ) -> list[Any]:
     if name == "now":
         scalars = (shift_us,)
-    elif not rows and name in _BY_ROW:
+    elif not rows and name in port.BY_ROW:
         return []
     statement = await link.statement(SQL[name])
     found = await statement.fetch(*zip(*rows, strict=True), *scalars)
-    make: Callable[[], list[Any]] = partial(list, starmap(_ANSWERS[name], found))
+    make: Callable[[], list[Any]] = partial(list, starmap(query_registry.ANSWERS[name], found))
     return make() if len(found) <= ROWS_MADE_ON_LOOP_MAX else await run_in_thread(make)
 
 

@@ -85,15 +85,12 @@ def _maker(answer: type[msgspec.Struct]) -> _Make:
     return make
 
 
-_ANSWERS = {**port.QUERIES, **query_registry.READS, **query_registry.WRITES}
-
-
 class _Makers(dict[str, _Make]):
     """Query -> the function that builds its answer, made on first use: reading the type hints of all of them takes longer than
     most commands of the CLI."""
 
     def __missing__(self, name: str) -> _Make:
-        make = self[name] = _maker(_ANSWERS[name])
+        make = self[name] = _maker(query_registry.ANSWERS[name])
         return make
 
 
@@ -107,7 +104,7 @@ def run_query(
     make = ROW_MAKERS[name]
     if not rows:
         # A query of rows that is asked about none of them has nothing to answer.
-        return [] if name in _BY_ROW else make(cursor.execute(SQL[name], scalars))
+        return [] if name in port.BY_ROW else make(cursor.execute(SQL[name], scalars))
     if name in _LOCKS:
         rows = sorted(rows)
     if scalars:
@@ -117,9 +114,6 @@ def run_query(
         queues = sorted({(queue.tenant, queue.workspace) for queue in found})
         return list(starmap(port.ClaimQueue, queues[: scalars[-1]]))
     return found
-
-
-_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 
 
 class SqliteTransaction:
