@@ -124,13 +124,13 @@ def _write_unconfirmed(row: Any, unconfirmed: str) -> Transaction[Any]:
         row = msgspec.structs.replace(row, unconfirmed=unconfirmed)
         yield from save_rows(row)
         return row
-    seen = {
-        "hook": ("id", "revision"),
-        "schedule": ("name", "revision"),
-        "workflow": ("name", "version", "digest"),
+    query, *columns = {
+        "hook": ("confirm_hook", "id", "revision"),
+        "schedule": ("confirm_schedule", "name", "revision"),
+        "workflow": ("confirm_workflow", "name", "version", "digest"),
     }[row.table]
-    values = (row.tenant, *(getattr(row, column) for column in seen), unconfirmed)
-    written = yield Query(f"confirm_{row.table}", scalars=values)
+    seen = [getattr(row, column) for column in columns]
+    written = yield Query(query, scalars=(row.tenant, *seen, unconfirmed))
     if not written:
         raise TenureError(
             "CHANGED_MEANWHILE", f"the {row.table} has changed meanwhile: look at it again, then confirm it"

@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from tenure.kernel.governance_rows import GOVERNANCE_ROWS
 from tenure.kernel.registry_rows import REGISTRY_ROWS
+from tenure.kernel.run_rows import ROWS as RUN_ROWS
 from tenure.kernel.run_rows import Row
 from tenure.kernel.server_rows import SERVER_ROWS
 from tenure.store import (
@@ -58,6 +59,13 @@ WRITES: dict[str, RowType] = {
 }
 ANSWERS: dict[str, RowType] = {**QUERIES, **READS, **WRITES}
 """Every query -> the type of the rows that it answers."""
+TABLES_BENEATH_RUN = (
+    *(table for table in RUN_ROWS if table not in ("run", "outbox", "cap", "idempotency")),
+    "log_line",
+    "remote_lease",
+    "artifact",
+)
+"""Tables whose rows are deleted with their run. Outbox rows are not: they are still to be delivered."""
 ROWS: dict[str, type[Row]] = {**REGISTRY_ROWS, **SERVER_ROWS, **GOVERNANCE_ROWS}
 """The tables that are not beneath a run."""
 
