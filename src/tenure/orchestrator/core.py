@@ -46,8 +46,7 @@ from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator.batch import BatchOutcome, KeyRecorder, PendingCommand, RunWork
 from tenure.orchestrator.cap_cache import NO_CAPS, CapCache
-from tenure.orchestrator.claim_dispatcher import ClaimDispatcher
-from tenure.orchestrator.claims import Claim
+from tenure.orchestrator.claims import POLL_SECONDS, Claim, ClaimDispatcher
 from tenure.orchestrator.commit_lanes import CommitLane
 from tenure.orchestrator.heartbeats import HeartbeatBatcher
 from tenure.orchestrator.outbox import deliver_outbox
@@ -57,8 +56,6 @@ log = get_logger(__name__)
 
 COMMIT_LANES = 2
 """With two lanes one batch is decided while the other commits."""
-POLL_SECONDS = 1.0
-"""How long a lost wake-up delays a claim: waiting claims also poll."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
 ROWS_PER_TURN = 500
@@ -72,7 +69,6 @@ class Resolver(Protocol):
 
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
         """The inputs of these steps (index, number of the attempt). After a retryable error the caller asks again later."""
-        ...
 
 
 def _split_long_plans(items: list[PendingCommand]) -> list[list[PendingCommand]]:
@@ -311,8 +307,7 @@ class Orchestrator:
 
     async def _commit(self, lane: int, items: list[PendingCommand]) -> None:
         for part in _split_long_plans(items):
-            needs_lock = await self._commit_cached(lane, part)
-            if needs_lock:
+            if needs_lock := await self._commit_cached(lane, part):
                 await self._commit_locked(lane, needs_lock)
 
     async def _commit_cached(self, lane: int, items: list[PendingCommand]) -> list[PendingCommand]:
@@ -448,19 +443,12 @@ class Orchestrator:
     def _answer_late(self, items: list[PendingCommand], failure: Exception) -> list[PendingCommand]:
         """Answer the items whose deadline has passed. Returns the others."""
         now = self._now()
-        left = []
+        if not isinstance(failure, TenureError):
+            failure = TenureError("COMMAND_DEADLINE", f"the command was not committed in time: {failure}")
         for item in items:
-            if item.deadline > now:
-                left.append(item)
-            elif isinstance(failure, TenureError):
+            if item.deadline <= now:
                 self._answer(item, None, failure)
-            else:
-                self._answer(
-                    item,
-                    None,
-                    TenureError("COMMAND_DEADLINE", f"the command was not committed in time: {failure}"),
-                )
-        return left
+        return [item for item in items if item.deadline > now]
 
     def finish(self, outcome: BatchOutcome) -> None:
         """After a commit: answer its commands, cache its snapshots, and start what follows from it."""
@@ -473,7 +461,7 @@ class Orchestrator:
             if isinstance(item.error, TenureError) and item.error.code == "LEASE_STALE":
                 self.stale += 1
             self._answer(item, item.result, item.error)
-        if outcome.told:
+        if outcome.wrote_feed:
             for wake in self.on_feed:
                 wake()
         if self._watchers:
@@ -537,8 +525,8 @@ class Orchestrator:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             # The sweeper retries what the store refused; anything else is a defect.
-            tell = log.warning if isinstance(fault, TenureError) else log.error
-            tell("task_failed", error=repr(fault))
+            report = log.warning if isinstance(fault, TenureError) else log.error
+            report("task_failed", error=repr(fault))
 
     # ----------------------------------------------------------------------------------------- claims
 
