@@ -1,6 +1,6 @@
-"""The parts of a run that have lists of their own: the tries of a step, and checkpoints.
+"""The attempts of a step, and the checkpoints of a run.
 
-Law: a step's key is its name in the list of steps; what was recorded in a body has tries too, though no leases of its own.
+Law: a step's key is its name in the list of steps. A checkpoint has attempts too, but no leases of its own.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
 from tenure.errors import TenureError
-from tenure.kernel.run_rows import AttemptRow, CheckpointRow, EventRow, PayloadRow, StepRow, WaitRow
+from tenure.kernel.run_rows import AttemptRow, CheckpointRow, EventRow, StepRow, WaitRow
 from tenure.reads.failed_attempts import find_failed_attempts
-from tenure.reads.payloads import decode_payload
-from tenure.reads.steps import meta_costs, parse_meta, wait_label
+from tenure.reads.payloads import decode_payload, read_bodies
+from tenure.reads.steps import parse_meta, total_step_costs, wait_label
 from tenure.shapes.steps import Attempt, Checkpoint
 from tenure.store.port import Store
 
 
 async def read_attempts(store: Store, run_id: int, key: str) -> list[Attempt]:
-    """The tries of a step, first one first."""
+    """The attempts of a step, in order."""
     steps: list[StepRow] = await store.read("steps_of", run_id)
     step = next((one for one in steps if one.name == key), None)
     if step is not None:
@@ -26,21 +26,23 @@ async def read_attempts(store: Store, run_id: int, key: str) -> list[Attempt]:
     checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run_id)
     recorded = [row for row in checkpoints if row.name == key]
     if recorded:
-        return await _recorded_tries(store, run_id, steps, recorded[-1])
-    waits: list[WaitRow] = await store.read("waits_of", run_id)
-    if not any(wait_label(wait.label) == key for wait in waits):
-        raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
-    return []  # nobody tries a wait
+        return await _checkpoint_attempts(store, run_id, steps, recorded[-1])
+    await _check_wait_exists(store, run_id, key)
+    return []  # a wait has no attempts
 
 
 async def check_step_exists(store: Store, run_id: int, key: str) -> None:
-    """STEP_NOT_FOUND for a key that is no step's."""
+    """Refuse a key that no step has (STEP_NOT_FOUND)."""
     for query in ("steps_of", "checkpoints_of"):
         if any(row.name == key for row in await store.read(query, run_id)):
             return
-    if any(wait_label(wait.label) == key for wait in await store.read("waits_of", run_id)):
-        return
-    raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
+    await _check_wait_exists(store, run_id, key)
+
+
+async def _check_wait_exists(store: Store, run_id: int, key: str) -> None:
+    waits: list[WaitRow] = await store.read("waits_of", run_id)
+    if not any(wait_label(wait.label) == key for wait in waits):
+        raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
 
 
 def _attempt(row: AttemptRow) -> Attempt:
@@ -55,17 +57,16 @@ def _attempt(row: AttemptRow) -> Attempt:
         ended_at=to_optional_datetime(row.ended_at),
         reason=row.reason,
         progress=row.progress,
-        costs=meta_costs(parse_meta(row.cost)),
+        costs=total_step_costs(parse_meta(row.cost).costs),
     )
 
 
-async def _recorded_tries(
+async def _checkpoint_attempts(
     store: Store, run_id: int, steps: list[StepRow], row: CheckpointRow
 ) -> list[Attempt]:
-    """The tries of what was recorded in a body: those that failed from the history, the last from its row."""
+    """The attempts of a checkpoint: the failed ones from the history, the last one from its row."""
     events: list[EventRow] = await store.read("events_of", run_id) if row.tries > 1 else []
-    payloads: list[PayloadRow] = await store.read("payloads_of", run_id)
-    bodies = {one.ref: one.body for one in payloads}
+    bodies = await read_bodies(store, run_id)
     tried = [
         Attempt(
             n=one.attempt,
@@ -87,7 +88,7 @@ async def _recorded_tries(
         ended_at=None if row.state == "started" else to_datetime(row.at),
         reason="done" if row.state == "done" else row.error,
         message="" if said is None else str(said),
-        costs=meta_costs(meta),
+        costs=total_step_costs(meta.costs),
     )
     return [*tried, last]
 
@@ -97,8 +98,7 @@ async def read_checkpoints(store: Store, run_id: int) -> list[Checkpoint]:
     steps: list[StepRow] = await store.read("steps_of", run_id)
     names = {step.idx: step.name for step in steps}
     rows: list[CheckpointRow] = await store.read("checkpoints_of", run_id)
-    payloads: list[PayloadRow] = await store.read("payloads_of", run_id)
-    bodies = {one.ref: one.body for one in payloads}
+    bodies = await read_bodies(store, run_id)
     return [_checkpoint(row, names, bodies) for row in sorted(rows, key=lambda row: (row.idx, row.no))]
 
 
@@ -118,7 +118,7 @@ def _checkpoint(row: CheckpointRow, names: dict[int, str], bodies: dict[int, byt
         recorded_at=to_datetime(row.at),
         seconds=None if meta.us is None else meta.us / 1e6,
         agent=meta.agent,
-        costs=meta_costs(meta),
+        costs=total_step_costs(meta.costs),
         code=row.error,
         input=decode_payload(bodies.get(row.input_ref or 0)),
         output=None if failed else said,

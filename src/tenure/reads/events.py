@@ -1,6 +1,6 @@
 """One event of a run's history, as people see it.
 
-Law: everything here is read from the event itself, but for the names of steps and waits, which it knows by number.
+Law: everything here is read from the event itself, except the names of steps and waits: an event has only their numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.shapes.events import Event, Transition
 def _notes(
     changed: dict[str, Any], labels: Mapping[str, str], skipped: Iterable[dict[str, Any]]
 ) -> Iterator[str]:
-    """What was recorded, by the columns that an event has set."""
+    """What an event changed, as lines of text."""
     for key, row in changed.get("checkpoint", {}).items():
         name = key.partition("/")[2]
         tries = f", try {row['tries']}" if row.get("tries", 1) > 1 else ""
@@ -35,7 +35,7 @@ def _notes(
 
 
 def to_event(row: EventRow, names: Mapping[int, str], labels: Mapping[str, str] | None = None) -> Event:
-    """An event with its edges; `names` are the steps' by index, `labels` the waits' by number."""
+    """An event with its edges. `names` has the steps by index, `labels` the waits by number."""
     body = history.decode_body(row)
     edges = [
         Transition(
