@@ -236,8 +236,7 @@ def _has_candidates(
     capped: list[str],
 ) -> Generator[Query | Save, Any, bool]:
     """Whether a window seems to have a candidate. It is read without locks, so the claim checks again."""
-    rows = yield Query("usage", [(t,) for t in capped])
-    usage = {(u.tenant, u.workflow): u.leases for u in rows}
+    usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
     chosen, _ = yield from _choose(claim, history, claim_queues, caps, usage)
     return bool(chosen)
 

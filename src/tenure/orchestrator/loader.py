@@ -119,8 +119,8 @@ def _load_outside(
     outside.governance = next(iter((yield Query("load_governance", [(tenant,)]))), None)
     outside.caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if people:
-        rows = yield Query("load_people", [(tenant, person) for person in people])
-        outside.people = {row.id: row for row in rows}
+        wanted = [(tenant, person) for person in people]
+        outside.people = {row.id: row for row in (yield Query("load_people", wanted))}
     if name is not None:
         holder = next(iter((yield Query("load_key_holders", [(tenant, name)]))), None)
         if holder is not None and holder.run_id != run_id:

@@ -35,6 +35,7 @@ from tenure.kernel.run_rows import OutboxRow, RunRow, RunSpecRow
 from tenure.limits import BATCH_COMMANDS_MAX, KEY_HORIZON_SECONDS
 from tenure.logs import get_logger
 from tenure.store.port import AmbiguousCommit, ConcurrencyKeyQueue, Query, Save, Transaction, WriteConflict
+from tenure.store.transactions import read_first, read_rows
 
 if TYPE_CHECKING:
     from tenure.orchestrator.core import Orchestrator
@@ -77,7 +78,7 @@ async def _submit_row(
     key = (row.run_id, row.seq, row.part)
     try:
         if row.topic == "cancel" and row.run_id not in unmade:
-            owed: list[OutboxRow] = await orchestrator.store.read("outbox_of", row.run_id)
+            owed = await read_rows(orchestrator.store, OutboxRow, "outbox_of", row.run_id)
             unmade[row.run_id] = {other.target_id for other in owed if other.topic == "create"}
         if row.topic == "cancel" and row.target_id in unmade[row.run_id]:
             return 0  # there is no run to cancel yet: the sweeper tries again
@@ -133,8 +134,12 @@ async def _handle_failure(
         else:
             return await _give_up(orchestrator, row, fault)
     else:  # a defect that affects this row alone: the row is kept, and blocks no other
-        text = "".join(traceback.format_exception(fault))
-        log.error("delivery_failed", topic=row.topic, run=row.run_id, traceback=text)
+        log.error(
+            "delivery_failed",
+            topic=row.topic,
+            run=row.run_id,
+            traceback="".join(traceback.format_exception(fault)),
+        )
     return 0
 
 
@@ -161,9 +166,11 @@ def _failure(row: OutboxRow, refused: TenureError) -> Command | None:
         return FinishChild(context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed")
     if row.topic == "resolve" and refused.code != "RUN_NOT_FOUND":
         message = f"{refused.code}: {refused.message}"[:MESSAGE_CHARS_MAX].encode()
-        steps: list[tuple[int, int]] = msgspec.msgpack.decode(row.body)["steps"]
-        failed = [Resolution(idx=idx, n=n, code="EXPRESSION_FAILED", message=message) for idx, n in steps]
-        return ResolveSteps(context=_cause(row), run_id=row.run_id, steps=tuple(failed))
+        failed = tuple(
+            Resolution(idx=idx, n=n, code="EXPRESSION_FAILED", message=message)
+            for idx, n in msgspec.msgpack.decode(row.body)["steps"]
+        )
+        return ResolveSteps(context=_cause(row), run_id=row.run_id, steps=failed)
     return None
 
 
@@ -244,11 +251,11 @@ def build_undo_run(run: RunRow, spec: RunSpecRow, run_id: int, context: Context,
 
 async def _compensation(orchestrator: Orchestrator, cause: Context, run_id: int) -> CreateRun | None:
     """The undo run that a canceled run asked for. Its idempotency key makes repeated deliveries harmless."""
-    runs: list[RunRow] = await orchestrator.store.read("get_run", run_id)
-    specs: list[RunSpecRow] = await orchestrator.store.read("get_spec", run_id)
-    if not runs or not specs:
+    run = await read_first(orchestrator.store, RunRow, "get_run", run_id)
+    spec = await read_first(orchestrator.store, RunSpecRow, "get_spec", run_id)
+    if run is None or spec is None:
         return None
     key = f"compensation/{ids.run_text(run_id)}"
     turn = f"tenure.undo/{ids.run_text(run_id)}"  # like an undo that a person asks for: one at a time
-    new_id = orchestrator.new_id(runs[0].tenant)
-    return build_undo_run(runs[0], specs[0], new_id, cause, idempotency_key=key, concurrency_key=turn)
+    new_id = orchestrator.new_id(run.tenant)
+    return build_undo_run(run, spec, new_id, cause, idempotency_key=key, concurrency_key=turn)

@@ -142,8 +142,9 @@ class Scheduler(PeriodicTask):
         slots = slots_to_run(schedule, cron, now)
         for slot in slots:
             await self._create(schedule, slot)
-        last = slots[-1] if slots else None
-        return await advance_schedule(self._orchestrator.store, schedule, cron.after(now), last)
+        return await advance_schedule(
+            self._orchestrator.store, schedule, cron.after(now), slots[-1] if slots else None
+        )
 
     async def _create(self, schedule: ScheduleRow, slot: int) -> None:
         try:

@@ -14,6 +14,7 @@ from tenure.reads.payloads import decode_payload, read_bodies
 from tenure.reads.steps import parse_meta, total_step_costs, wait_label
 from tenure.shapes.steps import Attempt, Checkpoint
 from tenure.store.port import Store
+from tenure.store.transactions import read_rows
 
 
 async def read_attempts(store: Store, run_id: int, key: str) -> list[Attempt]:
@@ -21,9 +22,9 @@ async def read_attempts(store: Store, run_id: int, key: str) -> list[Attempt]:
     steps: list[StepRow] = await store.read("steps_of", run_id)
     step = next((one for one in steps if one.name == key), None)
     if step is not None:
-        rows: list[AttemptRow] = await store.read("attempts_of", run_id)
-        return [_attempt(row) for row in rows if row.idx == step.idx]
-    checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run_id)
+        attempts = await read_rows(store, AttemptRow, "attempts_of", run_id)
+        return [_to_attempt(row) for row in attempts if row.idx == step.idx]
+    checkpoints = await read_rows(store, CheckpointRow, "checkpoints_of", run_id)
     recorded = [row for row in checkpoints if row.name == key]
     if recorded:
         return await _checkpoint_attempts(store, run_id, steps, recorded[-1])
@@ -40,12 +41,12 @@ async def check_step_exists(store: Store, run_id: int, key: str) -> None:
 
 
 async def _check_wait_exists(store: Store, run_id: int, key: str) -> None:
-    waits: list[WaitRow] = await store.read("waits_of", run_id)
+    waits = await read_rows(store, WaitRow, "waits_of", run_id)
     if not any(wait_label(wait.label) == key for wait in waits):
         raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run_id)} has no step {key!r}")
 
 
-def _attempt(row: AttemptRow) -> Attempt:
+def _to_attempt(row: AttemptRow) -> Attempt:
     return Attempt(
         n=row.n,
         state=row.state,
@@ -95,14 +96,13 @@ async def _checkpoint_attempts(
 
 async def read_checkpoints(store: Store, run_id: int) -> list[Checkpoint]:
     """Every checkpoint of a run, in the order of recording."""
-    steps: list[StepRow] = await store.read("steps_of", run_id)
-    names = {step.idx: step.name for step in steps}
-    rows: list[CheckpointRow] = await store.read("checkpoints_of", run_id)
+    names = {step.idx: step.name for step in await read_rows(store, StepRow, "steps_of", run_id)}
+    rows = await read_rows(store, CheckpointRow, "checkpoints_of", run_id)
     bodies = await read_bodies(store, run_id)
-    return [_checkpoint(row, names, bodies) for row in sorted(rows, key=lambda row: (row.idx, row.no))]
+    return [_to_checkpoint(row, names, bodies) for row in sorted(rows, key=lambda row: (row.idx, row.no))]
 
 
-def _checkpoint(row: CheckpointRow, names: dict[int, str], bodies: dict[int, bytes]) -> Checkpoint:
+def _to_checkpoint(row: CheckpointRow, names: dict[int, str], bodies: dict[int, bytes]) -> Checkpoint:
     meta, said = parse_meta(row.meta), decode_payload(bodies.get(row.output_ref or 0))
     failed = row.state == "failed"
     return Checkpoint(

@@ -20,6 +20,7 @@ from tenure.reads.steps import total_step_costs
 from tenure.shapes.costs import COST_GROUPINGS, CostGroup, CostReport, RunCosts
 from tenure.store.costs import CostTotal
 from tenure.store.port import Store
+from tenure.store.transactions import read_first, read_rows
 
 GROUPS_MAX = 1_000
 DAYS_DEFAULT = 30
@@ -29,12 +30,11 @@ _BEGIN = date(1970, 1, 1)
 
 async def read_run_costs(store: Store, run_id: int) -> RunCosts:
     """What a run has spent. The caller has checked whose run it is."""
-    specs: list[RunSpecRow] = await store.read("get_spec", run_id)
-    run_spends: list[RunSpendRow] = await store.read("run_spends_of", run_id)
-    rows: list[CostLineRow] = await store.read("cost_lines_of", run_id)
-    budget = specs[0].budget if specs else None
-    currency = (specs[0].currency if specs else "") or DEFAULT_CURRENCY
-    spent = run_spends[0].spent if run_spends else 0
+    spec = await read_first(store, RunSpecRow, "get_spec", run_id)
+    run_spend = await read_first(store, RunSpendRow, "run_spends_of", run_id)
+    budget = None if spec is None else spec.budget
+    currency = (spec and spec.currency) or DEFAULT_CURRENCY
+    spent = 0 if run_spend is None else run_spend.spent
     return RunCosts(
         run_id=ids.run_text(run_id),
         spent=spent,
@@ -43,7 +43,7 @@ async def read_run_costs(store: Store, run_id: int) -> RunCosts:
         text=format_amount(spent, currency)
         if budget is None
         else f"{format_amount(spent, '')} of {format_amount(budget, currency)}",
-        lines=total_step_costs(rows),
+        lines=total_step_costs(await read_rows(store, CostLineRow, "cost_lines_of", run_id)),
     )
 
 
@@ -55,8 +55,9 @@ async def read_cost_report(
         raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"is one of {', '.join(COST_GROUPINGS)}"),))  # fmt: skip
     last = max(_day("until", until or now), _BEGIN)
     first = max(_day("since", since) if since is not None else last - timedelta(days=DAYS_DEFAULT), _BEGIN)
-    days = (first - _BEGIN).days, (last - _BEGIN).days
-    rows: list[CostTotal] = await store.read("cost_totals", tenant, *days, by, GROUPS_MAX + 1)
+    rows: list[CostTotal] = await store.read(
+        "cost_totals", tenant, (first - _BEGIN).days, (last - _BEGIN).days, by, GROUPS_MAX + 1
+    )
     return CostReport(
         by=by,  # type: ignore[arg-type]  # it was checked above
         since=first,

@@ -39,6 +39,7 @@ from tenure.reads.payloads import read_payload
 from tenure.reads.steps import question_title, wait_label
 from tenure.shapes.runs import Explanation
 from tenure.store.port import ConcurrencyKeyHolder, LeaseUsage, Store
+from tenure.store.transactions import read_rows
 
 APPROVERS_LOOKED_AT_MAX = 1_000
 """With this many approvers or more, one is assumed to be left."""
@@ -74,11 +75,13 @@ async def explain_run(store: Store, run: RunRow, spec: RunSpecRow) -> Explanatio
         (s for s in steps if s.state == "retry_wait"), key=lambda s: s.eligible_at or 0, default=None
     )
     if backoff is not None:
-        text = (
+        return _explain(
+            "backoff",
             f"Step {backoff.name!r} failed with {backoff.last_error} and is tried again after a pause"
-            f" (try {backoff.charged + 1} of {backoff.max_attempts})."
+            f" (try {backoff.charged + 1} of {backoff.max_attempts}).",
+            backoff.name,
+            backoff.eligible_at,
         )
-        return _explain("backoff", text, backoff.name, backoff.eligible_at)
     unresolved = next((s for s in steps if is_unresolved(s)), None)
     if unresolved is not None:
         return _explain_unresolved(unresolved)
@@ -90,14 +93,15 @@ def _explain(reason: str, text: str, step: str | None = None, until_us: int | No
 
 
 def _explain_unresolved(step: StepRow) -> Explanation:
-    text = (
-        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated."
+    return _explain(
+        "input",
+        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated.",
+        step.name,
     )
-    return _explain("input", text, step.name)
 
 
 async def _explain_canceling(store: Store, run: RunRow) -> Explanation:
-    steps: list[StepRow] = await store.read("steps_of", run.id)
+    steps = await read_rows(store, StepRow, "steps_of", run.id)
     step = next((s for s in steps if s.state == "canceling"), None)
     text = f"It is being canceled ({run.cancel_reason})"
     if step is None:
@@ -119,13 +123,16 @@ async def _explain_queued(store: Store, run: RunRow, spec: RunSpecRow) -> Explan
             who = "1 other run waits" if len(others) == 1 else f"{len(others)} other runs wait"
             return _explain("key", f"{who} for the concurrency key {key!r}.")
     if run.rated:
-        text = "Its tenant or workflow has started as many runs this minute as it may."
-        return _explain("rate", text, until_us=run.wake_at)
+        return _explain(
+            "rate",
+            "Its tenant or workflow has started as many runs this minute as it may.",
+            until_us=run.wake_at,
+        )
     return _explain("delayed", "It has not been let in yet.", until_us=run.wake_at)
 
 
 async def _explain_working(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
-    attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
+    attempts = await read_rows(store, AttemptRow, "attempts_of", run.id)
     live = [a for a in attempts if a.lease in LIVE_LEASE]
     if not live:
         return _explain("working", "A step is being worked on.")
@@ -146,10 +153,9 @@ async def _explain_ready(store: Store, run: RunRow, steps: list[StepRow]) -> Exp
     step = next(s for s in steps if s.state == "ready")
     if is_unresolved(step):
         return _explain_unresolved(step)
-    caps: list[Cap] = await store.read("all_caps")
-    used: list[LeaseUsage] = await store.read("live_usage")
     tenants, workflows = headroom(
-        {(c.tenant, c.scope): c for c in caps}, {(u.tenant, u.workflow): u.leases for u in used}
+        {(c.tenant, c.scope): c for c in await read_rows(store, Cap, "all_caps")},
+        {(u.tenant, u.workflow): u.leases for u in await read_rows(store, LeaseUsage, "live_usage")},
     )
     full = None
     if tenants.get(run.tenant, 1) <= 0:
@@ -165,10 +171,10 @@ async def _explain_ready(store: Store, run: RunRow, steps: list[StepRow]) -> Exp
 async def _explain_unclaimed(store: Store, step: StepRow) -> Explanation:
     """Why a step that is ready and allowed is not claimed: no worker serves its queue, or it is not its turn yet."""
     now = (await store.read("now"))[0].now_us
-    seen: list[WorkerRow] = await store.read("workers_seen_since", now - us(WORKER_SILENT_SECONDS))
+    since = now - us(WORKER_SILENT_SECONDS)
     able = [
         name
-        for worker in seen
+        for worker in await read_rows(store, WorkerRow, "workers_seen_since", since)
         if step.queue in msgspec.json.decode(worker.queues, type=list[str])
         and (name := worker.for_tenant(step.tenant)) is not None
     ]
@@ -194,7 +200,7 @@ def _worker_advice(step: StepRow) -> str:
 
 
 async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: list[StepRow]) -> Explanation:
-    waits: list[WaitRow] = await store.read("waits_of", run.id)
+    waits = await read_rows(store, WaitRow, "waits_of", run.id)
     is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
     wait = next((w for w in is_open if w.kind in ASKS_PEOPLE), is_open[0])
     step = next(s for s in steps if s.idx == wait.idx)
@@ -202,14 +208,13 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
     what, name = _subject(step), wait_label(wait.label) if step.kind == "body" else step.name
     until = wait.expires_at
     if wait.kind == "approval":
-        approvals: list[ApprovalRow] = await store.read("approvals_of", run.id)
+        approvals = await read_rows(store, ApprovalRow, "approvals_of", run.id)
         asked = next(a for a in approvals if a.no == wait.no)
-        question = await read_payload(store, run.id, asked.question_ref)
-        title = question_title(question) or wait.name
+        title = question_title(await read_payload(store, run.id, asked.question_ref)) or wait.name
         text = f"{what} waits for an approval of {title!r}: {len(asked.votes.split())} of {asked.people} people said yes."
         return _explain("approval", text + await _nobody_left(store, run, spec, asked), name, until)
     if wait.kind == "receipt":
-        receipts: list[ReceiptRow] = await store.read("receipts_of", run.id)
+        receipts = await read_rows(store, ReceiptRow, "receipts_of", run.id)
         receipt = next(r for r in receipts if r.wait_no == wait.no)
         text = (
             f"{what} waits for a person who says how {wait.name} ended: its answer was lost, and nobody knows whether it happened."
@@ -232,7 +237,7 @@ async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: Appro
     involved = involved_people(spec)
     if (unknown := unknown_people_error(involved)) is not None:
         return f" Nobody can approve it: {unknown.message}. {unknown.spec.remedy}"
-    people: list[PersonRow] = await store.read("approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
+    people = await read_rows(store, PersonRow, "approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
     if len(people) == APPROVERS_LOOKED_AT_MAX or not await store.read("anybody", run.tenant):
         return ""
     ties = LinkedPeople(await store.read("people_unconfirmed", run.tenant))
@@ -242,8 +247,7 @@ async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: Appro
         for one in people
         if may_approve(f"person:{one.id}", asked.people_in, {one.id: one})
     ]
-    free = [one for one in able if ties.among(one, [*involved, *votes]) is None]
-    left = len(ties.apart(free))
+    left = len(ties.apart([one for one in able if ties.among(one, [*involved, *votes]) is None]))
     if left >= asked.people - len(votes):
         return ""
     of = f" of the group {asked.people_in!r}" if asked.people_in else ""

@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.kernel.run_rows import PayloadRow
 from tenure.store.port import Store
-from tenure.store.transactions import read_first
+from tenure.store.transactions import read_first, read_rows
 
 
 def decode_payload(body: bytes | None) -> Any:
@@ -43,5 +43,4 @@ async def read_payloads(
 
 async def read_bodies(store: Store, run_id: int) -> dict[int, bytes]:
     """All payloads of a run by their references."""
-    rows: list[PayloadRow] = await store.read("payloads_of", run_id)
-    return {row.ref: row.body for row in rows}
+    return {row.ref: row.body for row in await read_rows(store, PayloadRow, "payloads_of", run_id)}

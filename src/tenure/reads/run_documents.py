@@ -180,7 +180,7 @@ def _cancellation(rows: _Rows) -> CancellationDocument | None:
     run = rows.run
     if run.cancel_at is None:
         return None
-    asked = next((e for e in rows.events if "cancel_at" in _changed(e)), None)
+    asked = next((e for e in rows.events if "cancel_at" in _changed_columns(e)), None)
     return CancellationDocument(
         requested_at=to_datetime(run.cancel_at),
         requested_by=None if asked is None else asked.actor,
@@ -188,7 +188,7 @@ def _cancellation(rows: _Rows) -> CancellationDocument | None:
     )
 
 
-def _changed(event: EventRow) -> dict[str, Any]:
+def _changed_columns(event: EventRow) -> dict[str, Any]:
     """The columns of the run that an event has changed."""
     changed: dict[str, Any] = history.decode_body(event).get("set", {}).get("run", {}).get("", {})
     return changed
@@ -220,11 +220,10 @@ def _checkpoint(rows: _Rows, row: CheckpointRow) -> CheckpointDocument:
     said = rows.body(row.output_ref)
     failed = row.state == "failed"
     tokens = TokensDocument(meta.tokens_in, meta.tokens_out) if meta.tokens_in or meta.tokens_out else None
-    word = {"started": "running", "done": "completed", "failed": "failed"}[row.state]
     return CheckpointDocument(
         step_id=row.name,
         agent=meta.agent or "",
-        status=word,
+        status={"started": "running", "done": "completed", "failed": "failed"}[row.state],
         input=rows.body(row.input_ref),
         output=None if failed else said,
         error=None if not failed else str(row.error) if said is None else f"{row.error}: {said}",

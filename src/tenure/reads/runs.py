@@ -48,7 +48,7 @@ from tenure.shapes.runs import ReportStatement, Run, RunPage, RunSummary, Skippe
 from tenure.shapes.steps import FailedAttempt, Step
 from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
-from tenure.store.transactions import read_first
+from tenure.store.transactions import read_first, read_rows
 
 LIST_MAX = 1_000
 RESTARTED_KEY = "$tenure.restarted"
@@ -116,10 +116,9 @@ async def read_skipped_steps(store: Store, run: RunRow | RunGlance) -> tuple[Ski
     """The steps of a run that its conditions skipped. If there are none, nothing is read."""
     if not run.steps_skipped:
         return ()
-    steps: list[StepRow] = await store.read("steps_of", run.id)
     return tuple(
         SkippedStep(step=step.name, reason=CONDITION_FALSE, condition=step.condition)
-        for step in steps
+        for step in await read_rows(store, StepRow, "steps_of", run.id)
         if step.reason == CONDITION_FALSE
     )
 
@@ -148,9 +147,8 @@ class RunReader:
     async def word(self, run: RunRow | RunGlance, profile_name: str | None = None) -> str:
         """The run's status in the words of a profile; without a name, of the run's own."""
         profile = profiles.get(profile_name) if profile_name else profiles.for_display(run.profile)
-        fixed = isinstance(profile.run.words[run.status], str)
-        events = [] if fixed else await self._store.read("events_of", run.id)
-        return run_word(profile, run, events)
+        is_fixed = isinstance(profile.run.words[run.status], str)
+        return run_word(profile, run, () if is_fixed else await self._store.read("events_of", run.id))
 
     async def run(self, run_id: int, profile: str | None = None) -> Run:
         """One run with its input, output and error. `shown` is in the words of `profile`, or of the run's own."""
@@ -304,11 +302,10 @@ class RunReader:
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[Event]:
         """The run's history, from an event on."""
         await self.row(run_id)
-        steps: list[StepRow] = await self._store.read("steps_of", run_id)
-        names = {step.idx: step.name for step in steps}
-        waits: list[WaitRow] = await self._store.read("waits_of", run_id)
+        names = {step.idx: step.name for step in await read_rows(self._store, StepRow, "steps_of", run_id)}
+        waits = await read_rows(self._store, WaitRow, "waits_of", run_id)
         labels = {str(wait.no): wait.label for wait in waits}
-        rows: list[EventRow] = await self._store.read("events_after", run_id, after, limit)
+        rows = await read_rows(self._store, EventRow, "events_after", run_id, after, limit)
         return [to_event(row, names, labels) for row in rows]
 
     async def approvals(self, run_id: int) -> list[Approval]:

@@ -49,8 +49,9 @@ class StatusBatcher:
 
     async def _answer(self, asked: list[tuple[int, asyncio.Future[RunGlance | None]]]) -> None:
         try:
-            wanted = sorted({(run_id,) for run_id, _ in asked})
-            rows: list[RunGlance] = await self._store.read("run_glances", rows=wanted)
+            rows: list[RunGlance] = await self._store.read(
+                "run_glances", rows=sorted({(run_id,) for run_id, _ in asked})
+            )
         except Exception as fault:
             for _, future in asked:
                 fail_future(future, _copy_error(fault))

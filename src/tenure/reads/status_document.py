@@ -53,7 +53,6 @@ async def read_status_document(store: Store, run: RunGlance, word: str) -> Statu
     checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run.id)
     attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
     asked: list[ApprovalDetail] = await store.read("approval_details_of", run.id)
-    seen = sum(step.kind != "body" for step in steps) + len(checkpoints)
     return StatusDocument(
         run_id=ids.run_text(run.id),
         agent_slug=run.workflow,
@@ -62,7 +61,7 @@ async def read_status_document(store: Store, run: RunGlance, word: str) -> Statu
         started_at=_second(run.started_at),
         finished_at=_second(run.finished_at),
         current_step=_current(run, steps, checkpoints, attempts, asked),
-        steps_total=max(seen, run.steps_done),
+        steps_total=max(sum(step.kind != "body" for step in steps) + len(checkpoints), run.steps_done),
         steps_completed=run.steps_done,
         proposals_created=[
             ids.question_text("proposal", run.id, one.no) for one in asked if one.kind == "proposal"

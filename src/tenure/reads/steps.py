@@ -223,7 +223,6 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
         state = "succeeded" if rows.now_us >= output else "waiting_external"
         kind, until, seconds, output = "sleep", to_datetime(output), _between(row.at, output), None
     failed = row.state == "failed"
-    by = next((a.owner for a in rows.attempts if (a.idx, a.n) == (row.idx, row.n)), None)
     view = Step(
         name=row.name,
         kind=kind,
@@ -231,7 +230,7 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
         shown=state,
         within=within,
         attempt=row.tries,
-        worker=by,
+        worker=next((a.owner for a in rows.attempts if (a.idx, a.n) == (row.idx, row.n)), None),
         retry_at=to_optional_datetime(row.next_at),
         until=until,
         reason="done" if row.state == "done" else row.error,
@@ -248,7 +247,6 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
 
 
 def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, Step]:
-    kind = _WAIT_KINDS.get(row.kind, "sleep")
     outcome, child = row.outcome, None
     if row.kind == "child":
         child = ids.run_text(int(row.name))
@@ -260,10 +258,9 @@ def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, S
     else:
         state = "canceled" if outcome is None else "succeeded" if outcome in _GOOD else "failed"
     asked = _asked(rows, row)
-    note = None if asked is None else decode_payload(rows.bodies.get(asked.reason_ref or 0))
     view = Step(
         name=wait_label(row.label),
-        kind=kind,
+        kind=_WAIT_KINDS.get(row.kind, "sleep"),
         tool="" if row.kind == "child" else row.name,
         state=state,
         shown=state,
@@ -277,7 +274,7 @@ def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, S
         seconds=_between(row.opened_at, row.settled_at),
         child=child,
         question=None if asked is None else decode_payload(rows.bodies.get(asked.question_ref or 0)),
-        note=note,
+        note=None if asked is None else decode_payload(rows.bodies.get(asked.reason_ref or 0)),
         output=decode_payload(rows.bodies.get(row.result_ref or 0)),
     )
     return row.opened_at, row.no, view

@@ -89,8 +89,7 @@ class FeedRepository(Repository):
 
         def work() -> Transaction[None]:
             yield Query("hold_saves")
-            now = (yield Query("now"))[0].now_us
-            yield Query("open_feed", scalars=(now,))
+            yield Query("open_feed", scalars=((yield Query("now"))[0].now_us,))
 
         await run_transaction(self._store, work)
 
@@ -117,8 +116,7 @@ class FeedRepository(Repository):
         def work() -> Transaction[int]:
             gone = len((yield Query("drop_foreign_feed")))
             if gone:  # the feed was open, and stays open
-                now = (yield Query("now"))[0].now_us
-                yield Query("open_feed", scalars=(now,))
+                yield Query("open_feed", scalars=((yield Query("now"))[0].now_us,))
             return gone
 
         return await run_transaction(self._store, work)
@@ -136,8 +134,7 @@ class FeedRepository(Repository):
     async def _trim_to(self, pos: int) -> int:
         def work() -> Transaction[int]:
             emptied = yield Query("empty_feed", scalars=(pos,))
-            gone = yield Query("trim_feed", scalars=(pos, TRIM_ROWS))
-            return len(emptied) + len(gone)
+            return len(emptied) + len((yield Query("trim_feed", scalars=(pos, TRIM_ROWS))))
 
         return await run_transaction(self._store, work)
 
@@ -190,5 +187,6 @@ class FeedCursors:
 
 
 def _mix(key: bytes, number: bytes, half: int) -> int:
-    digest = blake2b(half.to_bytes(8, "big"), key=key, digest_size=8, person=number).digest()
-    return int.from_bytes(digest, "big")
+    return int.from_bytes(
+        blake2b(half.to_bytes(8, "big"), key=key, digest_size=8, person=number).digest(), "big"
+    )

@@ -258,8 +258,7 @@ class HookDeliveries(Repository):
     @timed_transaction
     def trim(self, now: int, limit: int) -> Transaction[int]:
         """Delete old deliveries; how many."""
-        gone = yield Query("delete_old_deliveries", scalars=(now - us(RETENTION_SECONDS), limit))
-        return len(gone)
+        return len((yield Query("delete_old_deliveries", scalars=(now - us(RETENTION_SECONDS), limit))))
 
 
 def build_keyed_request(kind: str, delivery: DeliveryRow) -> KeyedRequest:

@@ -175,18 +175,20 @@ def finish_record(
     kept: float,
 ) -> Query:
     """Write the outcome of a request, if the caller still holds its record."""
-    new = msgspec.structs.replace(
+    return replace_record(
         held.record,
-        status=IDEMPOTENCY.take(held.record.status, how).next,
-        response=response,
-        error=error,
-        run_id=run_id,
-        updated_at=now,
-        expires_at=now + us(kept),
-        lock_expires_at=None,
-        holder=None,
+        msgspec.structs.replace(
+            held.record,
+            status=IDEMPOTENCY.take(held.record.status, how).next,
+            response=response,
+            error=error,
+            run_id=run_id,
+            updated_at=now,
+            expires_at=now + us(kept),
+            lock_expires_at=None,
+            holder=None,
+        ),
     )
-    return replace_record(held.record, new)
 
 
 def begin_record(

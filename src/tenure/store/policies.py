@@ -158,8 +158,9 @@ class PolicyRegistry:
         before = yield from _lock_governance(self._tenant)
         if before.proposed != version:
             raise TenureError("POLICY_NOT_FOUND", f"version {version} of the policy is not proposed")
-        row = yield from _save_governance(replace(before, proposed=None, proposed_by=None), now)
-        return row, [self._line("policy.withdrawn", actor, version=version)]
+        row = replace(before, proposed=None, proposed_by=None)
+        line = self._line("policy.withdrawn", actor, version=version)
+        return (yield from _save_governance(row, now)), [line]
 
     @_tenant_change
     def install(

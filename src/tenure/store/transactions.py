@@ -61,10 +61,14 @@ async def write_rows(store: Store, name: str, *values: Any, timed: bool = False)
     return await run_transaction(store, work)
 
 
-async def read_first(store: QueryReader, _row: type[T], name: str, *scalars: Any) -> T | None:
+async def read_rows(store: QueryReader, _row: type[T], name: str, *scalars: Any) -> list[T]:
+    """The rows that a query answers, with their type."""
+    return await store.read(name, *scalars)
+
+
+async def read_first(store: QueryReader, row: type[T], name: str, *scalars: Any) -> T | None:
     """The first row that a query answers, or None."""
-    rows: list[T] = await store.read(name, *scalars)
-    return rows[0] if rows else None
+    return next(iter(await read_rows(store, row, name, *scalars)), None)
 
 
 class Repository:

@@ -6,7 +6,7 @@ from tenure.errors import TenureError
 from tenure.kernel.registry_rows import WorkflowRow
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.port import RowType, Store
-from tenure.store.transactions import check_name, write_rows
+from tenure.store.transactions import check_name, read_rows, write_rows
 
 READS: dict[str, RowType] = {
     "workflows_of": WorkflowRow,  # () ; tenant, after_name, limit -> by name and version
@@ -42,7 +42,7 @@ async def save_workflow(
         )
     values = (tenant, name, version, kind, definition, digest, registered_by, unconfirmed)
     await write_rows(store, "save_workflow", *values, timed=True)
-    rows: list[WorkflowRow] = await store.read("workflow_named", tenant, name)
+    rows = await read_rows(store, WorkflowRow, "workflow_named", tenant, name)
     found = next(row for row in rows if row.version == version)
     if found.kind != kind or (kind == "declared" and found.digest != digest):
         raise TenureError(

@@ -45,14 +45,14 @@ async def find_missing_migrations(connection: asyncpg.Connection, schema: str) -
         return MIGRATIONS
     if "schema_version" not in names:
         raise TenureError("STORE_NOT_A_DATABASE", f"the schema {schema} is not one of Tenure's")
-    applied = await connection.fetch(qualify_schema(SQL["schema_applied"], schema))
-    return select_missing(MIGRATIONS, applied, "the database")
+    query = qualify_schema(SQL["schema_applied"], schema)
+    return select_missing(MIGRATIONS, await connection.fetch(query), "the database")
 
 
 async def check_rights(connection: asyncpg.Connection, schema: str, *, only_reads: bool = False) -> None:
     """Refuse a role that lacks a right to the schema or a table (STORE_PERMISSION_DENIED)."""
-    wanted = ("select",) if only_reads else ("select", "insert", "update", "delete")
-    lacking = await connection.fetchrow(_LACKING, schema, list(wanted))
+    wanted = ["select"] if only_reads else ["select", "insert", "update", "delete"]
+    lacking = await connection.fetchrow(_LACKING, schema, wanted)
     if lacking is not None:
         role, right, what = lacking
         raise TenureError(

@@ -28,8 +28,7 @@ def find_missing_migrations(connection: apsw.Connection) -> list[Migration]:
         return MIGRATIONS
     if connection.pragma("application_id") != APPLICATION_ID or "schema_version" not in tables:
         raise TenureError("STORE_NOT_A_DATABASE", "the file is a database of another program")
-    applied = cursor.execute(SQL["schema_applied"]).fetchall()
-    return select_missing(MIGRATIONS, applied, "the file")
+    return select_missing(MIGRATIONS, cursor.execute(SQL["schema_applied"]).fetchall(), "the file")
 
 
 def apply_migrations(connection: apsw.Connection, todo: list[Migration], now_us: int) -> list[str]:

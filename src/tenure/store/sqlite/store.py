@@ -137,8 +137,7 @@ class SqliteStore:
             return
         connection.execute("begin immediate")
         try:
-            floor: int = connection.execute(SQL["now"], (0,)).get
-            written = self._file_time.begin(connection, floor)
+            written = self._file_time.begin(connection, connection.execute(SQL["now"], (0,)).get)
             connection.execute("commit" if written else "rollback")
         except BaseException:
             _roll_back(connection)
@@ -262,8 +261,9 @@ class SqliteStore:
     @property
     def commits_inline(self) -> bool:
         until = self._shared_until_us
-        is_fast = self._commit_seconds < FAST_COMMIT_SECONDS
-        return is_fast and (not until or self._clock.monotonic_us() >= until)
+        return self._commit_seconds < FAST_COMMIT_SECONDS and (
+            not until or self._clock.monotonic_us() >= until
+        )
 
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
         cursor = _ready(self._cursor)
