@@ -9,7 +9,7 @@ from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
 from tenure.errors import TenureError
 from tenure.kernel.run_rows import AttemptRow, CheckpointRow, EventRow, StepRow, WaitRow
-from tenure.reads.failed_attempts import find_failed_attempts
+from tenure.reads.history import find_failed_attempts
 from tenure.reads.payloads import decode_payload, read_bodies
 from tenure.reads.steps import parse_meta, total_step_costs, wait_label
 from tenure.shapes.steps import Attempt, Checkpoint

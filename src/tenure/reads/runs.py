@@ -28,8 +28,7 @@ from tenure.kernel.run_rows import (
     WaitRow,
 )
 from tenure.reads.approvals import read_approvals
-from tenure.reads.events import to_event
-from tenure.reads.failed_attempts import find_failed_attempts
+from tenure.reads.history import find_failed_attempts, to_event
 from tenure.reads.payloads import read_bodies, read_payload
 from tenure.reads.run_list import (
     RunFilter,
@@ -90,9 +89,8 @@ def _fixed_word(profile: Profile, step: StepRow, attempt: AttemptRow | None) -> 
     """The profile's word for the step's state, or None if it depends on the word before."""
     outcome = None if attempt is None else attempt.state
     given = profile.step.words[step.state]
-    if isinstance(given, str) or (outcome is not None and outcome in given.by_attempt):
-        return profile.word("step", step.state, outcome)
-    return None
+    is_fixed = isinstance(given, str) or (outcome is not None and outcome in given.by_attempt)
+    return profile.word("step", step.state, outcome) if is_fixed else None
 
 
 def step_word(profile: Profile, step: StepRow, attempt: AttemptRow | None, events: Iterable[EventRow]) -> str:

@@ -23,8 +23,6 @@ from tenure.store.transactions import Repository, run_transaction, write_rows
 
 
 class FeedBounds(msgspec.Struct, gc=False):
-    """The range of the feed."""
-
     trimmed: int
     """Rows up to this position have been deleted; 0: none."""
     head: int

@@ -70,15 +70,12 @@ RequestEnd = Literal["complete", "fail"]
 
 
 class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request under a key."""
-
     tenant: str
     source: str
     """The namespace of the key: api, github_webhook, slack, scheduler."""
     name: str
     """The whole key, as its record and its run store it."""
     hash: bytes
-    """The hash of the request."""
     run_id: int | None = None
     """The run that the request is about, if it is known beforehand."""
     done_seconds: float = IDEMPOTENCY_DONE_SECONDS

@@ -42,8 +42,6 @@ SLACK_CODE_SECONDS = 600.0
 
 
 class ChainedTenant(msgspec.Struct, gc=False):
-    """A tenant that has an admin chain."""
-
     tenant: str
 
 
@@ -159,11 +157,9 @@ class Identity(Repository):
         return await read_first(self._store, KeyOwner, "key_owner", key_id, await self.now_us())
 
     async def now_us(self) -> int:
-        """The store's time."""
         return self._store.estimate_us() or (await self._store.read("now"))[0].now_us
 
     async def read(self, name: str, *values: Any) -> list[Any]:
-        """Ask one of `READS`."""
         return await self._store.read(name, *values)
 
     async def tenant(self, tenant: str) -> TenantRow:

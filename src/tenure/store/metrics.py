@@ -13,8 +13,6 @@ from tenure.store.port import RowType
 
 
 class ActiveRunCount(msgspec.Struct, gc=False):
-    """Runs of a tenant that are not finished."""
-
     tenant: str
     profile: str
     status: str

@@ -38,8 +38,6 @@ INSTALLATION = "installation"
 
 
 class PolicyVersionSummary(msgspec.Struct, gc=False):
-    """A version, without its text."""
-
     version: int
     digest: bytes
     author: str

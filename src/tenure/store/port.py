@@ -61,8 +61,6 @@ class ClaimCandidate(msgspec.Struct, gc=False):
 
 
 class LeaseUsage(msgspec.Struct, gc=False):
-    """Live leases of one workflow of a tenant."""
-
     tenant: str
     workflow: str
     leases: int
@@ -229,7 +227,6 @@ READS: dict[str, RowType] = {
     "lost_specs": RunId,  # () -> runs without a spec, or with a spec of another tenant
     "sizes": TableSize,  # () -> each table and its number of rows
 }
-"""Queries used on their own."""
 
 QUERIES: dict[str, RowType] = {**IN_TRANSACTION, **READS}
 BY_ROW = frozenset(IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
@@ -237,8 +234,6 @@ BY_ROW = frozenset(IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 
 
 class Query(msgspec.Struct, gc=False):
-    """Ask a named query."""
-
     name: str
     rows: Sequence[tuple[Any, ...]] = ()
     scalars: tuple[Any, ...] = ()
@@ -316,8 +311,6 @@ class DataRejected(Exception):
 
 
 class QueryReader(Protocol):
-    """The part of a store that asks named queries."""
-
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
 

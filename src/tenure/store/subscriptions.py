@@ -107,7 +107,6 @@ class SubscriptionRepository(Repository):
         return run.trace if run else None
 
     async def delete_notice(self, notice: NoticeRow) -> None:
-        """Delete a notice that was delivered."""
         await write_rows(self._store, "done_notice", *_try_of(notice))
 
     async def fail_notice(self, notice: NoticeRow, due_at: int | None, why: str) -> None:
@@ -115,7 +114,6 @@ class SubscriptionRepository(Repository):
         await write_rows(self._store, "fail_notice", *_try_of(notice), due_at, why)
 
     async def next_due_at(self) -> int | None:
-        """When the next notice is due."""
         at: int | None = (await self._store.read("next_notice"))[0].at
         return at
 

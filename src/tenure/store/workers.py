@@ -14,8 +14,6 @@ from tenure.store.transactions import check_name, run_transaction, write_rows
 
 
 class SessionLease(msgspec.Struct, gc=False):
-    """A live lease of a session."""
-
     run_id: int
     idx: int
     n: int

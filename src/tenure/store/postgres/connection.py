@@ -109,8 +109,6 @@ def split_hosts(dsn: str) -> tuple[list[str], str | None]:
 
 
 class PostgresSession(NamedTuple):
-    """An open session and its properties."""
-
     connection: asyncpg.Connection
     pooled: bool
     """Whether there is a pooler: each transaction may run in another session of the server."""
@@ -252,9 +250,7 @@ class PostgresConnection:
     @property
     def begin(self) -> str:
         """The command that begins a transaction, with the settings if the session does not have them."""
-        if self.settled:
-            return "begin"
-        return _begin_with(tuple(self._settings.items()))
+        return "begin" if self.settled else _begin_with(tuple(self._settings.items()))
 
     async def statement(self, text: str) -> Any:
         """A statement, prepared on first use."""

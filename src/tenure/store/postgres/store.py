@@ -73,8 +73,6 @@ ESTIMATE_US_MAX = 60_000_000
 
 
 class PostgresStore:
-    """A schema in a PostgreSQL database."""
-
     name = "postgres"
     commits_inline = False
 
@@ -361,7 +359,6 @@ class PostgresStore:
             raise translate_error(fault, in_commit=text == "commit") from fault
 
     async def _roll_back(self, link: PostgresConnection) -> None:
-        """Roll back, or drop the connection."""
         try:
             await link.command("rollback")
         except Exception:  # a fresh connection is clean

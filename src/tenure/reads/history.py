@@ -1,7 +1,9 @@
-"""The failed attempts of a run's steps, from its history: what went wrong, and who took over.
+"""A run's history as people see it: its events, and the failed attempts of its steps.
 
-Law: everything here is read from events and their payloads, because a step's row knows only its last attempt. The last attempt
-of a step that has failed for good is not included: the step itself shows it.
+Laws:
+1. An event is shown from its own contents, except the names of steps and waits: an event has only their numbers.
+2. A failed attempt is read from events and their payloads, because a step's row knows only its last attempt. The last attempt
+   of a step that has failed for good is not included: the step itself shows it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from tenure.clock import to_datetime
 from tenure.kernel import history
 from tenure.kernel.run_rows import EventRow, StepRow
 from tenure.reads.payloads import decode_payload
+from tenure.reads.steps import wait_label
+from tenure.shapes.events import Event, Transition
 from tenure.shapes.steps import FailedAttempt
 
 RUN = "run"
@@ -20,10 +24,58 @@ RUN = "run"
 _OVER = frozenset({"failed", "timed_out", "canceled"})
 
 
+def _notes(
+    changed: dict[str, Any], labels: Mapping[str, str], skipped: Iterable[dict[str, Any]]
+) -> Iterator[str]:
+    """What an event changed, as lines of text."""
+    for key, row in changed.get("checkpoint", {}).items():
+        name = key.partition("/")[2]
+        tries = f", try {row['tries']}" if row.get("tries", 1) > 1 else ""
+        error = f" ({row['error']})" if row.get("error") else ""
+        yield f"{name}: {row.get('state', 'recorded')}{error}{tries}"
+    for key, row in changed.get("wait", {}).items():
+        name = wait_label(row.get("label") or labels.get(key, key))
+        yield f"{name}: {row.get('outcome') or row.get('state', 'waits')}"
+    for one in skipped:
+        yield f"{one['name']}: skipped ({one['reason']}: {one['condition']})"
+    for key, row in changed.get("receipt", {}).items():
+        if "state" in row:
+            yield f"{row.get('label') or f'receipt {key}'}: {row['state']}"
+
+
+def to_event(row: EventRow, names: Mapping[int, str], labels: Mapping[str, str] | None = None) -> Event:
+    """An event with its edges. `names` has the steps by index, `labels` the waits by number."""
+    body = history.decode_body(row)
+    edges = [
+        Transition(
+            machine,
+            before,
+            after,
+            owner,
+            names.get(entry["step"], str(entry["step"])) if "step" in entry else None,
+            entry.get("attempt"),
+        )
+        for entry in body.get("edges", ())
+        for machine, before, after, owner in entry["edges"]
+    ]
+    return Event(
+        seq=row.seq,
+        at=to_datetime(row.at),
+        kind=row.kind,
+        actor=row.actor,
+        initiator=row.initiator,
+        cause=row.cause,
+        edges=tuple(edges),
+        notes=tuple(_notes(body.get("set", {}), labels or {}, body.get("context", {}).get("skipped", ()))),
+        context=body.get("context", {}),
+        hash=row.hash.hex(),
+    )
+
+
 def find_failed_attempts(
     events: Iterable[EventRow], steps: Iterable[StepRow], bodies: Mapping[int, bytes]
 ) -> list[FailedAttempt]:
-    """The failed attempts in order of time; see the law above."""
+    """The failed attempts in order of time (law 2)."""
     fold = _AttemptFold({str(s.idx): RUN if s.kind == "body" else s.name for s in steps}, bodies)
     return [failed for event in events for failed in fold.apply(event)]
 
