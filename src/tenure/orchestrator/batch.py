@@ -67,6 +67,8 @@ KeyRecorder = Callable[[RunRow], IdempotencyRow]
 """Makes the record of an idempotency key. The commit that creates the run writes it."""
 KeyName = tuple[str, str, str]
 """An idempotency key: (tenant, source, name)."""
+UNCACHED_STATUSES = CLOSED_RUN | {"waiting_approval", "waiting_external", "retry_wait"}
+"""A waiting run may wait for days, so its snapshot is not kept."""
 PLAN_COMMANDS = frozenset({CreateRun, AddSteps, AcceptPlan})
 
 
@@ -339,7 +341,7 @@ def save_cached(works: list[RunWork], estimate_us: int, *, long: bool = False) -
 
 
 def sort_outcomes(works: list[RunWork], saved: Saved, outcome: BatchOutcome) -> None:
-    """Sort the decided commands: saved ones are done, the others are decided again."""
+    """Sort the decided commands: saved ones are done, the others are decided again. Keeps the snapshots of active runs."""
     for work in works:
         if work.touched and work.snap.run_id not in saved.ids:
             outcome.again += [item for item, _, _ in work.decided]
@@ -352,19 +354,11 @@ def sort_outcomes(works: list[RunWork], saved: Saved, outcome: BatchOutcome) -> 
             outcome.outbox += decision.outbox
         outcome.works.append(work)
         outcome.wrote_feed = outcome.wrote_feed or bool(work.feed_lines)
-        _keep_snapshot(work.snap, outcome)
-
-
-UNCACHED_STATUSES = CLOSED_RUN | {"waiting_approval", "waiting_external", "retry_wait"}
-
-
-def _keep_snapshot(snap: Snapshot, outcome: BatchOutcome) -> None:
-    """Keep the snapshot of a run that goes on. A waiting run may wait for days, so its snapshot is not kept."""
-    run = snap.run
-    if run is not None and run.status not in UNCACHED_STATUSES:
-        snap.facts = snap.rows_max = None
-        snap.trim()
-        outcome.snapshots.append(snap)
+        snap = work.snap
+        if snap.run is not None and snap.run.status not in UNCACHED_STATUSES:
+            snap.facts = snap.rows_max = None
+            snap.trim()
+            outcome.snapshots.append(snap)
 
 
 def remember_proofs(works: list[RunWork]) -> None:

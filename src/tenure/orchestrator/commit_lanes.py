@@ -90,11 +90,6 @@ class CommitLane:
         self._lone_commands = 0
 
     def take(self) -> list[PendingCommand]:
-        batch = self._take()
-        self._last_batch = len(batch)
-        return batch
-
-    def _take(self) -> list[PendingCommand]:
         queue = self._items
         if len(queue) <= BATCH_COMMANDS_MAX:
             batch = [item for _, item in queue]
@@ -111,6 +106,7 @@ class CommitLane:
                 room -= len(taken)
                 if room <= 0:
                     break
+        self._last_batch = len(batch)
         return batch
 
     def _take_gated(self, tenant: str, before: int, room: int) -> list[PendingCommand]:

@@ -254,7 +254,9 @@ class Orchestrator:
                     self._room.notify_all()
             began = self._now()
             try:
-                await self._commit(lane.number, items)
+                for part in _split_long_plans(items):
+                    if needs_lock := await self._commit_cached(lane.number, part):
+                        await self._commit_locked(lane.number, needs_lock)
             except Exception as broken:  # every command still gets an answer
                 self._fail_batch(items, broken)
             finally:
@@ -287,8 +289,15 @@ class Orchestrator:
     def _decide_now(self, item: PendingCommand, works: list[RunWork], now: int) -> Save | None:
         """Decide a lone command. The store calls this when it has the write lock: a snapshot that a decision has changed
         cannot be used again. None: the command needs the run's lock."""
-        work = self._decide_run([item], now)
+        work = self._take_snapshot([item])
         if work is None:
+            return None
+        try:
+            decided = batches.decide_cached(work, now, self._chance)
+        except DecisionTooLong:
+            decided = False  # it is decided again in a thread
+        if not decided:
+            self._keep_undecided(work)
             return None
         works.append(work)
         return batches.build_save(works, None)
@@ -304,11 +313,6 @@ class Orchestrator:
         error = TenureError("INTERNAL_ERROR", f"the commit failed: {broken!r}; see the log of this process")
         for item in items:
             self._answer(item, None, error)
-
-    async def _commit(self, lane: int, items: list[PendingCommand]) -> None:
-        for part in _split_long_plans(items):
-            if needs_lock := await self._commit_cached(lane, part):
-                await self._commit_locked(lane, needs_lock)
 
     async def _commit_cached(self, lane: int, items: list[PendingCommand]) -> list[PendingCommand]:
         """Commit the items whose runs have a cached snapshot. Returns the items that need the lock."""
@@ -365,18 +369,6 @@ class Orchestrator:
         if work.undecided and not work.new:
             work.snap.rows_max = None
             self._cache[work.snap.run_id] = work.snap
-
-    def _decide_run(self, items_of_run: list[PendingCommand], now: int) -> RunWork | None:
-        """Decide the commands of one run on its cached snapshot. None: they need the lock."""
-        work = self._take_snapshot(items_of_run)
-        try:
-            if work is None or batches.decide_cached(work, now, self._chance):
-                return work
-        except DecisionTooLong:
-            pass  # it is decided again in a thread
-        assert work is not None
-        self._keep_undecided(work)
-        return None
 
     def _take_snapshot(self, items_of_run: list[PendingCommand]) -> RunWork | None:
         """The commands of one run with its cached snapshot, which leaves the cache. None: there is none."""

@@ -45,15 +45,6 @@ _MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDE
 """The slot has a run already, even if the schedule has changed since."""
 
 
-def slot_key(name: str, slot_us: int) -> str:
-    return f"{SOURCE}:{name}:{format_slot(slot_us)}"
-
-
-def slot_ref(name: str, slot_us: int) -> str:
-    """The trigger of a slot's run."""
-    return f"{name}@{format_slot(slot_us)}"
-
-
 def slots_to_run(schedule: ScheduleRow, cron: Cron, now_us: int) -> list[int]:
     """The slots that get a run now, oldest first (law 3): at most the catch-up's limit, and the slots that are not late yet."""
     first = schedule.next_at
@@ -76,7 +67,8 @@ def build_scheduled_run(
     schedule: ScheduleRow, run_id: int, slot_us: int, *, suffix: str = "", context: Context | None = None
 ) -> CreateRun:
     """The run of a slot; with a suffix, a run that a person triggered in addition to the slots."""
-    key = slot_key(schedule.name, slot_us) + suffix
+    slot = format_slot(slot_us) + suffix
+    key = f"{SOURCE}:{schedule.name}:{slot}"
     plan = (
         (StepSpec(name="main", kind="body", queue=schedule.queue),)
         if schedule.plan is None
@@ -89,7 +81,7 @@ def build_scheduled_run(
         profile=schedule.profile,
         plan=plan,
         input=_slot_input(schedule, slot_us),
-        trigger=Trigger("scheduled", ref=slot_ref(schedule.name, slot_us) + suffix),
+        trigger=Trigger("scheduled", ref=f"{schedule.name}@{slot}"),
         source=SOURCE,
         idempotency_key=key,
         # Only the key is hashed: two schedulers that have read different versions of a schedule still mean one run.

@@ -180,18 +180,13 @@ def _cancellation(rows: _Rows) -> CancellationDocument | None:
     run = rows.run
     if run.cancel_at is None:
         return None
-    asked = next((e for e in rows.events if "cancel_at" in _changed_columns(e)), None)
+    changes = ((e, history.decode_body(e).get("set", {}).get("run", {}).get("", {})) for e in rows.events)
+    asked = next((event for event, columns in changes if "cancel_at" in columns), None)
     return CancellationDocument(
         requested_at=to_datetime(run.cancel_at),
         requested_by=None if asked is None else asked.actor,
         reason=run.cancel_reason,
     )
-
-
-def _changed_columns(event: EventRow) -> dict[str, Any]:
-    """The columns of the run that an event has changed."""
-    changed: dict[str, Any] = history.decode_body(event).get("set", {}).get("run", {}).get("", {})
-    return changed
 
 
 def _step(rows: _Rows, step: StepRow) -> StepDocument:

@@ -61,13 +61,6 @@ def _text(run_id: int | None) -> str | None:
     return None if run_id is None else ids.run_text(run_id)
 
 
-def report_statement(spec: RunSpecRow) -> ReportStatement | None:
-    """Who stated that the run's end was reported, and when."""
-    if spec.reported_stated_by is None or spec.reported_stated_at is None:
-        return None
-    return ReportStatement(by=spec.reported_stated_by, at=to_datetime(spec.reported_stated_at))
-
-
 # ------------------------------------------------------------------------------------------------- words
 
 
@@ -198,7 +191,9 @@ class RunReader:
             error=await read_payload(self._store, run.id, run.error_ref),
             restarted_as=successor,
             reported_at=to_optional_datetime(run.reported_at),
-            reported_statement=report_statement(spec),
+            reported_statement=None
+            if spec.reported_stated_by is None or spec.reported_stated_at is None
+            else ReportStatement(by=spec.reported_stated_by, at=to_datetime(spec.reported_stated_at)),
         )
 
     async def list_runs(

@@ -132,18 +132,14 @@ def build_steps(rows: StepRows, words: dict[int, str]) -> list[Step]:
             shown.append(_step(rows, step, of_step, words[step.idx], needs[step.idx]))
         within = None if is_body else step.name
         inner = [_checkpoint(rows, c, within) for c in rows.checkpoints if c.idx == step.idx]
+        # The pause between two tries of a checkpoint (`!`) has no line: the checkpoint has one.
         inner += [
             _wait(rows, w, within)
             for w in rows.waits
-            if w.idx == step.idx and not w.gate and not _is_backoff(w)
+            if w.idx == step.idx and not w.gate and (w.kind in _WAIT_KINDS or "!" not in w.label)
         ]
         shown += [view for _, _, view in sorted(inner, key=lambda each: each[:2])]
     return shown
-
-
-def _is_backoff(wait: WaitRow) -> bool:
-    """Whether a wait is the pause between two tries of a checkpoint. The checkpoint has a line already."""
-    return wait.kind not in _WAIT_KINDS and "!" in wait.label
 
 
 def needs_by_step(steps: Iterable[StepRow]) -> dict[int, tuple[str, ...]]:

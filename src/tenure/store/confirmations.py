@@ -70,7 +70,13 @@ class ConfirmationRecords:
             if not found or found[0].tenant != self._tenant:
                 raise TenureError(code, missing.format(name[:200]))
             row = found[0]
-            _check_seen(what, label, row, seen)
+            mark = "digest" if what == "workflow" else "revision"
+            current = getattr(row, mark, None)
+            if seen not in (None, current):
+                raise TenureError(
+                    "CHANGED_MEANWHILE",
+                    f"{what} {label} is at {mark} {current}, not {seen}; look at it again, then confirm {mark} {current}",
+                )
             left = yield from self._left(what, row)
             everybody = row.unconfirmed.split()
             if left == everybody:
@@ -105,17 +111,6 @@ class ConfirmationRecords:
                 f" another person has to confirm it{how}",
             )
         return left
-
-
-def _check_seen(what: str, name: str, row: Any, seen: int | str | None) -> None:
-    """Refuse to confirm a row that has changed since it was looked at."""
-    mark = "digest" if what == "workflow" else "revision"
-    has = getattr(row, mark, None)
-    if seen is not None and seen != has:
-        raise TenureError(
-            "CHANGED_MEANWHILE",
-            f"{what} {name} is at {mark} {has}, not {seen}; look at it again, then confirm {mark} {has}",
-        )
 
 
 def _write_unconfirmed(row: Any, unconfirmed: str) -> Transaction[Any]:

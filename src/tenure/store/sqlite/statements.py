@@ -22,7 +22,7 @@ from msgspec.json import encode
 
 from tenure.kernel.feed import FeedLine, encode_feed_lines
 from tenure.kernel.row_ops import LIGHT_COLUMNS
-from tenure.kernel.run_rows import ROWS, AttemptRow, RunRow, StepRow
+from tenure.kernel.run_rows import ROWS, RunRow
 from tenure.store import port, query_registry
 
 SQL = query_registry.load_queries("sqlite")
@@ -44,25 +44,18 @@ _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[RunRow], tuple[Any, ...]] = attrgetter("id", *LIGHT_COLUMNS)
 
 
-def _step_goes_on(step: StepRow) -> bool:
-    """An open step with checkpoints has most likely just recorded one."""
-    return step.recorded and step.finished_at is None
-
-
-def _lease_goes_on(attempt: AttemptRow) -> bool:
-    """A live lease that has sent a message has most likely just sent one."""
-    return attempt.seq > 0 and attempt.ended_at is None
-
-
-def _is_no_claim(attempt: AttemptRow) -> bool:
-    """A lease that has sent a message, or ended, was granted before."""
-    return attempt.seq > 0 or attempt.ended_at is not None
-
-
-_LIKELY_UNINDEXED: dict[str, Callable[[Any], bool]] = {"step": _step_goes_on, "attempt": _lease_goes_on}
-"""Rows to write without the indexed columns first; a miss costs a look-up. See save_variants.sql."""
-_ROW_EXISTS: dict[str, Callable[[Any], bool]] = {"step": lambda _: True, "attempt": _is_no_claim}
-"""Rows that most likely exist, if their run is not new; a miss costs a look-up."""
+_LIKELY_UNINDEXED: dict[str, Callable[[Any], bool]] = {
+    "step": lambda step: step.recorded and step.finished_at is None,
+    "attempt": lambda attempt: attempt.seq > 0 and attempt.ended_at is None,
+}
+"""Rows to write without the indexed columns first: an open step with checkpoints has most likely just recorded one, and a live
+lease that has sent a message has most likely just sent one. A miss costs a look-up. See save_variants.sql."""
+_ROW_EXISTS: dict[str, Callable[[Any], bool]] = {
+    "step": lambda _: True,
+    "attempt": lambda attempt: attempt.seq > 0 or attempt.ended_at is not None,
+}
+"""Rows that most likely exist, if their run is not new: a lease that has sent a message, or ended, was granted before. A miss
+costs a look-up."""
 
 _Make = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
@@ -232,7 +225,9 @@ class SqliteTransaction:
             ids |= self._as_expected([(id_, *expected) for id_, expected in expect.items() if id_ not in ids])
         if slow:
             slow = [run for run in slow if run.id in ids]
-            self._update_runs(slow)
+            # A key passes from one run to another in one commit: first the old holder releases it.
+            slow.sort(key=lambda run: run.finished_at is None)
+            self._cursor.executemany(_RUN, map(_tuple, slow))
             seen.update([(run.id, run.version) for run in slow])
         return ids
 
@@ -243,12 +238,6 @@ class SqliteTransaction:
         if unseen:
             ids.update([row[0] for row in self._cursor.executemany(_EXPECTED, unseen)])
         return ids
-
-    def _update_runs(self, runs: list[RunRow]) -> None:
-        if any(run.concurrency_key is not None for run in runs):
-            # A key passes from one run to another in one commit: first the old holder releases it.
-            runs.sort(key=lambda run: run.finished_at is None)
-        self._cursor.executemany(_RUN, map(_tuple, runs))
 
     def _insert_new(self, save: port.Save) -> set[int]:
         execute, changes = self._cursor.execute, self._cursor.connection.changes
