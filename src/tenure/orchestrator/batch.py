@@ -518,8 +518,8 @@ def _answer_proven(
     proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.proofs}
     if not proofs:
         return
-    rows = yield Query("load_event_hashes", sorted(proof for proof in proofs if proof[1] != RUN_GONE))
-    happened = {(row.run_id, row.seq, row.hash) for row in rows}
+    events = sorted(proof for proof in proofs if proof[1] != RUN_GONE)
+    happened = {(row.run_id, row.seq, row.hash) for row in (yield Query("load_event_hashes", events))}
     happened |= {(run_id, RUN_GONE, b"") for run_id, seq in proofs if seq == RUN_GONE and run_id not in found}
     for item in items:
         for run_id, seq, proof, result in item.proofs:

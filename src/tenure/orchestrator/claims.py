@@ -201,8 +201,8 @@ def claim_steps(
     else:
         return ClaimOutcome([], outcome, len(locked) > len(history.skipped))
     now: int = (yield Query("now"))[0].now_us
-    mine = [c for c in chosen if c.run_id in snaps]
-    works, leases = yield from _grant(claim, history, mine, snaps, now, chance)
+    locked_steps = [c for c in chosen if c.run_id in snaps]
+    works, leases = yield from _grant(claim, history, locked_steps, snaps, now, chance)
     saved: Saved = yield build_save(works, None)
     sort_outcomes(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]

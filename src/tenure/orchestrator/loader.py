@@ -105,8 +105,10 @@ def _load_facts(
             )
     caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if any(cap.max_runs_per_min is not None for cap in caps.values()):
-        rows = yield Query("rates", (), (tenant, now - RATE_WINDOW_US))
-        rates = {row.workflow: (row.runs, row.first_at) for row in rows}
+        since = now - RATE_WINDOW_US
+        rates = {
+            row.workflow: (row.runs, row.first_at) for row in (yield Query("rates", (), (tenant, since)))
+        }
         facts.rate_full_until = rate_full_until(caps, workflow, rates, RATE_WINDOW_US)
     snap.facts = facts
 
@@ -124,9 +126,10 @@ def _load_outside(
     if name is not None:
         holder = next(iter((yield Query("load_key_holders", [(tenant, name)]))), None)
         if holder is not None and holder.run_id != run_id:
-            refs = [ref for ref in (holder.request_ref, holder.result_ref) if ref is not None]
-            rows = yield Query("load_payloads", [(holder.run_id, ref) for ref in refs])
-            bodies = {row.ref: row.body for row in rows}
+            refs = [
+                (holder.run_id, ref) for ref in (holder.request_ref, holder.result_ref) if ref is not None
+            ]
+            bodies = {row.ref: row.body for row in (yield Query("load_payloads", refs))}
             outside.request, outside.result = bodies.get(holder.request_ref), bodies.get(holder.result_ref)
         outside.holder = holder
     return outside

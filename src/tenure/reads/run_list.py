@@ -96,8 +96,11 @@ async def read_run_page(
     place = min(place, (wanted.before_us, 0))
     size = limit + 1 if wanted.is_index_sufficient else max(_CHUNK, limit + 1)
     while True:
-        read = await _read_by_index(store, tenant, wanted, (*place, size))
-        runs = [run for run in read if run.created_at >= wanted.since_us]  # fewer than `size`: the last page
+        runs = [  # fewer than `size`: the last page
+            run
+            for run in await _read_by_index(store, tenant, wanted, (*place, size))
+            if run.created_at >= wanted.since_us
+        ]
         found += runs if wanted.is_index_sufficient else await _select_matching(store, wanted, runs)
         if len(found) > limit:
             last = found[limit - 1]

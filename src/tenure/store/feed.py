@@ -19,7 +19,7 @@ import msgspec
 
 from tenure.kernel.server_rows import FeedRow
 from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import Repository, run_transaction, write_rows
+from tenure.store.transactions import Repository, read_rows, run_transaction, write_rows
 
 
 class FeedBounds(msgspec.Struct, gc=False):
@@ -92,8 +92,7 @@ class FeedRepository(Repository):
         await run_transaction(self._store, work)
 
     async def bounds(self) -> FeedBounds:
-        found: FeedBounds = (await self._store.read("feed_bounds"))[0]
-        return found
+        return (await read_rows(self._store, FeedBounds, "feed_bounds"))[0]
 
     async def after(self, pos: int, limit: int) -> list[FeedRow]:
         return await self._store.read("feed_after", pos, limit)

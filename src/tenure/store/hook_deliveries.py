@@ -234,8 +234,8 @@ class HookDeliveries(Repository):
         if status in ("failed", "set_aside"):
             yield finish_record(held, "fail", None, note, run_id, now, IDEMPOTENCY_FAILED_SECONDS)
         else:
-            seconds = build_keyed_request(kind, delivery).done_seconds
-            yield finish_record(held, "complete", response, None, run_id, now, seconds)
+            kept = build_keyed_request(kind, delivery).done_seconds
+            yield finish_record(held, "complete", response, None, run_id, now, kept)
         if run_id is not None:
             repeats = (delivery.hook_id, delivery.received_at, _REPEATS + delivery.id, run_id)
             yield Query("settle_repeats", scalars=repeats)

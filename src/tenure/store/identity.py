@@ -230,8 +230,10 @@ class Identity(Repository):
         gives it to `PUT /me/slack`."""
         yield Query("delete_expired_slack_codes", scalars=(now,))
         code = f"tns_{secrets.token_urlsafe(32)}"
-        values = (hash_secret(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS))
-        yield Query("save_slack_code", scalars=values)
+        yield Query(
+            "save_slack_code",
+            scalars=(hash_secret(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS)),
+        )
         return code
 
 
@@ -272,8 +274,12 @@ def append_admin_event(change: AdminChange, now: int) -> Transaction[None]:
     """Add a line to a chain, within a transaction."""
     yield _lock(change.tenant)
     before = yield Query("admin_head", scalars=(change.tenant,))
-    body = msgspec.json.encode(change.about, order="sorted")
     line = next_admin_event(
-        before[0] if before else None, change.tenant, change.kind, now, change.actor, body
+        before[0] if before else None,
+        change.tenant,
+        change.kind,
+        now,
+        change.actor,
+        msgspec.json.encode(change.about, order="sorted"),
     )
     yield Query("save_admin_event", scalars=msgspec.structs.astuple(line))

@@ -142,8 +142,13 @@ class PolicyRegistry:
         what = f"version {version} of the policy"
         if (yield from _is_second(self._tenant, first, person, what, may_propose=may_propose)):
             row = replace(before, version=version, proposed=None, proposed_by=None)
-            about = {"proposed_by": first, "instead_of": before.version}
-            line = self._line("policy.activated", f"person:{person}", version=version, **about)
+            line = self._line(
+                "policy.activated",
+                f"person:{person}",
+                version=version,
+                proposed_by=first,
+                instead_of=before.version,
+            )
         else:
             row = replace(before, proposed=version, proposed_by=person)
             line = self._line("policy.proposed", f"person:{person}", version=version)

@@ -15,10 +15,11 @@ from tenure.kernel.run_rows import RunRow
 from tenure.kernel.server_rows import NoticeRow, SubscriptionRow
 from tenure.store.feed import FeedPosition
 from tenure.store.identity import AdminChange, append_admin_event
-from tenure.store.port import Query, RowType, Transaction
+from tenure.store.port import Query, RowType, StoreTime, Transaction
 from tenure.store.transactions import (
     Repository,
     read_first,
+    read_rows,
     run_transaction,
     timed_transaction,
     write_rows,
@@ -52,8 +53,7 @@ class SubscriptionRepository(Repository):
     """The subscriptions of a database; see the laws above."""
 
     async def now_us(self) -> int:
-        now: int = (await self._store.read("now"))[0].now_us
-        return now
+        return (await read_rows(self._store, StoreTime, "now"))[0].now_us
 
     async def find(self, tenant: str, id_: str) -> SubscriptionRow | None:
         return await read_first(self._store, SubscriptionRow, "subscription_named", tenant, id_)
@@ -114,8 +114,7 @@ class SubscriptionRepository(Repository):
         await write_rows(self._store, "fail_notice", *_try_of(notice), due_at, why)
 
     async def next_due_at(self) -> int | None:
-        at: int | None = (await self._store.read("next_notice"))[0].at
-        return at
+        return (await read_rows(self._store, FeedPosition, "next_notice"))[0].at
 
     async def list_dead_notices(
         self, tenant: str, id_: str, before: tuple[int, int], limit: int

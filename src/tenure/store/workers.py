@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from tenure.clock import us
 from tenure.kernel.registry_rows import WorkerProcessRow, WorkerRow
@@ -57,8 +58,7 @@ async def register_worker(
             yield Query("delete_silent_workers", scalars=silent_since)
             yield Query("delete_silent_worker_processes", scalars=silent_since)
         if process is not None:
-            row = msgspec.structs.astuple(msgspec.structs.replace(process, seen_at=now))
-            yield Query("save_worker_process", scalars=row)
+            yield Query("save_worker_process", scalars=astuple(replace(process, seen_at=now)))
 
     await run_transaction(store, work)
 

@@ -1,4 +1,4 @@
--- Remote leases and artifacts; see tenure.store.remote_leases.
+-- Remote leases; see tenure.store.remote_leases.
 
 -- name: remote_leases_of
 select {remote_lease} from remote_lease where claim = $1 order by run_id, idx, n
@@ -22,10 +22,10 @@ join attempt a on a.run_id = k.run_id and a.idx = k.idx and a.n = k.n
 left join payload p on p.run_id = k.run_id and p.ref = s.input_ref
 
 -- name: save_remote_lease
--- A part of a save. Two leases of one key cannot be: an attempt is granted once.
+-- A part of a save. A key cannot exist already: an attempt is granted once.
 insert into remote_lease ({remote_lease})
 select {n.remote_lease} from unnest(?::remote_lease_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- name: delete_remote_lease
--- A part of a save: goes with its run.
+-- A part of a save: deleted with its run.
 delete from remote_lease where run_id = any (array(select id from gone))

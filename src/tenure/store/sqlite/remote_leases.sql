@@ -1,4 +1,4 @@
--- Remote leases and artifacts; see tenure.store.remote_leases.
+-- Remote leases; see tenure.store.remote_leases.
 
 -- name: remote_leases_of
 select * from remote_lease where claim = ?1 order by run_id, idx, n
@@ -22,9 +22,9 @@ left join payload as p on p.run_id = l.run_id and p.ref = s.input_ref
 where l.run_id = ?1 and l.idx = ?2 and l.n = ?3
 
 -- name: save_remote_lease
--- A part of a save. Two leases of one key cannot be: an attempt is granted once.
+-- A part of a save. A key cannot exist already: an attempt is granted once.
 insert into remote_lease values (?1, ?2, ?3, ?4, ?5, ?6)
 
 -- name: delete_remote_lease
--- A part of a save: goes with its run.
+-- A part of a save: deleted with its run.
 delete from remote_lease where run_id = ?1
