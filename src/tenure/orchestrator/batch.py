@@ -223,8 +223,10 @@ def _decide_one(work: RunWork, item: PendingCommand, now: int, chance: Chance) -
             run_id=item.run_id,
             traceback=traceback.format_exc(),
         )
-        message = f"deciding {type(item.command).__name__} failed: {broken!r}"
-        return Decision(None, error=TenureError("INTERNAL_ERROR", message))
+        return Decision(
+            None,
+            error=TenureError("INTERNAL_ERROR", f"deciding {type(item.command).__name__} failed: {broken!r}"),
+        )
 
 
 # ------------------------------------------------------------------------------ on cached snapshots

@@ -50,9 +50,7 @@ class CommitLane:
         """Run -> the tenant in whose queue its commands wait, once per command."""
         self._sequence = 0
         self.busy = False
-        """Whether a batch is being committed."""
         self._last_batch = 1
-        """The size of the last batch."""
         self._lone_commands = 0
         """Lone commands in this turn of the event loop."""
 

@@ -105,9 +105,9 @@ def _load_facts(
             )
     caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if any(cap.max_runs_per_min is not None for cap in caps.values()):
-        since = now - RATE_WINDOW_US
         rates = {
-            row.workflow: (row.runs, row.first_at) for row in (yield Query("rates", (), (tenant, since)))
+            row.workflow: (row.runs, row.first_at)
+            for row in (yield Query("rates", (), (tenant, now - RATE_WINDOW_US)))
         }
         facts.rate_full_until = rate_full_until(caps, workflow, rates, RATE_WINDOW_US)
     snap.facts = facts

@@ -81,16 +81,20 @@ async def find_artifact(
         return found[0]
     if found:
         raise TenureError("ARTIFACT_AMBIGUOUS", f"{_describe(name, found)}; name its step and attempt")
-    missing = f"artifact {name[:80]!r}"
     if lines:
-        missing = f"accepted artifact {name!r}; {_describe(name, named or lines)}: name its step and attempt"
-    raise TenureError("ARTIFACT_NOT_FOUND", f"{ids.run_text(run_id)} has no {missing}")
+        raise TenureError(
+            "ARTIFACT_NOT_FOUND",
+            f"{ids.run_text(run_id)} has no accepted artifact {name!r}; {_describe(name, named or lines)}: name its step and"
+            " attempt",
+        )
+    raise TenureError("ARTIFACT_NOT_FOUND", f"{ids.run_text(run_id)} has no artifact {name[:80]!r}")
 
 
 def artifact_reference(line: ArtifactDetail) -> bytes:
     """The reference by which the bytes of an artifact are read."""
-    run = ids.run_text(line.run_id)
-    return msgspec.json.encode(ArtifactReference(digest=line.digest, size=line.size, run=run))
+    return msgspec.json.encode(
+        ArtifactReference(digest=line.digest, size=line.size, run=ids.run_text(line.run_id))
+    )
 
 
 def _select_current(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:

@@ -95,7 +95,6 @@ class _AttemptFold:
         """The steps whose last attempt was lost."""
 
     def apply(self, event: EventRow) -> Iterator[FailedAttempt]:
-        """The failed attempts that an event shows."""
         changed: dict[str, Any] = history.decode_body(event).get("set", {})
         for key, row in changed.get("checkpoint", {}).items():
             yield from self._checkpoint(event, key, row)

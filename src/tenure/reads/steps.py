@@ -109,8 +109,6 @@ def total_step_costs(costs: Iterable[_Cost | CostLineRow]) -> tuple[StepCost, ..
 
 
 class StepRows(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows from which the list of steps is built."""
-
     now_us: int
     steps: list[StepRow]
     attempts: list[AttemptRow]

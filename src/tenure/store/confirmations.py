@@ -14,6 +14,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,24 +25,32 @@ from tenure.kernel.separation_of_duties import LinkedPeople
 from tenure.store.identity import DATABASE_OWNER, AdminActor, AdminChange, ChangeResult, Identity, save_rows
 from tenure.store.port import Query, Transaction
 
-_QUERIES = {
-    "client": ("client_named", "CLIENT_NOT_FOUND", "there is no client {!r}"),
-    "key": ("key_named", "KEY_NOT_FOUND", "there is no key {!r}"),
-    "person": ("person_named", "PERSON_NOT_FOUND", "there is no person {!r}"),
-    "hook": ("hook_named", "HOOK_NOT_FOUND", ""),  # a hook's id is a secret: no message repeats it
-    "schedule": ("schedule_named", "SCHEDULE_NOT_FOUND", "there is no schedule {!r}"),
+_QUERIES: dict[str, tuple[str, Callable[[str], TenureError]]] = {
+    "client": (
+        "client_named",
+        lambda name: TenureError("CLIENT_NOT_FOUND", f"there is no client {name!r}"),
+    ),
+    "key": ("key_named", lambda name: TenureError("KEY_NOT_FOUND", f"there is no key {name!r}")),
+    "person": (
+        "person_named",
+        lambda name: TenureError("PERSON_NOT_FOUND", f"there is no person {name!r}"),
+    ),
+    "hook": ("hook_named", lambda _: TenureError("HOOK_NOT_FOUND")),  # a hook's id is a secret
+    "schedule": (
+        "schedule_named",
+        lambda name: TenureError("SCHEDULE_NOT_FOUND", f"there is no schedule {name!r}"),
+    ),
     "workflow": (
         "workflow_version",
-        "WORKFLOW_NOT_FOUND",
-        "the tenant has registered no such version of {!r}",
+        lambda name: TenureError(
+            "WORKFLOW_NOT_FOUND", f"the tenant has registered no such version of {name!r}"
+        ),
     ),
 }
 """What can be confirmed -> the query of its row, and the error if there is none."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """What was confirmed."""
-
     row: Any
     """The row as it is now: a ClientRow, ApiKeyRow, PersonRow, HookRow, ScheduleRow or WorkflowRow."""
     people: list[str]
@@ -61,14 +70,14 @@ class ConfirmationRecords:
     ) -> Confirmation:
         """Confirm a client, key, person, hook, schedule or workflow. `seen` is its revision, or the digest of a workflow's
         `version` (law 3). A key has none."""
-        query, code, missing = _QUERIES[what]
+        query, not_found = _QUERIES[what]
         label = f"{name}@{version}" if what == "workflow" else name
         scalars = (self._tenant, name, version) if what == "workflow" else (self._tenant, name)
 
         def make(_now: int) -> Transaction[ChangeResult[Confirmation]]:
             found = yield Query(query, scalars=(name,) if what == "hook" else scalars)
             if not found or found[0].tenant != self._tenant:
-                raise TenureError(code, missing.format(name[:200]))
+                raise not_found(name[:200])
             row = found[0]
             mark = "digest" if what == "workflow" else "revision"
             current = getattr(row, mark, None)

@@ -63,8 +63,6 @@ TwoPersonStep = Literal["proposed", "done"]
 
 
 class TwoPersonChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a change that takes two people."""
-
     step: TwoPersonStep
     governance: GovernanceRow
 

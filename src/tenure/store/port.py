@@ -81,10 +81,13 @@ class ConcurrencyKeyQueue(msgspec.Struct, gc=False):
     first_waiting_id: int | None
 
 
-class ConcurrencyKeyHolder(msgspec.Struct, gc=False):
+class RunId(msgspec.Struct, gc=False):
+    run_id: int
+
+
+class ConcurrencyKeyHolder(RunId, gc=False):
     """A run that has a concurrency key and is not finished."""
 
-    run_id: int
     admitted_at: int | None
     created_at: int = 0
     cancel_at: int | None = None
@@ -131,10 +134,6 @@ class RunHead(msgspec.Struct, gc=False):
     id: int
     version: int
     head: bytes
-
-
-class RunId(msgspec.Struct, gc=False):
-    run_id: int
 
 
 class TableSize(msgspec.Struct, gc=False):
@@ -286,8 +285,6 @@ ESTIMATE_ERROR_US_MAX = 1_000_000
 
 
 class Saved(msgspec.Struct, gc=False):
-    """What a save wrote, and when by the store's clock."""
-
     ids: set[int]
     now_us: int
 

@@ -83,7 +83,6 @@ class WorkNotifier:
             await asyncio.sleep(PAUSE_SECONDS_MAX / 4)
 
     async def _listen(self) -> None:
-        """Listen until the connection fails."""
         session = await self._target.reach(
             COMMON_SETTINGS, time.monotonic(), command_seconds=self._ping_seconds
         )
