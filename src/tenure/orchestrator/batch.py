@@ -115,7 +115,7 @@ class PendingCommand:
 
     @property
     def gate_tenant(self) -> str | None:
-        """The tenant whose lock the command needs first, because admission looks at other runs too."""
+        """The tenant whose lock the command needs first, because admission depends on other runs, too."""
         command = self.command
         if isinstance(command, Admit):
             return command.gate_tenant
@@ -237,7 +237,7 @@ TIME_COMMANDS = (Tick, ExpireDeadLease)
 
 def decide_cached(work: RunWork, now: int, chance: Chance) -> bool:
     """Decide a run's commands on a cached snapshot, from the first undecided one on. False: they need the lock.
-    After `DecisionTooLong` the caller goes on in a thread."""
+    After `DecisionTooLong` the caller continues in a thread."""
     work.undecided = False
     # These always need the lock: a delivery deletes its outbox row in the commit, a command with proofs may have happened already,
     # and another process's heartbeat moves the moment of a tick without a new version of the run.
@@ -461,7 +461,7 @@ def _snapshot(
 
 
 def _leave_event_loop(works: list[RunWork]) -> Generator[StoreRequest, Any, None]:
-    """Go on in a store's thread, where a decision may look at any number of rows."""
+    """Continue in a store's thread, where a decision may read any number of rows."""
     yield LEAVE_EVENT_LOOP
     for work in works:
         work.snap.rows_max = None

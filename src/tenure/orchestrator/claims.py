@@ -3,7 +3,7 @@
 Laws:
 1. Claim queues (tenant, workspace) with work come from a loose scan of the claim index, one window at a time. The cost of
    a claim depends on the claim queues it serves, not on how many steps wait. If caps block every claim queue of a
-   window, the claim goes on to the next window without taking a lock.
+   window, the claim continues with the next window without taking a lock.
 2. A claim takes the lock of a capped tenant before it counts the tenant's live leases. It takes locks for one window only,
    in order, so that claims cannot deadlock.
 3. A claim never waits for a locked run. If every chosen run is locked, it asks for more candidates, a bounded number of
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 QUEUES_WINDOW = 128
-"""Claim queues that one claim looks at. The next claim goes on after them."""
+"""Claim queues that one claim reads. The next claim continues after them."""
 WINDOWS_MAX = 16
-"""Windows without a candidate that one claim passes over. The next claim goes on after them."""
+"""Windows without a candidate that one claim skips. The next claim continues after them."""
 PAST_FULL_WINDOW = 256
 """Steps read at once from a claim queue in which a workflow has all the leases it may have."""
 PAST_FULL_WINDOWS_MAX = 4

@@ -2,7 +2,7 @@
 
 Laws:
 1. Commands on one run leave in the order of their arrival.
-2. A batch has at most one gated command per tenant: one that looks at other runs and so needs the tenant's lock. The
+2. A batch has at most one gated command per tenant: a command that depends on other runs and so needs the tenant's lock. The
    next gated command of the tenant has to see its result. It waits in a queue of its tenant, so that commands of other
    tenants do not wait for it.
 3. A lane is idle when its last batch was a single command, its queue is empty, and it has committed few lone commands in

@@ -334,7 +334,7 @@ class Orchestrator:
         self, items: list[PendingCommand], now: int
     ) -> tuple[list[RunWork], list[PendingCommand]]:
         """Decide on cached snapshots. Returns the decided runs and the items that need the lock. A long decision is made in a
-        thread, one at a time in each lane; nobody else has its snapshot."""
+        thread, one at a time in each lane; its snapshot is not in the cache meanwhile."""
         works: list[RunWork] = []
         needs_lock: list[PendingCommand] = []
         rows = 0

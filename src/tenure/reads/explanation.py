@@ -52,7 +52,7 @@ async def explain_run(store: Store, run: RunRow, spec: RunSpecRow) -> Explanatio
     if run.cancel_at is not None:
         return await _explain_canceling(store, run)
     if run.paused:
-        return _explain("paused", "It is paused: no step is given out until somebody unpauses it.")
+        return _explain("paused", "It is paused: no step is claimed until it is unpaused.")
     if run.parked is not None:
         return _explain(
             "parked",
@@ -128,7 +128,7 @@ async def _explain_queued(store: Store, run: RunRow, spec: RunSpecRow) -> Explan
             "Its tenant or workflow has started as many runs this minute as it may.",
             until_us=run.wake_at,
         )
-    return _explain("delayed", "It has not been let in yet.", until_us=run.wake_at)
+    return _explain("delayed", "It has not been admitted yet.", until_us=run.wake_at)
 
 
 async def _explain_working(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
@@ -196,7 +196,7 @@ def _worker_advice(step: StepRow) -> str:
         "tool": f"that has the tool {name!r}",
         "run": "that may run commands",
     }.get(kind, "for it")
-    return f"none is there now; start one {need}, on the queue {queue!r}."
+    return f"there is none now; start one {need}, on the queue {queue!r}."
 
 
 async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: list[StepRow]) -> Explanation:
@@ -217,7 +217,7 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
         receipts = await read_rows(store, ReceiptRow, "receipts_of", run.id)
         receipt = next(r for r in receipts if r.wait_no == wait.no)
         text = (
-            f"{what} waits for a person who says how {wait.name} ended: its answer was lost, and nobody knows whether it happened."
+            f"{what} waits for a person to settle {wait.name}: its answer was lost, and it is not known whether it happened."
             f" Look, then: tenure receipts settle {ids.receipt_text(run.id, receipt.no)} done (or not_done, or retry)"
         )
         return _explain("receipt", text, receipt.label if step.kind == "body" else name, until)
@@ -229,7 +229,7 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
     if again and tries.isdigit():
         text = f"Step {checkpoint!r} failed and is tried again after a pause (try {int(tries) + 1})."
         return _explain("backoff", text, checkpoint, until)
-    return _explain("time", f"{what} waits for a moment to come.", name, until)
+    return _explain("time", f"{what} waits until a set time.", name, until)
 
 
 async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: ApprovalRow) -> str:
@@ -252,4 +252,4 @@ async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: Appro
         return ""
     of = f" of the group {asked.people_in!r}" if asked.people_in else ""
     few = {0: "nobody is", 1: "only one person is"}.get(left, f"only {left} are") + " left who may say yes"
-    return f" Among the approvers{of} {few}: the others stand behind the run, count as one with somebody who does, or have said yes."
+    return f" Among the approvers{of} {few}: the others are involved in the run, count as one with a person who is, or have said yes."

@@ -45,7 +45,7 @@ READS: dict[str, RowType] = {
     "feed_key": FeedKey,  # () -> at most one
     "feed_bounds": FeedBounds,  # () -> exactly one
     "feed_after": FeedRow,  # () ; after_pos, limit -> in order, as far as law 2 allows
-    "feed_rows_after": FeedRow,  # () ; after_pos, limit -> in order, all that is there: for the doctor
+    "feed_rows_after": FeedRow,  # () ; after_pos, limit -> in order, all rows: for the doctor
     "feed_old": FeedPosition,  # () ; before_at, limit -> exactly one
     "feed_excess": FeedPosition,  # () ; rows_max -> exactly one
 }

@@ -54,7 +54,7 @@ READS: dict[str, RowType] = {
 }
 
 WRITES: dict[str, RowType] = {
-    "begin_key": IdempotencyRow,  # a whole row; nothing where there is one
+    "begin_key": IdempotencyRow,  # a whole row; nothing if the key exists
     "put_key": IdempotencyRow,  # key, what it was found as (status, updated_at, attempts), then the rest of the new row
     "drop_key": IdempotencyRow,  # key, the lock it is held by
     "drop_past_keys": IdempotencyRow,  # (tenant, source, name) ; now -> those past their time

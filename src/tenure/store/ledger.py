@@ -85,7 +85,7 @@ READS: dict[str, RowType] = {
 WRITES: dict[str, RowType] = {
     "save_ledger_leaf": LedgerLeafRow,  # rows
     "save_ledger_node": LedgerNodeRow,  # rows
-    "save_ledger_checkpoint": SignedCheckpointRow,  # nothing where there is one of that size
+    "save_ledger_checkpoint": SignedCheckpointRow,  # nothing if there is one of that size
     "save_signing_key": SigningKeyRow,  # inserted, or replaced by its key
 }
 

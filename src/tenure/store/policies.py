@@ -56,7 +56,7 @@ READS: dict[str, RowType] = {
 WRITES: dict[str, RowType] = {
     "save_policy": PolicyRow,  # a whole row; the version after the newest
     "lock_governance": GovernanceRow,  # tenant -> PG: for update
-    "save_governance": GovernanceRow,  # a whole row; nothing where the revision is not the one before
+    "save_governance": GovernanceRow,  # a whole row; nothing unless the stored revision is the one before
 }
 
 TwoPersonStep = Literal["proposed", "done"]

@@ -19,7 +19,7 @@ from tenure.store.port import Query, RowType, Transaction
 from tenure.store.transactions import Repository, timed_transaction, write_rows
 
 READS: dict[str, RowType] = {
-    "card_hooks": HookRow,  # () -> Slack's, of open tenants, that say where cards go; the oldest first
+    "card_hooks": HookRow,  # () -> Slack hooks of open tenants that name a channel for cards; the oldest first
     "cards_wanted": ApprovalDetail,  # () ; tenant, limit -> open approvals without a card, the oldest first
 }
 

@@ -27,7 +27,7 @@ class StandbyFound(ConnectionError):
 
 
 _CONNECTION = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)
-"""OSError: reset by peer, no such socket. TimeoutError: half-open, nobody answers."""
+"""OSError: reset by peer, no such socket. TimeoutError: half-open, no answer."""
 UNREACHABLE_ERRORS = (
     OSError,
     TimeoutError,
@@ -42,7 +42,7 @@ _CODES = {
     "42501": "STORE_PERMISSION_DENIED",
     "53100": "STORE_FULL",
     "53200": "STORE_UNAVAILABLE",  # out of memory
-    "53300": "STORE_UNAVAILABLE",  # too many connections: asked for again where a connection is made
+    "53300": "STORE_UNAVAILABLE",  # too many connections: connecting is tried again
     "55P03": "STORE_BUSY",  # lock_timeout
     "57014": "STORE_BUSY",  # statement_timeout, or canceled by an administrator
     "3D000": "STORE_UNAVAILABLE",  # no such database
