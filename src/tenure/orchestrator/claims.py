@@ -431,6 +431,8 @@ def _grant(
 
 
 class ClaimDispatcher:
+    """Runs claims one at a time, lets them wait for work, and retries them (law 6)."""
+
     def __init__(
         self,
         orchestrator: Orchestrator,

@@ -226,7 +226,6 @@ UNDO_QUEUE = "default"
 def build_undo_run(run: RunRow, spec: RunSpecRow, run_id: int, context: Context, **given: Any) -> CreateRun:
     """The run that undoes the acts of another run, for the requester of that run. `given` replaces fields of the request."""
     text = ids.run_text(run.id)
-    queue = capability(UNDO_QUEUE, flow(UNDO_WORKFLOW, UNDO_VERSION))
     asked: dict[str, Any] = {
         "requester": spec.requester,
         "involved": spec.involved,
@@ -240,7 +239,11 @@ def build_undo_run(run: RunRow, spec: RunSpecRow, run_id: int, context: Context,
         workflow=UNDO_WORKFLOW,
         code_version=UNDO_VERSION,
         profile=run.profile,
-        plan=(StepSpec(name="main", kind="body", queue=queue),),
+        plan=(
+            StepSpec(
+                name="main", kind="body", queue=capability(UNDO_QUEUE, flow(UNDO_WORKFLOW, UNDO_VERSION))
+            ),
+        ),
         over_rate="delay",
         undo_of=run.id,
         trace=run.trace,

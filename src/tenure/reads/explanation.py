@@ -212,7 +212,7 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
         asked = next(a for a in approvals if a.no == wait.no)
         title = question_title(await read_payload(store, run.id, asked.question_ref)) or wait.name
         text = f"{what} waits for an approval of {title!r}: {len(asked.votes.split())} of {asked.people} people said yes."
-        return _explain("approval", text + await _nobody_left(store, run, spec, asked), name, until)
+        return _explain("approval", text + await _too_few_approvers(store, run, spec, asked), name, until)
     if wait.kind == "receipt":
         receipts = await read_rows(store, ReceiptRow, "receipts_of", run.id)
         receipt = next(r for r in receipts if r.wait_no == wait.no)
@@ -232,7 +232,7 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
     return _explain("time", f"{what} waits until a set time.", name, until)
 
 
-async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: ApprovalRow) -> str:
+async def _too_few_approvers(store: Store, run: RunRow, spec: RunSpecRow, asked: ApprovalRow) -> str:
     """The sentence that too few people are left who may approve, or "". (If the tenant has no people, the local user approves.)"""
     involved = involved_people(spec)
     if (unknown := unknown_people_error(involved)) is not None:
