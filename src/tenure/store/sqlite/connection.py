@@ -43,7 +43,7 @@ def _check_path(path: str, *, create: bool) -> None:
         raise TenureError("STORE_NOT_A_DATABASE", f"{path} is a folder, not a database")
     if os.path.exists(path):
         if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
-            raise TenureError("STORE_UNAVAILABLE", f"this account may not read {path}")
+            raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
     elif not os.path.isdir(folder):
         raise TenureError(
             "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED",
