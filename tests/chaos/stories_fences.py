@@ -195,7 +195,7 @@ BUGS: dict[str, Any] = {
     ),
     "database-for-everybody": (
         "the umask decides who can read a database",
-        (Change(connection._make, "make_database_file(path)", "pass"),),
+        (Change(connection.open_connection, "make_database_file(path)", "pass"),),
         files_are_private,
         r"tenure\.db is 0644",
     ),

@@ -69,12 +69,10 @@ async def nobody_confirms_their_own_edit(folder: Path) -> None:
         await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
         shown = await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
         ada = AdminActor(actor="person:ada", people="person:ada")
-        made = await ConfirmationRecords(Identity(engine.store), engine.tenant, ada).schedule(
-            "s", shown.revision
-        )
+        records = ConfirmationRecords(Identity(engine.store), engine.tenant, ada)
+        made = await records.confirm("schedule", "s", shown.revision)
         assert made.row.unconfirmed == "person:ada", "hers is left"
-        again = ConfirmationRecords(Identity(engine.store), engine.tenant, ada).schedule("s", shown.revision)
-        assert await _code(again) == "SECOND_PERSON_NEEDED"
+        assert await _code(records.confirm("schedule", "s", shown.revision)) == "SECOND_PERSON_NEEDED"
 
 
 async def an_administrator_is_one_person_under_any_name(folder: Path) -> None:
@@ -95,7 +93,7 @@ async def an_administrator_is_one_person_under_any_name(folder: Path) -> None:
         await _refused(engine, run, "person:y", "APPROVER_IS_REQUESTER")
         bob = AdminActor(actor="person:bob", people="person:bob")
         [row] = await identity.read("person_named", engine.tenant, "y")
-        await ConfirmationRecords(identity, engine.tenant, bob).person("y", row.revision)
+        await ConfirmationRecords(identity, engine.tenant, bob).confirm("person", "y", row.revision)
         assert await engine.approve(run, approver="person:y") == "approved"
 
 

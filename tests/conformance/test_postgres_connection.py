@@ -89,7 +89,7 @@ async def test_a_server_that_goes_away_while_it_is_looked_at_is_asked_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = 0
-    look_at = link.PostgresTarget._look_at
+    look_at = link.PostgresTarget._inspect
 
     async def broken(*what: Any) -> Any:
         nonlocal looked
@@ -100,7 +100,7 @@ async def test_a_server_that_goes_away_while_it_is_looked_at_is_asked_again(
             )
         return await look_at(*what)
 
-    monkeypatch.setattr(link.PostgresTarget, "_look_at", broken)
+    monkeypatch.setattr(link.PostgresTarget, "_inspect", broken)
     store = PostgresStore(postgres_dsn)
     await store.migrate()
     await store.open()
@@ -290,7 +290,7 @@ async def test_tables_are_made_in_the_schema_or_nowhere(
         for path in ("public", "pg_catalog"):
             await owner.execute(f"alter role current_user in database {await owner.fetchval('select current_database()')}"
                                 f" set search_path to {path}")  # fmt: skip
-            monkeypatch.setitem(link._BESIDE, "search_path", path)
+            monkeypatch.setitem(link._UNPOOLED_SESSION, "search_path", path)
             with monkeypatch.context() as later:
                 later.setattr(asyncpg.Connection, "execute", forgetful)
                 with pytest.raises(TenureError, match=r"STORE_NOT_A_DATABASE.*instead of tenure"):

@@ -306,4 +306,8 @@ def test_every_query_beside_the_runs_is_there_in_both_dialects(family: str) -> N
     module = query_registry.QUERY_MODULES[family]
     for database in ("sqlite", "postgres"):
         texts = read_named_queries(database, f"{family}.sql")
-        assert texts.keys() == {*module.READS, *module.WRITES, *PARTS_OF_A_SAVE.get(family, ())}
+        assert texts.keys() == {
+            *module.READS,
+            *getattr(module, "WRITES", ()),
+            *PARTS_OF_A_SAVE.get(family, ()),
+        }

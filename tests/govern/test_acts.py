@@ -12,7 +12,7 @@ from tenure.errors import TenureError
 from tenure.govern.connectors.github import GitHubConnector
 from tenure.ids import run_int
 from tenure.reads import run_documents
-from tenure.reads.attempts import check_step_exists
+from tenure.reads.history import check_step_exists
 from tenure.reads.status_document import read_status_document
 from tenure.sdk import Workflow
 from tenure.testing import Lab

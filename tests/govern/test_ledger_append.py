@@ -79,7 +79,7 @@ async def test_a_ledger_with_a_hole_takes_no_more_leaves(ledger_place: LedgerPla
         await append(store, "acme", created(2))
         await ledger_place.by_hand("delete from ledger_node")
         with pytest.raises(
-            TenureError, match="node 0 of level 1 of the ledger of tenant 'acme' is not there"
+            TenureError, match="node 0 of level 1 of the ledger of tenant 'acme' is missing"
         ) as told:
             await append(store, "acme", created(1, 2))
         assert told.value.code == "LEDGER_BROKEN"

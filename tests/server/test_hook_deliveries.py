@@ -183,7 +183,7 @@ async def test_rules_that_find_the_bounded_threads_full_are_evaluated_later(
 async def dies_with_it(s: Site, after_seconds: int) -> None:
     """A process takes up what was left, and dies before it has done anything."""
     s.engine.store.shift_clock(us(after_seconds))
-    [left] = await s.service.intake.deliveries.left(9)
+    [left] = await s.service.intake.deliveries.list_abandoned(9)
     assert await s.service.intake.deliveries.take_over("github", left) is not None
 
 

@@ -53,7 +53,7 @@ async def test_days_pass_in_a_moment_and_everything_due_happens_in_order() -> No
         assert lab.now == datetime(2026, 1, 7, 10, 0, tzinfo=UTC)
         await lab.approve(run, by="ada")
         await lab.settle()
-        assert "a moment" in await run.why()
+        assert "until a set time" in await run.why()
         await lab.jump("2h")
         assert await run.status() == "waiting_external"
         assert await lab.deliver(run, "healthy", {"by": "probe"})

@@ -9,7 +9,9 @@ Laws:
 3. A snapshot leaves the cache before it is used. It returns when its commit is known to have happened, or when
    nothing was decided on it (`RunWork.undecided`).
 4. An exception in a decision affects its own command only.
-5. Work on many rows leaves the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and a long
+5. If a batch has several creations with one idempotency key, the first is decided and the others are tried again after its
+   commit. Then they all get its answer.
+6. Work on many rows leaves the event loop's thread: a decision there is bounded (`Snapshot.rows_max`), and a long
    transaction yields `LEAVE_EVENT_LOOP`.
 """
 
@@ -37,13 +39,14 @@ from tenure.kernel.commands import (
     Tick,
 )
 from tenure.kernel.decide import decide
+from tenure.kernel.decide.idempotency import answer_recorded_key, answer_same_key
 from tenure.kernel.draft import Chance, Decision
-from tenure.kernel.run_rows import CLOSED_RUN, Cap, IdempotencyRow, OutboxRow, Row, RunRow
+from tenure.kernel.run_rows import CLOSED_RUN, Cap, IdempotencyRow, OutboxRow, Row, RunRow, RunSpecRow
 from tenure.kernel.snapshot import DecisionTooLong, Key, NotLoaded, Snapshot
 from tenure.limits import ROWS_DECIDED_ON_LOOP_MAX, ROWS_WRITTEN_ON_LOOP_MAX
 from tenure.logs import get_logger
-from tenure.orchestrator.idempotency import answer_used_keys
 from tenure.orchestrator.loader import is_long_load, load_needs
+from tenure.store.idempotency import expire_records
 from tenure.store.port import (
     LEAVE_EVENT_LOOP,
     AmbiguousCommit,
@@ -58,17 +61,15 @@ from tenure.store.port import (
 
 log = get_logger(__name__)
 
-
 RUN_GONE = -1
 """In place of a sequence number: a deletion is proven by the absence of its run."""
-
-
 KeyRecorder = Callable[[RunRow], IdempotencyRow]
 """Makes the record of an idempotency key. The commit that creates the run writes it."""
-
-
+KeyName = tuple[str, str, str]
+"""An idempotency key: (tenant, source, name)."""
+UNCACHED_STATUSES = CLOSED_RUN | {"waiting_approval", "waiting_external", "retry_wait"}
+"""A waiting run may wait for days, so its snapshot is not kept."""
 PLAN_COMMANDS = frozenset({CreateRun, AddSteps, AcceptPlan})
-"""Commands that have a plan."""
 
 
 class PendingCommand:
@@ -114,7 +115,7 @@ class PendingCommand:
 
     @property
     def gate_tenant(self) -> str | None:
-        """The tenant whose lock the command needs first, because admission looks at other runs too."""
+        """The tenant whose lock the command needs first, because admission depends on other runs, too."""
         command = self.command
         if isinstance(command, Admit):
             return command.gate_tenant
@@ -135,8 +136,7 @@ class BatchOutcome(msgspec.Struct):
     ready: bool = False
     works: list[RunWork] = []
     """What was saved, for the watchers."""
-    told: bool = False
-    """Whether the commit wrote to the feed."""
+    wrote_feed: bool = False
 
 
 class RunWork:
@@ -146,13 +146,13 @@ class RunWork:
         "base",
         "decided",
         "deleted",
+        "feed_lines",
         "head",
         "items",
         "light",
         "new",
         "rows",
         "snap",
-        "told",
         "touched",
         "undecided",
         "valid_until",
@@ -167,7 +167,7 @@ class RunWork:
         self.light = not self.new
         self.decided: list[tuple[PendingCommand, Decision, RunRow | None]] = []
         """Each command with its decision and the run before it."""
-        self.told: list[feed.FeedLine] = []
+        self.feed_lines: list[feed.FeedLine] = []
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.touched = False
         self.valid_until: int | None = None
@@ -191,7 +191,7 @@ class RunWork:
                 snap.put(key, row)
         if decision.event is not None:
             if (line := feed.build_feed_line(snap, before, decision)) is not None:
-                self.told.append(line)
+                self.feed_lines.append(line)
             if item.record is not None and decision.run is not None:
                 record = decision.result.record = item.record(decision.run)
                 self.rows[record.table, record.tenant, record.source, record.name] = record
@@ -223,8 +223,10 @@ def _decide_one(work: RunWork, item: PendingCommand, now: int, chance: Chance) -
             run_id=item.run_id,
             traceback=traceback.format_exc(),
         )
-        error = TenureError("INTERNAL_ERROR", f"deciding {type(item.command).__name__} failed: {broken!r}")
-        return Decision(None, error=error)
+        return Decision(
+            None,
+            error=TenureError("INTERNAL_ERROR", f"deciding {type(item.command).__name__} failed: {broken!r}"),
+        )
 
 
 # ------------------------------------------------------------------------------ on cached snapshots
@@ -235,7 +237,7 @@ TIME_COMMANDS = (Tick, ExpireDeadLease)
 
 def decide_cached(work: RunWork, now: int, chance: Chance) -> bool:
     """Decide a run's commands on a cached snapshot, from the first undecided one on. False: they need the lock.
-    After `DecisionTooLong` the caller goes on in a thread."""
+    After `DecisionTooLong` the caller continues in a thread."""
     work.undecided = False
     # These always need the lock: a delivery deletes its outbox row in the commit, a command with proofs may have happened already,
     # and another process's heartbeat moves the moment of a tick without a new version of the run.
@@ -271,9 +273,9 @@ def _is_delivered(item: PendingCommand, decision: Decision) -> bool:
     """Whether the outbox row can be deleted: its command took effect, or never will. The row of a child that cannot
     be created stays, because another command has to tell its parent."""
     error = decision.error
-    if error is None:
-        return True
-    return not (error.retryable or error.code == "INTERNAL_ERROR" or isinstance(item.command, CreateRun))
+    return error is None or not (
+        error.retryable or error.code == "INTERNAL_ERROR" or isinstance(item.command, CreateRun)
+    )
 
 
 def build_save(works: list[RunWork], estimate_us: int | None) -> Save:
@@ -305,8 +307,8 @@ def build_save(works: list[RunWork], estimate_us: int | None) -> Save:
             if made.event is not None:
                 events.append(made.event)
                 outbox += made.outbox
-        if work.told:
-            save.feed.append((run.id, work.told))
+        if work.feed_lines:
+            save.feed.append((run.id, work.feed_lines))
         for key, row in work.rows.items():
             table = key[0]
             if table == "run_spec" and work.new:
@@ -341,7 +343,7 @@ def save_cached(works: list[RunWork], estimate_us: int, *, long: bool = False) -
 
 
 def sort_outcomes(works: list[RunWork], saved: Saved, outcome: BatchOutcome) -> None:
-    """Sort the decided commands: saved ones are done, the others are decided again."""
+    """Sort the decided commands: saved ones are done, the others are decided again. Keeps the snapshots of active runs."""
     for work in works:
         if work.touched and work.snap.run_id not in saved.ids:
             outcome.again += [item for item, _, _ in work.decided]
@@ -353,20 +355,12 @@ def sort_outcomes(works: list[RunWork], saved: Saved, outcome: BatchOutcome) -> 
             outcome.ready = outcome.ready or decision.ready
             outcome.outbox += decision.outbox
         outcome.works.append(work)
-        outcome.told = outcome.told or bool(work.told)
-        keep_snapshot(work.snap, outcome)
-
-
-WAITING_STATUSES = frozenset({"waiting_approval", "waiting_external", "retry_wait"})
-
-
-def keep_snapshot(snap: Snapshot, outcome: BatchOutcome) -> None:
-    """Keep the snapshot of a run that goes on. A waiting run may wait for days, so its snapshot is not kept."""
-    run = snap.run
-    if run is not None and run.status not in CLOSED_RUN and run.status not in WAITING_STATUSES:
-        snap.facts = snap.rows_max = None
-        snap.trim()
-        outcome.snapshots.append(snap)
+        outcome.wrote_feed = outcome.wrote_feed or bool(work.feed_lines)
+        snap = work.snap
+        if snap.run is not None and snap.run.status not in UNCACHED_STATUSES:
+            snap.facts = snap.rows_max = None
+            snap.trim()
+            outcome.snapshots.append(snap)
 
 
 def remember_proofs(works: list[RunWork]) -> None:
@@ -420,12 +414,11 @@ def commit_locked(
     found = {run.id: run for run in runs}
     now: int = (yield Query("now"))[0].now_us
     yield from _answer_proven(items, found, outcome)
-    yield from answer_used_keys(items, found, now, outcome)
-    works: list[RunWork] = works_out
+    yield from _answer_used_keys(items, found, now, outcome)
+    works = works_out
     settled = {id(item) for item in (*outcome.done, *outcome.again)}
     for run_id, items_of_run in by_run.items():
-        left = [item for item in items_of_run if id(item) not in settled]
-        if left:
+        if left := [item for item in items_of_run if id(item) not in settled]:
             works.append(RunWork(_snapshot(run_id, found.get(run_id), cached, left), left))
     if any(item.long for work in works for item in work.items):
         yield from _leave_event_loop(works)
@@ -468,7 +461,7 @@ def _snapshot(
 
 
 def _leave_event_loop(works: list[RunWork]) -> Generator[StoreRequest, Any, None]:
-    """Go on in a store's thread, where a decision may look at any number of rows."""
+    """Continue in a store's thread, where a decision may read any number of rows."""
     yield LEAVE_EVENT_LOOP
     for work in works:
         work.snap.rows_max = None
@@ -527,8 +520,8 @@ def _answer_proven(
     proofs = {(run_id, seq) for item in items for run_id, seq, _, _ in item.proofs}
     if not proofs:
         return
-    rows = yield Query("load_event_hashes", sorted(proof for proof in proofs if proof[1] != RUN_GONE))
-    happened = {(row.run_id, row.seq, row.hash) for row in rows}
+    events = sorted(proof for proof in proofs if proof[1] != RUN_GONE)
+    happened = {(row.run_id, row.seq, row.hash) for row in (yield Query("load_event_hashes", events))}
     happened |= {(run_id, RUN_GONE, b"") for run_id, seq in proofs if seq == RUN_GONE and run_id not in found}
     for item in items:
         for run_id, seq, proof, result in item.proofs:
@@ -536,3 +529,73 @@ def _answer_proven(
                 item.result = result
                 outcome.done.append(item)
                 break
+
+
+# ---------------------------------------------------------------------------------- idempotency keys
+
+
+def _answer_used_keys(
+    items: list[PendingCommand], found: dict[int, RunRow], now: int, outcome: BatchOutcome
+) -> Generator[Query | Save, Any, None]:
+    """Answer the creations whose idempotency key was used before (law 5)."""
+    creating: dict[KeyName, list[PendingCommand]] = {}
+    answered = {id(item) for item in outcome.done}
+    for item in items:
+        command = item.command
+        if (
+            isinstance(command, CreateRun)
+            and command.idempotency_key is not None
+            and id(item) not in answered
+        ):
+            key = (command.tenant, command.source, command.idempotency_key)
+            creating.setdefault(key, []).append(item)
+    if not creating:
+        return
+    # One commit writes run and record, and it may happen between two of these queries. Runs are read first, so that a run is
+    # never found without its record; then again for new records, so that a record is never found without its run.
+    made = yield from _find_specs(list(creating))
+    records = yield from _load_records(creating, now)
+    made |= yield from _find_specs([key for key in records if key not in made])
+    for key, asking in creating.items():
+        spec, record = made.get(key), records.get(key)
+        if spec is None and record is None:
+            outcome.again += asking[1:]
+            continue
+        run = None if spec is None else found.get(spec.run_id)
+        if run is None and spec is not None:
+            run = next(iter((yield Query("get_run", (), (spec.run_id,)))), None)
+        for item in asking:
+            _answer_key(item, spec, run, record, now)
+        outcome.done += asking
+
+
+def _find_specs(keys: list[KeyName]) -> Generator[Query | Save, Any, dict[KeyName, RunSpecRow]]:
+    """The specs of the runs that were created with these keys."""
+    specs: list[RunSpecRow] = (yield Query("find_keys", keys)) if keys else []
+    return {(spec.tenant, spec.source, spec.idempotency_key or ""): spec for spec in specs}
+
+
+def _answer_key(
+    item: PendingCommand, spec: RunSpecRow | None, run: RunRow | None, record: IdempotencyRow | None, now: int
+) -> None:
+    command = item.command
+    assert isinstance(command, CreateRun)
+    try:
+        if item.record is None and spec is not None:
+            item.result = answer_same_key(command, spec, run, now)
+        else:
+            item.result = answer_recorded_key(command, spec, run, record)
+    except TenureError as refused:
+        item.error = refused
+
+
+def _load_records(
+    creating: dict[KeyName, list[PendingCommand]], now: int
+) -> Generator[Query | Save, Any, dict[KeyName, IdempotencyRow]]:
+    """The records of the keys for which a creation writes one. Expired records are deleted."""
+    keys = [key for key, asking in creating.items() if any(item.record is not None for item in asking)]
+    if not keys:
+        return {}
+    expire_records((yield Query("drop_past_keys", keys, (now,))))
+    rows: list[IdempotencyRow] = yield Query("key_records", keys)
+    return {(row.tenant, row.source, row.name): row for row in rows}

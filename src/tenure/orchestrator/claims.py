@@ -1,9 +1,9 @@
-"""A claim as one transaction: choose candidates without locks, lock free runs, check again, grant leases.
+"""Claims. A claim is one transaction: choose candidates without locks, lock free runs, check again, grant leases.
 
 Laws:
 1. Claim queues (tenant, workspace) with work come from a loose scan of the claim index, one window at a time. The cost of
    a claim depends on the claim queues it serves, not on how many steps wait. If caps block every claim queue of a
-   window, the claim goes on to the next window without taking a lock.
+   window, the claim continues with the next window without taking a lock.
 2. A claim takes the lock of a capped tenant before it counts the tenant's live leases. It takes locks for one window only,
    in order, so that claims cannot deadlock.
 3. A claim never waits for a locked run. If every chosen run is locked, it asks for more candidates, a bounded number of
@@ -13,16 +13,20 @@ Laws:
 5. A claim for one tenant sees only that tenant's claim queues. A remote runner's claim has a name, and its commit records what was
    granted under that name: a repeated claim gets the same leases and nothing new. A lock on the name decides between two
    simultaneous claims.
+6. Claims of one process do not compete: the next transaction begins when the last one is over. A claim that waits for work takes
+   the event to wait for before it looks, so that it misses no step that becomes ready meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Generator, Set
+from collections.abc import Awaitable, Callable, Generator, Set
+from functools import partial
 from hashlib import sha256
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,6 +35,7 @@ from tenure.ids import run_text
 from tenure.kernel.commands import Claimant, ClaimStep, Context
 from tenure.kernel.decide import decide
 from tenure.kernel.decide.termination import dependents_of
+from tenure.kernel.decide.validation import is_name
 from tenure.kernel.draft import Chance
 from tenure.kernel.fair_share import ClaimQueueKey, FairShares, headroom
 from tenure.kernel.lease_types import Lease
@@ -42,21 +47,27 @@ from tenure.orchestrator.batch import BatchOutcome, PendingCommand, RunWork, bui
 from tenure.orchestrator.loader import is_long_load
 from tenure.store.port import (
     LEAVE_EVENT_LOOP,
+    AmbiguousCommit,
     ClaimCandidate,
     ClaimQueue,
+    DataRejected,
     Query,
     Save,
     Saved,
     StoreRequest,
     Transaction,
+    WriteConflict,
 )
+
+if TYPE_CHECKING:
+    from tenure.orchestrator.core import Orchestrator
 
 log = get_logger(__name__)
 
 QUEUES_WINDOW = 128
-"""Claim queues that one claim looks at. The next claim goes on after them."""
+"""Claim queues that one claim reads. The next claim continues after them."""
 WINDOWS_MAX = 16
-"""Windows without a candidate that one claim passes over. The next claim goes on after them."""
+"""Windows without a candidate that one claim skips. The next claim continues after them."""
 PAST_FULL_WINDOW = 256
 """Steps read at once from a claim queue in which a workflow has all the leases it may have."""
 PAST_FULL_WINDOWS_MAX = 4
@@ -64,7 +75,12 @@ PAST_FULL_WINDOWS_MAX = 4
 EXTRA_CANDIDATES = (0, 32, 256, 2048)
 """How many more candidates each try asks for, when others had locked all that the try before it chose."""
 SKIPPED_FOR_CLAIMS = 1000
-"""A run that cannot be decided is skipped for so many claims, then tried again: it may have been repaired."""
+"""A run that cannot be decided is skipped for this many claims, then tried again: it may have been repaired."""
+POLL_SECONDS = 1.0
+"""How long a lost wake-up delays a claim: waiting claims also poll."""
+TRIES_MAX = 5
+"""How often a claim is tried when others hold the runs it chose."""
+RETRY_SECONDS = 0.002
 TAKEN_CODES = frozenset({"RUN_INVALID_TRANSITION", "RUN_TERMINAL_STATE"})
 """Another claim was faster, or the run was paused: there is nothing wrong with the run."""
 
@@ -101,7 +117,8 @@ class Claim(msgspec.Struct, gc=False, frozen=True):
 
 
 class ClaimHistory:
-    """What an orchestrator remembers between claims: whose turn it is."""
+    """What an orchestrator remembers between claims: whose turn it is. There is one for each tenant that is claimed for
+    separately, and one for claims across tenants."""
 
     def __init__(self, tenant: str | None = None) -> None:
         self.tenant = tenant
@@ -109,7 +126,7 @@ class ClaimHistory:
         self.start: ClaimQueueKey = (tenant or "", "")
         self.cursor: ClaimQueueKey = self.start
         self.positions: dict[tuple[str, str, str], ClaimCandidate] = {}
-        """(queue, tenant, workspace) -> the step after which to look on, where steps of full workflows come first."""
+        """(queue, tenant, workspace) -> the step after which the next claim looks, if steps of full workflows come first."""
         self.claims = 0
         self.skipped: dict[int, int] = {}
         """Run -> the claim at which to try it again. These runs cannot be decided here (an unknown profile, a broken row),
@@ -184,8 +201,8 @@ def claim_steps(
     else:
         return ClaimOutcome([], outcome, len(locked) > len(history.skipped))
     now: int = (yield Query("now"))[0].now_us
-    mine = [c for c in chosen if c.run_id in snaps]
-    works, leases = yield from _grant(claim, history, mine, snaps, now, chance)
+    locked_steps = [c for c in chosen if c.run_id in snaps]
+    works, leases = yield from _grant(claim, history, locked_steps, snaps, now, chance)
     saved: Saved = yield build_save(works, None)
     sort_outcomes(works, saved, outcome)
     leases = [lease for lease in leases if lease.run_id in saved.ids]
@@ -219,8 +236,7 @@ def _has_candidates(
     capped: list[str],
 ) -> Generator[Query | Save, Any, bool]:
     """Whether a window seems to have a candidate. It is read without locks, so the claim checks again."""
-    rows = yield Query("usage", [(t,) for t in capped])
-    usage = {(u.tenant, u.workflow): u.leases for u in rows}
+    usage = {(u.tenant, u.workflow): u.leases for u in (yield Query("usage", [(t,) for t in capped]))}
     chosen, _ = yield from _choose(claim, history, claim_queues, caps, usage)
     return bool(chosen)
 
@@ -392,17 +408,12 @@ def _grant(
         # The cause of a claim is the run's last event: what made the step claimable is in the history up to it.
         context = Context(actor, "system", f"{step.run_id}/{snap.run.version}")
         command = ClaimStep(context=context, run_id=step.run_id, idx=step.idx, by=by)
-        work = works.get(step.run_id)
-        if work is None:
-            work = RunWork(snap, [])
+        work = works.get(step.run_id) or RunWork(snap, [])
         try:
             decision = decide(snap, command, now, chance)
-        except TenureError as refused:
-            if refused.code not in TAKEN_CODES:
-                history.skip_run(step.run_id, refused)
-            continue
-        except (ValueError, TypeError, LookupError) as broken:
-            history.skip_run(step.run_id, broken)
+        except (TenureError, ValueError, TypeError, LookupError) as fault:
+            if not (isinstance(fault, TenureError) and fault.code in TAKEN_CODES):
+                history.skip_run(step.run_id, fault)
             continue
         works[step.run_id] = work
         work.accept(PendingCommand(command, None, 0.0, {}), decision)
@@ -417,3 +428,89 @@ def _grant(
         for lease in leases:
             lease.input = bodies.get((lease.run_id, lease.input_ref or 0))
     return list(works.values()), leases
+
+
+class ClaimDispatcher:
+    """Runs claims one at a time, lets them wait for work, and retries them (law 6)."""
+
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        cache: dict[int, Snapshot],
+        chance: Chance,
+        lane: int,
+        command_seconds: float,
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._cache = cache
+        self._chance = chance
+        self._lane = lane
+        self._command_seconds = command_seconds
+        self._histories: dict[str | None, ClaimHistory] = {}
+        self._lock = asyncio.Lock()
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake the waiting claims: a step became ready in this process."""
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    async def remote(
+        self, wanted: Claim, wait_seconds: float, goes_on: Callable[[], Awaitable[bool]]
+    ) -> ClaimOutcome:
+        """A remote runner's claim (`Claim.remote`): new leases, or those that the same claim got before. Without any, it waits
+        as long as `goes_on` says that the runner still waits."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_seconds
+        while True:
+            bell = self._bell
+            claimed = await self.once(wanted)
+            left = deadline - clock()
+            if claimed.leases or claimed.before or left <= 0 or not await goes_on():
+                return claimed
+            await self.until(bell, min(left, POLL_SECONDS))
+
+    async def until(self, ready: asyncio.Event, timeout_s: float) -> None:
+        """Wait until the event is set, another process announces work, or the timeout passes."""
+        here = asyncio.ensure_future(ready.wait())
+        elsewhere = asyncio.ensure_future(self._orchestrator.store.wait_for_work(timeout_s))
+        try:
+            await asyncio.wait((here, elsewhere), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in (here, elsewhere):
+                waiter.cancel()
+
+    async def once(self, wanted: Claim) -> ClaimOutcome:
+        """Run one claim without waiting for work."""
+        for name in (wanted.by.worker, *wanted.queues):
+            if not is_name(name):
+                raise TenureError("INVALID_INPUT", f"{name!r} is not a valid name of a worker or queue")
+        history = self._histories.get(wanted.tenant)
+        if history is None:
+            history = self._histories[wanted.tenant] = ClaimHistory(wanted.tenant)
+        make = partial(claim_steps, wanted, history, self._cache, self._chance)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._command_seconds
+        tries = 0
+        async with self._lock:
+            while True:
+                try:
+                    claimed = await self._orchestrator.store.transact(make, lane=self._lane)
+                except DataRejected as refused:
+                    raise TenureError(
+                        "INVALID_INPUT", f"the database rejected the claim: {refused}"
+                    ) from refused
+                except (WriteConflict, AmbiguousCommit) as fault:
+                    # If a commit of unknown fate did happen, its leases are unused and expire. (A remote claim finds
+                    # them again under its name.)
+                    if clock() >= deadline:
+                        raise TenureError(
+                            "COMMAND_DEADLINE", f"the claim was not committed in time: {fault}"
+                        ) from fault
+                    await asyncio.sleep(RETRY_SECONDS * (0.5 + self._chance.random()))
+                    continue
+                self._orchestrator.finish(claimed.outcome)
+                tries += 1
+                if claimed.leases or not claimed.more or tries >= TRIES_MAX:
+                    return claimed
+                await asyncio.sleep(RETRY_SECONDS)

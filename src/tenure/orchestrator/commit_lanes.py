@@ -2,7 +2,7 @@
 
 Laws:
 1. Commands on one run leave in the order of their arrival.
-2. A batch has at most one gated command per tenant: one that looks at other runs and so needs the tenant's lock. The
+2. A batch has at most one gated command per tenant: a command that depends on other runs and so needs the tenant's lock. The
    next gated command of the tenant has to see its result. It waits in a queue of its tenant, so that commands of other
    tenants do not wait for it.
 3. A lane is idle when its last batch was a single command, its queue is empty, and it has committed few lone commands in
@@ -50,9 +50,7 @@ class CommitLane:
         """Run -> the tenant in whose queue its commands wait, once per command."""
         self._sequence = 0
         self.busy = False
-        """Whether a batch is being committed."""
         self._last_batch = 1
-        """The size of the last batch."""
         self._lone_commands = 0
         """Lone commands in this turn of the event loop."""
 
@@ -90,11 +88,6 @@ class CommitLane:
         self._lone_commands = 0
 
     def take(self) -> list[PendingCommand]:
-        batch = self._take()
-        self._last_batch = len(batch)
-        return batch
-
-    def _take(self) -> list[PendingCommand]:
         queue = self._items
         if len(queue) <= BATCH_COMMANDS_MAX:
             batch = [item for _, item in queue]
@@ -111,6 +104,7 @@ class CommitLane:
                 room -= len(taken)
                 if room <= 0:
                     break
+        self._last_batch = len(batch)
         return batch
 
     def _take_gated(self, tenant: str, before: int, room: int) -> list[PendingCommand]:

@@ -46,8 +46,7 @@ from tenure.logs import get_logger
 from tenure.orchestrator import batch as batches
 from tenure.orchestrator.batch import BatchOutcome, KeyRecorder, PendingCommand, RunWork
 from tenure.orchestrator.cap_cache import NO_CAPS, CapCache
-from tenure.orchestrator.claim_dispatcher import ClaimDispatcher
-from tenure.orchestrator.claims import Claim
+from tenure.orchestrator.claims import POLL_SECONDS, Claim, ClaimDispatcher
 from tenure.orchestrator.commit_lanes import CommitLane
 from tenure.orchestrator.heartbeats import HeartbeatBatcher
 from tenure.orchestrator.outbox import deliver_outbox
@@ -57,8 +56,6 @@ log = get_logger(__name__)
 
 COMMIT_LANES = 2
 """With two lanes one batch is decided while the other commits."""
-POLL_SECONDS = 1.0
-"""How long a lost wake-up delays a claim: waiting claims also poll."""
 RETRY_SECONDS_MIN = 0.002
 RETRY_SECONDS_MAX = 0.5
 ROWS_PER_TURN = 500
@@ -72,7 +69,6 @@ class Resolver(Protocol):
 
     async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
         """The inputs of these steps (index, number of the attempt). After a retryable error the caller asks again later."""
-        ...
 
 
 def _split_long_plans(items: list[PendingCommand]) -> list[list[PendingCommand]]:
@@ -258,7 +254,9 @@ class Orchestrator:
                     self._room.notify_all()
             began = self._now()
             try:
-                await self._commit(lane.number, items)
+                for part in _split_long_plans(items):
+                    if needs_lock := await self._commit_cached(lane.number, part):
+                        await self._commit_locked(lane.number, needs_lock)
             except Exception as broken:  # every command still gets an answer
                 self._fail_batch(items, broken)
             finally:
@@ -291,8 +289,15 @@ class Orchestrator:
     def _decide_now(self, item: PendingCommand, works: list[RunWork], now: int) -> Save | None:
         """Decide a lone command. The store calls this when it has the write lock: a snapshot that a decision has changed
         cannot be used again. None: the command needs the run's lock."""
-        work = self._decide_run([item], now)
+        work = self._take_snapshot([item])
         if work is None:
+            return None
+        try:
+            decided = batches.decide_cached(work, now, self._chance)
+        except DecisionTooLong:
+            decided = False  # it is decided again in a thread
+        if not decided:
+            self._keep_undecided(work)
             return None
         works.append(work)
         return batches.build_save(works, None)
@@ -308,12 +313,6 @@ class Orchestrator:
         error = TenureError("INTERNAL_ERROR", f"the commit failed: {broken!r}; see the log of this process")
         for item in items:
             self._answer(item, None, error)
-
-    async def _commit(self, lane: int, items: list[PendingCommand]) -> None:
-        for part in _split_long_plans(items):
-            needs_lock = await self._commit_cached(lane, part)
-            if needs_lock:
-                await self._commit_locked(lane, needs_lock)
 
     async def _commit_cached(self, lane: int, items: list[PendingCommand]) -> list[PendingCommand]:
         """Commit the items whose runs have a cached snapshot. Returns the items that need the lock."""
@@ -335,7 +334,7 @@ class Orchestrator:
         self, items: list[PendingCommand], now: int
     ) -> tuple[list[RunWork], list[PendingCommand]]:
         """Decide on cached snapshots. Returns the decided runs and the items that need the lock. A long decision is made in a
-        thread, one at a time in each lane; nobody else has its snapshot."""
+        thread, one at a time in each lane; its snapshot is not in the cache meanwhile."""
         works: list[RunWork] = []
         needs_lock: list[PendingCommand] = []
         rows = 0
@@ -370,18 +369,6 @@ class Orchestrator:
         if work.undecided and not work.new:
             work.snap.rows_max = None
             self._cache[work.snap.run_id] = work.snap
-
-    def _decide_run(self, items_of_run: list[PendingCommand], now: int) -> RunWork | None:
-        """Decide the commands of one run on its cached snapshot. None: they need the lock."""
-        work = self._take_snapshot(items_of_run)
-        try:
-            if work is None or batches.decide_cached(work, now, self._chance):
-                return work
-        except DecisionTooLong:
-            pass  # it is decided again in a thread
-        assert work is not None
-        self._keep_undecided(work)
-        return None
 
     def _take_snapshot(self, items_of_run: list[PendingCommand]) -> RunWork | None:
         """The commands of one run with its cached snapshot, which leaves the cache. None: there is none."""
@@ -448,19 +435,12 @@ class Orchestrator:
     def _answer_late(self, items: list[PendingCommand], failure: Exception) -> list[PendingCommand]:
         """Answer the items whose deadline has passed. Returns the others."""
         now = self._now()
-        left = []
+        if not isinstance(failure, TenureError):
+            failure = TenureError("COMMAND_DEADLINE", f"the command was not committed in time: {failure}")
         for item in items:
-            if item.deadline > now:
-                left.append(item)
-            elif isinstance(failure, TenureError):
+            if item.deadline <= now:
                 self._answer(item, None, failure)
-            else:
-                self._answer(
-                    item,
-                    None,
-                    TenureError("COMMAND_DEADLINE", f"the command was not committed in time: {failure}"),
-                )
-        return left
+        return [item for item in items if item.deadline > now]
 
     def finish(self, outcome: BatchOutcome) -> None:
         """After a commit: answer its commands, cache its snapshots, and start what follows from it."""
@@ -473,7 +453,7 @@ class Orchestrator:
             if isinstance(item.error, TenureError) and item.error.code == "LEASE_STALE":
                 self.stale += 1
             self._answer(item, item.result, item.error)
-        if outcome.told:
+        if outcome.wrote_feed:
             for wake in self.on_feed:
                 wake()
         if self._watchers:
@@ -537,8 +517,8 @@ class Orchestrator:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             # The sweeper retries what the store refused; anything else is a defect.
-            tell = log.warning if isinstance(fault, TenureError) else log.error
-            tell("task_failed", error=repr(fault))
+            report = log.warning if isinstance(fault, TenureError) else log.error
+            report("task_failed", error=repr(fault))
 
     # ----------------------------------------------------------------------------------------- claims
 

@@ -1,6 +1,6 @@
-"""The feed is kept for a day, and not without bound: whoever sweeps trims it.
+"""The feed trimmer: keeps the feed for a day, and within a limit.
 
-Law: what is trimmed is gone from the oldest on, and it is known up to where. It may be done everywhere at once.
+Law: the oldest rows are deleted first, and the feed records how far. Any number of processes may trim at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from tenure.store.subscriptions import SubscriptionRepository
 
 TRIM_SECONDS = 60.0
 EXCESS_EVERY = 10
-"""Rounds between two counts of the rows."""
+"""The rows are counted once in this many rounds."""
 
 
 class FeedTrimmer(PeriodicTask):
-    """See the law above. An async context manager."""
-
     def __init__(self, store: Store, *, seconds: float = TRIM_SECONDS) -> None:
         super().__init__("feed-trimmer", self.once, seconds, TRIM_ROWS)
         self._store = store
@@ -28,7 +26,7 @@ class FeedTrimmer(PeriodicTask):
         self._rounds = 0
 
     async def once(self) -> int:
-        """Trim what is too old or too much; how many rows went."""
+        """Delete rows that are too old or too many; how many."""
         now = (await self._store.read("now"))[0].now_us
         if self._rounds == 0:
             await self._feed.delete_foreign_rows()

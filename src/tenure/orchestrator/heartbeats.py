@@ -1,4 +1,4 @@
-"""Heartbeats write only the lease's expiry: no event, no version, no run lock, and never in anybody's way."""
+"""Heartbeats write only the lease's expiry: no event, no version and no run lock, so they delay no command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUIET_STATES = frozenset({"running", "uploading", "canceling"})
 
 
 def extend_leases(beats: list[Heartbeat]) -> Transaction[dict[LeaseKey, LeaseReply]]:
-    """Extend these leases; those that could not be are left out and are told why the long way."""
+    """Extend these leases. A lease that cannot be extended is missing from the answer; a command then finds out why."""
     keys = [(b.run_id, b.idx, b.n) for b in beats]
     steps: list[StepRow] = yield Query("load_steps", list(dict.fromkeys((r, i) for r, i, _ in keys)))
     attempts: list[AttemptRow] = yield Query("load_attempts", keys)
@@ -54,7 +54,7 @@ def extend_leases(beats: list[Heartbeat]) -> Transaction[dict[LeaseKey, LeaseRep
 
 
 class HeartbeatBatcher:
-    """Collects heartbeats while the last ones are being written; of one lease only the newest counts."""
+    """Collects heartbeats while the last ones are being written. Only the newest heartbeat of a lease counts."""
 
     def __init__(self, orchestrator: Orchestrator, lane: int) -> None:
         self._orchestrator = orchestrator
@@ -64,12 +64,11 @@ class HeartbeatBatcher:
         self._writing = False
 
     def close(self) -> None:
-        """Nobody answers any more: say so to those who wait."""
+        """Fail the heartbeats that still wait for their answer."""
         for future in tuple(self._open):
             fail_future(future, TenureError("STORE_UNAVAILABLE", "the orchestrator was stopped"))
 
     def heartbeat(self, message: Heartbeat) -> asyncio.Future[LeaseReply]:
-        """Extend a lease; the future is the answer."""
         key = (message.run_id, message.idx, message.n)
         future: asyncio.Future[LeaseReply] = asyncio.get_running_loop().create_future()
         self._open.add(future)
@@ -97,15 +96,15 @@ class HeartbeatBatcher:
                 for key, (message, future) in beats.items():
                     reply = replies.get(key)
                     if reply is None:
-                        orchestrator.spawn(self._the_long_way(message, future))
+                        orchestrator.spawn(self._send_as_command(message, future))
                     elif not future.done():
                         future.set_result(reply)
                         orchestrator.update_lease(message, reply)
         finally:
             self._writing = False
 
-    async def _the_long_way(self, message: Heartbeat, future: asyncio.Future[LeaseReply]) -> None:
-        """As a command, which begins the work or says what is wrong."""
+    async def _send_as_command(self, message: Heartbeat, future: asyncio.Future[LeaseReply]) -> None:
+        """Send a heartbeat as a command, which begins the work or explains what is wrong."""
         try:
             reply = await self._orchestrator.send(message)
         except Exception as fault:

@@ -1,4 +1,4 @@
-"""From what a decision needs to the queries that fetch it: one query per kind of need, for a whole batch."""
+"""Loads the rows that decisions need: one query per kind of row, for a whole batch."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _COUNTED = {
     "buffered": "inbox_buffered",
     "checkpoints": "checkpoints",
 }
-"""Need -> the column of the run that says how many rows there are at most."""
+"""Need -> the column of the run with the largest possible number of rows."""
 
 
 def is_long_load(snap: Snapshot, keys: tuple[Key, ...]) -> bool:
-    """Whether so many rows are needed that making them would hold the event loop."""
+    """Whether a load has so many rows that it would hold the event loop."""
     if len(keys) > ROWS_DECIDED_ON_LOOP_MAX:
         return True
     if (run := snap.run) is None:
@@ -64,7 +64,7 @@ def is_long_load(snap: Snapshot, keys: tuple[Key, ...]) -> bool:
 
 
 def load_needs(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Generator[Query | Save, Any, None]:
-    """Fetch everything that is needed and put it into the snapshots."""
+    """Load the rows that decisions need into their snapshots."""
     by_query: dict[str, list[tuple[Any, ...]]] = {}
     snaps: dict[int, Snapshot] = {}
     for snap, keys in needs:
@@ -72,18 +72,16 @@ def load_needs(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Gener
         for key in keys:
             if key[0] == "admission":
                 yield from _load_facts(snap, now, *key[1:])
-                continue
-            if key[0] == "outside":
+            elif key[0] == "outside":
                 snap.outside[key] = yield from _load_outside(snap.run_id, *key[1:])
-                continue
-            if key[0] == "ties":
+            elif key[0] == "ties":
                 found = snap.outside[key] = GovernanceFacts()
                 found.ties = LinkedPeople((yield Query("load_unconfirmed", [(key[1],)])))
-                continue
-            if key in snap.known:
+            elif key in snap.known:
                 raise AssertionError(f"{key} was loaded and is needed again")
-            snap.know(key)
-            by_query.setdefault(_QUERY_OF[key[0]], []).append((snap.run_id, *key[1:]))
+            else:
+                snap.know(key)
+                by_query.setdefault(_QUERY_OF[key[0]], []).append((snap.run_id, *key[1:]))
     for name, rows in by_query.items():
         for row in (yield Query(name, list(dict.fromkeys(rows)))):
             snaps[row.run_id].add(row)
@@ -92,10 +90,10 @@ def load_needs(needs: list[tuple[Snapshot, tuple[Key, ...]]], now: int) -> Gener
 def _load_facts(
     snap: Snapshot, now: int, tenant: str, key: str | None, workflow: str, supersedes: bool = True
 ) -> Generator[Query | Save, Any, None]:
-    """What admission looks at. The transaction holds the tenant's lock."""
+    """What admission depends on. The transaction holds the tenant's lock."""
     facts = AdmissionFacts()
     if key is not None:
-        # A run in line for its key looks again within the poll; one delayed for longer is not in line yet.
+        # A run that waits for its key checks again within this horizon. A run that is delayed for longer does not wait yet.
         queue = (yield Query("key_queue", (), (tenant, key, now + us(KEY_HORIZON_SECONDS))))[0]
         facts.holder_id = queue.holder_id
         facts.first_waiting_id = queue.first_waiting_id
@@ -107,8 +105,10 @@ def _load_facts(
             )
     caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if any(cap.max_runs_per_min is not None for cap in caps.values()):
-        rows = yield Query("rates", (), (tenant, now - RATE_WINDOW_US))
-        rates = {row.workflow: (row.runs, row.first_at) for row in rows}
+        rates = {
+            row.workflow: (row.runs, row.first_at)
+            for row in (yield Query("rates", (), (tenant, now - RATE_WINDOW_US)))
+        }
         facts.rate_full_until = rate_full_until(caps, workflow, rates, RATE_WINDOW_US)
     snap.facts = facts
 
@@ -116,19 +116,20 @@ def _load_facts(
 def _load_outside(
     run_id: int, tenant: str, name: str | None, people: tuple[str, ...]
 ) -> Generator[Query | Save, Any, GovernanceFacts]:
-    """What governs an action. The tenant's row is locked first, so that all the rest is what holds with it."""
+    """What governs an action. The tenant's row is locked first, so that everything else is read in the same state."""
     outside = GovernanceFacts()
     outside.governance = next(iter((yield Query("load_governance", [(tenant,)]))), None)
     outside.caps = {cap.scope: cap for cap in (yield Query("caps", [(tenant,)]))}
     if people:
-        rows = yield Query("load_people", [(tenant, person) for person in people])
-        outside.people = {row.id: row for row in rows}
+        wanted = [(tenant, person) for person in people]
+        outside.people = {row.id: row for row in (yield Query("load_people", wanted))}
     if name is not None:
         holder = next(iter((yield Query("load_key_holders", [(tenant, name)]))), None)
         if holder is not None and holder.run_id != run_id:
-            refs = [ref for ref in (holder.request_ref, holder.result_ref) if ref is not None]
-            rows = yield Query("load_payloads", [(holder.run_id, ref) for ref in refs])
-            bodies = {row.ref: row.body for row in rows}
+            refs = [
+                (holder.run_id, ref) for ref in (holder.request_ref, holder.result_ref) if ref is not None
+            ]
+            bodies = {row.ref: row.body for row in (yield Query("load_payloads", refs))}
             outside.request, outside.result = bodies.get(holder.request_ref), bodies.get(holder.result_ref)
         outside.holder = holder
     return outside

@@ -1,7 +1,6 @@
-"""Something that looks at the database again and again until it is stopped.
+"""A background task that looks at the database in rounds until it is stopped.
 
-Law: a round that fails is told in the log and followed by the next one; one that found as much as it may take is
-followed at once.
+Law: a failed round is logged, and the next one follows. If a round fills its limit, the next round starts immediately.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ log = get_logger(__name__)
 
 
 class PeriodicTask:
-    """See the law above. An async context manager."""
+    """Runs as long as its async context. `look` returns how much it found, and `most` is the limit of a round."""
 
     def __init__(self, name: str, look: Callable[[], Awaitable[int]], seconds: float, most: int) -> None:
         self._name = name

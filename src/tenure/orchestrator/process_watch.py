@@ -1,11 +1,11 @@
-"""The watch over workers of this host: one that is certainly dead loses its leases at once.
+"""Watches the worker processes of this host: the leases of a process that is proven dead end immediately.
 
 Laws:
-1. Only a proof counts (`tenure.processes`): a closed connection, a silent worker or an equal name is none. Without one a lease
-   runs out, as everywhere else.
-2. A lease belongs to a session, which is one process: whoever is called alike keeps theirs.
-3. It decides nothing: it submits what was proven with the fence of each lease, and the kernel knows what that means. It may run
-   everywhere at once.
+1. Only a proof counts (`tenure.processes`). A closed connection, a silent worker or an equal name proves nothing; such a lease
+   expires as usual.
+2. A lease belongs to a session, which is one process. A worker with the same name keeps its leases.
+3. The watch decides nothing: it submits a command with the fence of each lease, and the kernel decides. Any number of processes
+   may watch at once.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from tenure.store.workers import SessionLease, delete_worker_process
 log = get_logger(__name__)
 
 WATCH_SECONDS = 1.0
-NEVER_MANY = 1 << 30
-"""A round is never followed at once."""
+NO_LIMIT = 1 << 30
+"""A round is never followed by another immediately."""
 
 
 class ProcessWatch(PeriodicTask):
-    """Watches until it is stopped."""
-
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = WATCH_SECONDS) -> None:
-        super().__init__("process-watch", self.look, seconds, NEVER_MANY)
+        super().__init__("process-watch", self.look, seconds, NO_LIMIT)
         self._orchestrator = orchestrator
 
     async def look(self) -> int:
-        """Look at every worker of this host; how many leases were freed or are about to be."""
+        """Check every worker process of this host. How many leases of dead processes were found."""
         mine = own_identity()
         if mine is None:
             return 0
@@ -47,28 +45,24 @@ class ProcessWatch(PeriodicTask):
         for row in rows:
             other = ProcessIdentity(row.boot_id, row.namespaces, row.pid, row.start_ticks)
             if is_gone(other, mine):
-                found += await self._free(row, other)
+                found += await self._expire_leases(row, other)
         return found
 
-    async def _free(self, row: WorkerProcessRow, dead: ProcessIdentity) -> int:
-        """Free the leases of a dead process; a row that has none is of no more use."""
+    async def _expire_leases(self, row: WorkerProcessRow, dead: ProcessIdentity) -> int:
+        """End the leases of a dead process. If it has none left, delete its row."""
         store = self._orchestrator.store
         leases: list[SessionLease] = await store.read("leases_of_session", row.session, row.tenant)
         if not leases:
             await delete_worker_process(store, row.session)
             return 0
         context = Context("system:process-watch", "system", f"process is gone: {dead}")
-        answers = await asyncio.gather(
-            *(
-                self._orchestrator.send(
-                    ExpireDeadLease(
-                        context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=row.session
-                    )
-                )
-                for lease in leases
-            ),
-            return_exceptions=True,
-        )
+        commands = [
+            ExpireDeadLease(
+                context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=row.session
+            )
+            for lease in leases
+        ]
+        answers = await asyncio.gather(*map(self._orchestrator.send, commands), return_exceptions=True)
         for lease, answer in zip(leases, answers, strict=True):
             if isinstance(answer, Exception) and not isinstance(answer, TenureError):
                 log.warning("holder_died_failed", lease=repr(lease), error=repr(answer))

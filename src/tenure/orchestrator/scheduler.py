@@ -1,13 +1,13 @@
 """The scheduler: starts the runs of schedules whose slots have come.
 
 Laws:
-1. It may run everywhere at once and depends on nobody's memory. A slot's run has the idempotency key
-   `scheduler:NAME:SLOT`, so that there is one run per slot whoever is quicker; only then does the schedule go on
-   to its next slot, if it is still where it was read. A crash between the two repeats a request, not a run.
-2. The store's clock decides what has come.
-3. A slot that is found late was missed, and its schedule says what that means: `skip` passes over it, `last` makes
-   up for the newest, `all` for the newest so many. There is never a burst without bound.
-4. A schedule that cannot be carried out does not hold up the others.
+1. It may run in any number of processes and keeps no state. A slot's run has the idempotency key `scheduler:NAME:SLOT`, so
+   each slot gets one run whichever process is faster. Only then does the schedule advance to its next slot, unless another
+   process has advanced or changed it. A crash between the two repeats a request, not a run.
+2. The store's clock decides which slots have come.
+3. A slot that is found late was missed, and its schedule says what to do: `skip` drops it, `last` makes up for the newest, `all`
+   for the newest up to a limit. So the number of runs that start at once is bounded.
+4. A schedule that cannot be carried out does not delay the others.
 """
 
 from __future__ import annotations
@@ -42,21 +42,11 @@ log = get_logger(__name__)
 SOURCE = "scheduler"
 ACTOR = "system:scheduler"
 _MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
-"""The slot has its run, whatever the schedule said when that was made."""
-
-
-def slot_key(name: str, slot_us: int) -> str:
-    """The idempotency key of a slot's run."""
-    return f"{SOURCE}:{name}:{format_slot(slot_us)}"
-
-
-def slot_ref(name: str, slot_us: int) -> str:
-    """What such a run names as its trigger: the schedule, and the moment."""
-    return f"{name}@{format_slot(slot_us)}"
+"""The slot has a run already, even if the schedule has changed since."""
 
 
 def slots_to_run(schedule: ScheduleRow, cron: Cron, now_us: int) -> list[int]:
-    """Which slots get a run now, oldest first: law 3. At most the catch-up's bound and what is not late yet."""
+    """The slots that get a run now, oldest first (law 3): at most the catch-up's limit, and the slots that are not late yet."""
     first = schedule.next_at
     if first is None or first > now_us:
         return []
@@ -69,15 +59,16 @@ def slots_to_run(schedule: ScheduleRow, cron: Cron, now_us: int) -> list[int]:
     count = 1 if schedule.catch_up == "last" else min(schedule.catch_up_max, CATCH_UP_RUNS_MAX)
     missed = cron.newest(first, late_us, count)
     if len(missed) < count:
-        missed.insert(0, first)  # the slot that is written down is one, whatever this machine's zones say
+        missed.insert(0, first)  # the stored slot counts, even if this machine's time zones differ
     return [*missed, *fresh]
 
 
 def build_scheduled_run(
     schedule: ScheduleRow, run_id: int, slot_us: int, *, suffix: str = "", context: Context | None = None
 ) -> CreateRun:
-    """The run of a slot; with a suffix one that was asked for by hand, beside the slots."""
-    key = slot_key(schedule.name, slot_us) + suffix
+    """The run of a slot; with a suffix, a run that a person triggered in addition to the slots."""
+    slot = format_slot(slot_us) + suffix
+    key = f"{SOURCE}:{schedule.name}:{slot}"
     plan = (
         (StepSpec(name="main", kind="body", queue=schedule.queue),)
         if schedule.plan is None
@@ -89,11 +80,11 @@ def build_scheduled_run(
         code_version=schedule.code_version,
         profile=schedule.profile,
         plan=plan,
-        input=_input(schedule, slot_us),
-        trigger=Trigger("scheduled", ref=slot_ref(schedule.name, slot_us) + suffix),
+        input=_slot_input(schedule, slot_us),
+        trigger=Trigger("scheduled", ref=f"{schedule.name}@{slot}"),
         source=SOURCE,
         idempotency_key=key,
-        # Of the key alone: two schedulers that have read different texts of a schedule still mean one run.
+        # Only the key is hashed: two schedulers that have read different versions of a schedule still mean one run.
         request_hash=sha256(key.encode()).digest(),
         labels=schedule.labels,
         over_rate="delay",
@@ -103,7 +94,7 @@ def build_scheduled_run(
     return build_create_run(request, run_id=run_id, tenant=schedule.tenant, workspace=schedule.workspace)
 
 
-def _input(schedule: ScheduleRow, slot_us: int) -> bytes | None:
+def _slot_input(schedule: ScheduleRow, slot_us: int) -> bytes | None:
     if not schedule.pass_slot:
         return schedule.input
     given: dict[str, Any] = {} if schedule.input is None else msgspec.json.decode(schedule.input)
@@ -111,34 +102,31 @@ def _input(schedule: ScheduleRow, slot_us: int) -> bytes | None:
 
 
 class Scheduler(PeriodicTask):
-    """Looks for slots that have come until it is stopped."""
-
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SCHEDULE_SECONDS) -> None:
         super().__init__("scheduler", self.look, seconds, SCHEDULES_AT_ONCE_MAX)
         self._orchestrator = orchestrator
         self._lacking = 0
-        """Schedules that were due at the last look and whose profile this process lacks: they stay due, for another."""
-
-    def _tell_lacking(self, count: int) -> None:
-        if count > self._lacking:
-            log.warning("schedules_set_aside", count=count, error="PROFILE_NOT_HERE")
-        self._lacking = min(count, SET_ASIDE_MAX)
+        """How many due schedules have a profile that this process lacks: another process carries them out."""
 
     async def look(self) -> int:
-        """Start what is due now; how many schedules went on to their next slot."""
+        """Start the runs that are due now; how many schedules advanced to their next slot."""
         store = self._orchestrator.store
         now: int = (await store.read("now"))[0].now_us
-        most = SCHEDULES_AT_ONCE_MAX + self._lacking
-        found: list[ScheduleRow] = await store.read("schedules_due", now, most)
+        found: list[ScheduleRow] = await store.read(
+            "schedules_due", now, SCHEDULES_AT_ONCE_MAX + self._lacking
+        )
         due = [one for one in found if profiles.find(one.profile) is not None]
-        self._tell_lacking(len(found) - len(due))
-        answers = await asyncio.gather(*(self._serve(one, now) for one in due), return_exceptions=True)
+        lacking = len(found) - len(due)
+        if lacking > self._lacking:
+            log.warning("schedules_set_aside", count=lacking, error="PROFILE_NOT_HERE")
+        self._lacking = min(lacking, SET_ASIDE_MAX)
+        answers = await asyncio.gather(*(self._run_slots(one, now) for one in due), return_exceptions=True)
         for one, answer in zip(due, answers, strict=True):
             if isinstance(answer, BaseException):
                 log.warning("schedule_failed", tenant=one.tenant, schedule=one.name, error=repr(answer))
         return sum(answer is True for answer in answers)
 
-    async def _serve(self, schedule: ScheduleRow, now: int) -> bool:
+    async def _run_slots(self, schedule: ScheduleRow, now: int) -> bool:
         try:
             cron = parse_cron(schedule.cron, schedule.zone)
         except TenureError as refused:
@@ -146,8 +134,9 @@ class Scheduler(PeriodicTask):
         slots = slots_to_run(schedule, cron, now)
         for slot in slots:
             await self._create(schedule, slot)
-        last = slots[-1] if slots else None
-        return await advance_schedule(self._orchestrator.store, schedule, cron.after(now), last)
+        return await advance_schedule(
+            self._orchestrator.store, schedule, cron.after(now), slots[-1] if slots else None
+        )
 
     async def _create(self, schedule: ScheduleRow, slot: int) -> None:
         try:
@@ -167,7 +156,7 @@ class Scheduler(PeriodicTask):
                 )
 
     async def _set_aside(self, schedule: ScheduleRow, refused: TenureError) -> bool:
-        """Pause a schedule that this machine cannot read, so that it does not come up again every second."""
+        """Pause a schedule that this machine cannot parse, so that it is not due again every second."""
         log.error(
             "schedule_set_aside", tenant=schedule.tenant, schedule=schedule.name, message=refused.message
         )

@@ -1,10 +1,10 @@
-"""The sweeper: a periodic look at everything that time or a lost message has left lying.
+"""The sweeper: finds expired timers and undelivered outbox rows in rounds.
 
 Laws:
-1. It may run everywhere at once and depends on nobody's memory: it asks the database what is due.
-2. It decides nothing: it submits ticks, and the kernel knows what the moment means.
-3. What is due to a run whose profile this process lacks is another process's: it is set aside, so that it stands in
-   nobody's way, for as long as it is due.
+1. It may run in any number of processes and keeps no state: it asks the database what is due.
+2. It decides nothing: it submits ticks, and the kernel decides.
+3. Work for a run whose profile this process lacks is left to another process. It is set aside as long as it is due, so that it
+   does not block the work behind it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 OUTBOX_GRACE_SECONDS = 2.0
-"""Whoever wrote a row delivers it; only after this does the sweeper take it up."""
+"""The process that wrote a row delivers it. After this time, the sweeper does."""
 
 
 def build_timer_command(timer: DueTimer) -> Command:
-    """The command for a moment that has come."""
+    """The command for an expired timer."""
     context = Context("system:sweeper", "timeout", f"timer:{timer.entity}:{timer.at}")
     if timer.entity == "run" and not timer.admitted:
         return Admit(context=context, run_id=timer.run_id, gate_tenant=timer.tenant)
@@ -40,8 +40,8 @@ def build_timer_command(timer: DueTimer) -> Command:
     return Tick(context=context, run_id=timer.run_id, entity=timer.entity, at=timer.at)  # type: ignore[arg-type]  # asserted
 
 
-class _Aside(Generic[T]):
-    """What is left to other processes (law 3), by its key."""
+class _SetAside(Generic[T]):
+    """The keys of the work that is left to other processes (law 3)."""
 
     def __init__(self, key: Callable[[T], Hashable]) -> None:
         self._key = key
@@ -49,19 +49,16 @@ class _Aside(Generic[T]):
 
     @property
     def most(self) -> int:
-        """How much to ask for, so that there is room for the others behind it."""
+        """How much to read, so that there is room for the work behind it."""
         return SWEEP_TIMERS_MAX + len(self._keys)
 
     def others(self, found: list[T]) -> list[T]:
-        """Those that are not set aside. Where that is all there is, the rest of those set aside is done or gone."""
-        if not self._keys:
-            return found
+        """The work that is not set aside. If `found` is everything that is due, keys that are not in it are forgotten."""
         if len(found) < self.most:
             self._keys.intersection_update(map(self._key, found))
         return [one for one in found if self._key(one) not in self._keys]
 
-    def put(self, lacking: list[T]) -> None:
-        """Set aside what this process cannot do."""
+    def add(self, lacking: list[T]) -> None:
         room = SET_ASIDE_MAX - len(self._keys)
         if lacking and room > 0:
             log.warning("set_aside", count=len(lacking), first=repr(lacking[0]), error="PROFILE_NOT_HERE")
@@ -69,39 +66,36 @@ class _Aside(Generic[T]):
 
 
 class Sweeper(PeriodicTask):
-    """Sweeps until it is stopped."""
-
     def __init__(self, orchestrator: Orchestrator, *, seconds: float = SWEEP_SECONDS) -> None:
         super().__init__("sweeper", self.sweep, seconds, SWEEP_TIMERS_MAX)
         self._orchestrator = orchestrator
-        self._timers: _Aside[DueTimer] = _Aside(lambda timer: (timer.entity, timer.run_id, timer.at))
-        self._owed: _Aside[OutboxRow] = _Aside(lambda row: (row.run_id, row.seq, row.part))
+        self._timers: _SetAside[DueTimer] = _SetAside(lambda timer: (timer.entity, timer.run_id, timer.at))
+        self._outbox: _SetAside[OutboxRow] = _SetAside(lambda row: (row.run_id, row.seq, row.part))
 
     async def sweep(self) -> int:
-        """Do what is due now; how much that was."""
+        """Send the commands of expired timers and deliver old outbox rows; how many."""
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
         timers = self._timers.others(await store.read("due", now, self._timers.most))
-        answers = await asyncio.gather(
-            *(self._orchestrator.send(build_timer_command(timer)) for timer in timers), return_exceptions=True
-        )
+        commands = map(build_timer_command, timers)
+        answers = await asyncio.gather(*map(self._orchestrator.send, commands), return_exceptions=True)
         lacking = []
         for timer, answer in zip(timers, answers, strict=True):
             if isinstance(answer, TenureError) and answer.code == "PROFILE_NOT_HERE":
                 lacking.append(timer)
             elif isinstance(answer, Exception) and not isinstance(answer, TenureError):
                 log.warning("tick_failed", timer=repr(timer), error=repr(answer))
-        self._timers.put(lacking)
+        self._timers.add(lacking)
         return len(timers) - len(lacking) + await self._deliver(now)
 
     async def _deliver(self, now: int) -> int:
-        """Deliver what whoever owes it has not; how much that was."""
+        """Deliver the outbox rows that their own process has not delivered; how many."""
         before = now - us(OUTBOX_GRACE_SECONDS)
-        owed = self._owed.others(
-            await self._orchestrator.store.read("outbox_pending", before, self._owed.most)
+        owed = self._outbox.others(
+            await self._orchestrator.store.read("outbox_pending", before, self._outbox.most)
         )
         lacking: list[OutboxRow] = []
         if owed:
             await self._orchestrator.deliver(owed, lacking)
-        self._owed.put(lacking)
+        self._outbox.add(lacking)
         return len(owed) - len(lacking)

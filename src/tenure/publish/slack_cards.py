@@ -98,7 +98,7 @@ class SlackCardPublisher:
             return 0
         if time.monotonic() >= self._forget_at:
             self._forget_at = time.monotonic() + FORGET_SECONDS
-            await self._cards.forget()
+            await self._cards.delete_orphans()
         for hook in hooks.values():
             channel = _settings(hook).channel
             for question in await self._cards.wanted(hook.tenant, CONCURRENT_CARDS_MAX):

@@ -1,4 +1,4 @@
-"""What people are asked: approvals, which a run waits for, and proposals, which it does not.
+"""Questions to people: approvals, which a run waits for, and proposals, which it does not wait for.
 
 Law: a question's id is a text (`apr_...`, `prop_...`) made from its run and its number, so it needs no table of its own.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
 from tenure.kernel.decide.validation import ACT_LABEL_PREFIX
-from tenure.reads.payloads import decode_payload
+from tenure.reads.payloads import read_payloads
 from tenure.reads.steps import question_title, wait_label
 from tenure.shapes.approvals import Approval
 from tenure.store.approvals import ApprovalDetail
@@ -19,18 +19,16 @@ from tenure.store.port import Store
 
 
 async def read_approvals(store: Store, rows: Iterable[ApprovalDetail]) -> list[Approval]:
-    """Questions with what was asked and said."""
+    """Questions, with their texts and the reasons of the decisions."""
     rows = list(rows)
-    refs = {
-        (row.run_id, ref) for row in rows for ref in (row.question_ref, row.reason_ref) if ref is not None
-    }
-    found = await store.read("load_payloads", rows=sorted(refs)) if refs else []
-    bodies = {(one.run_id, one.ref): decode_payload(one.body) for one in found}
-    return [_view(row, bodies) for row in rows]
+    values = await read_payloads(
+        store, ((row.run_id, ref) for row in rows for ref in (row.question_ref, row.reason_ref))
+    )
+    return [_to_approval(row, values) for row in rows]
 
 
-def _view(row: ApprovalDetail, bodies: dict[tuple[int, int], Any]) -> Approval:
-    question = bodies.get((row.run_id, row.question_ref or 0))
+def _to_approval(row: ApprovalDetail, values: dict[tuple[int, int | None], Any]) -> Approval:
+    question = values.get((row.run_id, row.question_ref))
     return Approval(
         id=ids.question_text(row.kind, row.run_id, row.no),
         kind=row.kind,
@@ -53,7 +51,7 @@ def _view(row: ApprovalDetail, bodies: dict[tuple[int, int], Any]) -> Approval:
         reminded_at=to_optional_datetime(row.reminded_at),
         decided_at=to_optional_datetime(row.decided_at),
         decided_by=row.decided_by,
-        reason=bodies.get((row.run_id, row.reason_ref or 0)),
+        reason=values.get((row.run_id, row.reason_ref)),
         question=question,
         governed=row.label.startswith(ACT_LABEL_PREFIX),  # only a governor asks under such a label
     )

@@ -1,9 +1,11 @@
 """The files of a run: listed, and found by name.
 
 Laws:
-1. A name alone finds the accepted file. Of a step that has not succeeded it finds the newest in time; a late one is never found so.
-2. Where several steps have such a file, nobody guesses: ARTIFACT_AMBIGUOUS names them.
-3. With step and attempt the file of that attempt is found, the one in time before the late one; `late` chooses.
+1. A name alone finds the accepted file. If the step has not succeeded, it finds the newest file that was in time, never a late
+   one.
+2. If several steps have such a file, ARTIFACT_AMBIGUOUS names them.
+3. With step and attempt, the file of that attempt is found: the file that was in time, else the late one. `late` chooses one of
+   them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ from tenure.store.artifacts import ArtifactDetail
 from tenure.store.port import Store
 
 ArtifactPosition = tuple[str, int, int, bool]
-"""Where a list goes on: name, step, attempt and lateness of the last one."""
+"""The position after which a page begins: name, step, attempt and lateness of an artifact."""
 FIRST_POSITION: ArtifactPosition = ("", -1, -1, False)
 _NAMED_MAX = 5
 
 
 def to_artifact(line: ArtifactDetail) -> Artifact:
-    """An artifact as it is shown."""
     return Artifact(
         name=line.name,
         step=line.step,
@@ -44,7 +45,6 @@ def to_artifact(line: ArtifactDetail) -> Artifact:
 
 
 def artifact_position(line: ArtifactDetail) -> ArtifactPosition:
-    """Where a list goes on after this one."""
     return (line.name, line.idx, line.n, line.late)
 
 
@@ -52,8 +52,7 @@ async def list_artifacts(
     store: Store, run_id: int, *, after: ArtifactPosition = FIRST_POSITION, limit: int
 ) -> list[ArtifactDetail]:
     """The files of a run by name, step and attempt."""
-    found: list[ArtifactDetail] = await store.read("artifacts_of", run_id, *after, limit)
-    return found
+    return await store.read("artifacts_of", run_id, *after, limit)
 
 
 async def find_artifact(
@@ -65,9 +64,9 @@ async def find_artifact(
     attempt: int | None = None,
     late: bool | None = None,
 ) -> ArtifactDetail:
-    """The one that is meant; see the laws above."""
+    """The artifact with a name; see the laws above."""
     lines: list[ArtifactDetail] = []
-    if artifact_name_problem(name) is None:  # no other name was ever taken
+    if artifact_name_problem(name) is None:  # no artifact has another name
         lines = await store.read("artifacts_named", run_id, name)
     named = [
         line
@@ -75,32 +74,33 @@ async def find_artifact(
         if step in (None, line.step) and attempt in (None, line.n) and late in (None, line.late)
     ]
     exact = step is not None and attempt is not None
-    found = named if exact or late else _counted(named)
+    found = named if exact or late else _select_current(named)
     if exact and late is None:
         found = [line for line in named if not line.late] or named
     if len(found) == 1:
         return found[0]
     if found:
-        raise TenureError("ARTIFACT_AMBIGUOUS", f"{_which(name, found)}; name its step and attempt")
-    where = ids.run_text(run_id)
-    if named or lines:
+        raise TenureError("ARTIFACT_AMBIGUOUS", f"{_describe(name, found)}; name its step and attempt")
+    if lines:
         raise TenureError(
             "ARTIFACT_NOT_FOUND",
-            f"{where} has no accepted artifact {name!r}; {_which(name, named or lines)}: name its step and attempt",
+            f"{ids.run_text(run_id)} has no accepted artifact {name!r}; {_describe(name, named or lines)}: name its step and"
+            " attempt",
         )
-    raise TenureError("ARTIFACT_NOT_FOUND", f"{where} has no artifact {name[:80]!r}")
+    raise TenureError("ARTIFACT_NOT_FOUND", f"{ids.run_text(run_id)} has no artifact {name[:80]!r}")
 
 
 def artifact_reference(line: ArtifactDetail) -> bytes:
-    """What its bytes are read by."""
-    run = ids.run_text(line.run_id)
-    return msgspec.json.encode(ArtifactReference(digest=line.digest, size=line.size, run=run))
+    """The reference by which the bytes of an artifact are read."""
+    return msgspec.json.encode(
+        ArtifactReference(digest=line.digest, size=line.size, run=ids.run_text(line.run_id))
+    )
 
 
-def _counted(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:
-    """Of each step the file that counts, and only the accepted ones where there are any (law 1)."""
+def _select_current(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:
+    """The file of each step that a name alone finds; if any are accepted, only those (law 1)."""
     best: dict[int, ArtifactDetail] = {}
-    for line in lines:  # by step and attempt, so that the newest stays
+    for line in lines:  # by step and attempt, so that the newest is kept
         known = best.get(line.idx)
         if line.state == "late" or (line.state == "failed" and line.step_state == "succeeded"):
             continue
@@ -110,7 +110,7 @@ def _counted(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:
     return accepted or list(best.values())
 
 
-def _which(name: str, lines: list[ArtifactDetail]) -> str:
+def _describe(name: str, lines: list[ArtifactDetail]) -> str:
     listed = ", ".join(f"{line.step!r} attempt {line.n} ({line.state})" for line in lines[:_NAMED_MAX])
     more = f" and {len(lines) - _NAMED_MAX} more" if len(lines) > _NAMED_MAX else ""
     return f"{name!r} was uploaded by step {listed}{more}"

@@ -1,10 +1,9 @@
 """What runs have spent, as people see it.
 
 Laws:
-1. Money is whole micro-units; `text` is the same for people.
-2. A run's costs are those of its own history: what it took over from a run that it resumes was spent there, what its children
-   spend is theirs.
-3. Days are UTC days, whole: the day of a moment counts from its beginning to its end.
+1. Money is whole micro-units; `text` is the same amount for people.
+2. A run's costs are those of its own history. They do not include the costs of a run that it resumes, or of its children.
+3. Days are whole UTC days.
 """
 
 from __future__ import annotations
@@ -18,45 +17,33 @@ from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.run_rows import RunSpecRow
 from tenure.money import format_amount
 from tenure.reads.steps import total_step_costs
-from tenure.shapes.costs import COST_GROUPINGS, CostGroup, CostReport, RunCosts, StepCost
+from tenure.shapes.costs import COST_GROUPINGS, CostGroup, CostReport, RunCosts
 from tenure.store.costs import CostTotal
 from tenure.store.port import Store
+from tenure.store.transactions import read_first, read_rows
 
 GROUPS_MAX = 1_000
 DAYS_DEFAULT = 30
-"""How far back it is looked where nobody says it."""
+"""The length of a report without `since`."""
 _BEGIN = date(1970, 1, 1)
 
 
 async def read_run_costs(store: Store, run_id: int) -> RunCosts:
-    """What a run has spent; whose it is was looked at before."""
-    specs: list[RunSpecRow] = await store.read("get_spec", run_id)
-    run_spends: list[RunSpendRow] = await store.read("run_spends_of", run_id)
-    rows: list[CostLineRow] = await store.read("cost_lines_of", run_id)
-    budget = specs[0].budget if specs else None
-    currency = (specs[0].currency if specs else "") or DEFAULT_CURRENCY
-    spent = run_spends[0].spent if run_spends else 0
-    text = format_amount(spent, currency)
+    """What a run has spent. The caller has checked whose run it is."""
+    spec = await read_first(store, RunSpecRow, "get_spec", run_id)
+    run_spend = await read_first(store, RunSpendRow, "run_spends_of", run_id)
+    budget = None if spec is None else spec.budget
+    currency = (spec and spec.currency) or DEFAULT_CURRENCY
+    spent = 0 if run_spend is None else run_spend.spent
     return RunCosts(
         run_id=ids.run_text(run_id),
         spent=spent,
         budget=budget,
         currency=currency,
-        text=text if budget is None else f"{format_amount(spent, '')} of {format_amount(budget, currency)}",
-        lines=total_step_costs(_line(row) for row in rows),
-    )
-
-
-def _line(row: CostLineRow) -> StepCost:
-    return StepCost(
-        provider=row.provider,
-        model=row.model,
-        calls=row.calls,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        money=row.micros / 1e6,
-        currency=row.currency,
-        micros=row.micros,
+        text=format_amount(spent, currency)
+        if budget is None
+        else f"{format_amount(spent, '')} of {format_amount(budget, currency)}",
+        lines=total_step_costs(await read_rows(store, CostLineRow, "cost_lines_of", run_id)),
     )
 
 
@@ -68,10 +55,11 @@ async def read_cost_report(
         raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"is one of {', '.join(COST_GROUPINGS)}"),))  # fmt: skip
     last = max(_day("until", until or now), _BEGIN)
     first = max(_day("since", since) if since is not None else last - timedelta(days=DAYS_DEFAULT), _BEGIN)
-    days = (first - _BEGIN).days, (last - _BEGIN).days
-    rows: list[CostTotal] = await store.read("cost_totals", tenant, *days, by, GROUPS_MAX + 1)
+    rows: list[CostTotal] = await store.read(
+        "cost_totals", tenant, (first - _BEGIN).days, (last - _BEGIN).days, by, GROUPS_MAX + 1
+    )
     return CostReport(
-        by=by,  # type: ignore[arg-type]  # it was looked up above
+        by=by,  # type: ignore[arg-type]  # it was checked above
         since=first,
         until=last,
         items=[_item(row, by) for row in rows[:GROUPS_MAX]],
@@ -83,7 +71,7 @@ def _day(name: str, at: datetime) -> date:
     try:
         return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).astimezone(UTC).date()
     except OverflowError:
-        problem = f"{name} is no day of UTC"
+        problem = f"{name} is outside of the calendar in UTC"
         raise TenureError("INVALID_INPUT", problem, (Detail(name, problem),)) from None
 
 

@@ -1,7 +1,7 @@
 """Why a run is not moving, in one reason.
 
-Law: one reason, the outermost one: what would have to change first. It is read from committed rows, so it is
-true of the moment it was read at.
+Law: the reason is the outermost one: what has to change first. It is read from committed rows, so it holds for the moment of
+the read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure import ids
-from tenure.clock import to_datetime, to_optional_datetime, us
+from tenure.clock import to_optional_datetime, us
 from tenure.kernel.act_rows import ReceiptRow
 from tenure.kernel.capability import split
 from tenure.kernel.decide.termination import is_unresolved
@@ -23,7 +23,6 @@ from tenure.kernel.run_rows import (
     ApprovalRow,
     AttemptRow,
     Cap,
-    PayloadRow,
     RunRow,
     RunSpecRow,
     StepRow,
@@ -36,232 +35,209 @@ from tenure.kernel.separation_of_duties import (
     unknown_people_error,
 )
 from tenure.limits import WORKER_SILENT_SECONDS
-from tenure.reads.payloads import decode_payload
+from tenure.reads.payloads import read_payload
 from tenure.reads.steps import question_title, wait_label
 from tenure.shapes.runs import Explanation
 from tenure.store.port import ConcurrencyKeyHolder, LeaseUsage, Store
+from tenure.store.transactions import read_rows
 
 APPROVERS_LOOKED_AT_MAX = 1_000
-"""Above this many approvers, assume that one is left."""
+"""With this many approvers or more, one is assumed to be left."""
 
 
 async def explain_run(store: Store, run: RunRow, spec: RunSpecRow) -> Explanation:
-    """The one reason why this run is where it is."""
+    """The one reason why this run is not moving."""
     if run.status in CLOSED_RUN:
-        return Explanation(reason="finished", text=f"It has ended: {run.status} ({run.reason}).")
+        return _explain("finished", f"It has ended: {run.status} ({run.reason}).")
     if run.cancel_at is not None:
-        return await _canceling(store, run)
+        return await _explain_canceling(store, run)
     if run.paused:
-        return Explanation(
-            reason="paused", text="It is paused: no step is given out until somebody unpauses it."
-        )
+        return _explain("paused", "It is paused: no step is claimed until it is unpaused.")
     if run.parked is not None:
-        return Explanation(reason="parked", text=_parked(run, run.parked))
-    if not run.planned:
-        return Explanation(
-            reason="planning", text="It waits for its plan.", until=to_optional_datetime(run.wake_at)
+        return _explain(
+            "parked",
+            f"It is parked, because no worker's code fits: {run.parked.rstrip('.')}. Start a worker with code that fits it: the"
+            " code it began with, or the new code with the change behind `tenure.patched(...)`, or, for a new version,"
+            f" `accepts=[{run.code_version!r}]` on the workflow. Then: tenure runs unpause {ids.run_text(run.id)}",
         )
+    if not run.planned:
+        return _explain("planning", "It waits for its plan.", until_us=run.wake_at)
     if run.admitted_at is None:
-        return await _held_back(store, run, spec)
+        return await _explain_queued(store, run, spec)
     steps: list[StepRow] = await store.read("steps_of", run.id)
     if run.steps_live:
-        return await _working(store, run, steps)
+        return await _explain_working(store, run, steps)
     if run.steps_ready:
-        return await _ready(store, run, steps)
+        return await _explain_ready(store, run, steps)
     if run.waits_open:
-        return await _waiting(store, run, spec, steps)
+        return await _explain_waiting(store, run, spec, steps)
     backoff = min(
         (s for s in steps if s.state == "retry_wait"), key=lambda s: s.eligible_at or 0, default=None
     )
     if backoff is not None:
-        text = (
+        return _explain(
+            "backoff",
             f"Step {backoff.name!r} failed with {backoff.last_error} and is tried again after a pause"
-            f" (try {backoff.charged + 1} of {backoff.max_attempts})."
+            f" (try {backoff.charged + 1} of {backoff.max_attempts}).",
+            backoff.name,
+            backoff.eligible_at,
         )
-        return Explanation(
-            reason="backoff", text=text, step=backoff.name, until=to_optional_datetime(backoff.eligible_at)
-        )
-    unmade = next((s for s in steps if is_unresolved(s)), None)
-    if unmade is not None:
-        return _unmade(unmade)
-    return Explanation(reason="working", text="Nothing holds it up.")
+    unresolved = next((s for s in steps if is_unresolved(s)), None)
+    if unresolved is not None:
+        return _explain_unresolved(unresolved)
+    return _explain("working", "Nothing holds it up.")
 
 
-def _unmade(step: StepRow) -> Explanation:
-    """Its input is made by whichever process comes to it: soon, or as soon as one is there that can."""
-    text = (
-        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated."
-    )
-    return Explanation(reason="input", text=text, step=step.name)
+def _explain(reason: str, text: str, step: str | None = None, until_us: int | None = None) -> Explanation:
+    return Explanation(reason=reason, text=text, step=step, until=to_optional_datetime(until_us))
 
 
-def _parked(run: RunRow, why: str) -> str:
-    """A parked run goes on when code that fits it is there; nothing else is lost meanwhile."""
-    return (
-        f"It is parked, because no worker's code fits: {why.rstrip('.')}. Start a worker with code that fits it: the"
-        " code it began with, or the new code with the change behind `tenure.patched(...)`, or, for a new version,"
-        f" `accepts=[{run.code_version!r}]` on the workflow. Then: tenure runs unpause {ids.run_text(run.id)}"
+def _explain_unresolved(step: StepRow) -> Explanation:
+    return _explain(
+        "input",
+        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated.",
+        step.name,
     )
 
 
-async def _canceling(store: Store, run: RunRow) -> Explanation:
-    steps: list[StepRow] = await store.read("steps_of", run.id)
+async def _explain_canceling(store: Store, run: RunRow) -> Explanation:
+    steps = await read_rows(store, StepRow, "steps_of", run.id)
     step = next((s for s in steps if s.state == "canceling"), None)
     text = f"It is being canceled ({run.cancel_reason})"
     if step is None:
-        return Explanation(reason="canceling", text=text + ".")
-    text += f": step {step.name!r} was asked to stop."
-    return Explanation(
-        reason="canceling", text=text, step=step.name, until=to_optional_datetime(step.cancel_by)
-    )
+        return _explain("canceling", text + ".")
+    return _explain("canceling", f"{text}: step {step.name!r} was asked to stop.", step.name, step.cancel_by)
 
 
-async def _held_back(store: Store, run: RunRow, spec: RunSpecRow) -> Explanation:
+async def _explain_queued(store: Store, run: RunRow, spec: RunSpecRow) -> Explanation:
     now = (await store.read("now"))[0].now_us
     if spec.not_before is not None and spec.not_before > now:
-        return Explanation(reason="delayed", text="Its start is delayed.", until=to_datetime(spec.not_before))
-    if run.concurrency_key is not None:
-        others: list[ConcurrencyKeyHolder] = await store.read(
-            "live_keys", run.tenant, run.concurrency_key, run.id
-        )
+        return _explain("delayed", "Its start is delayed.", until_us=spec.not_before)
+    key = run.concurrency_key
+    if key is not None:
+        others: list[ConcurrencyKeyHolder] = await store.read("live_keys", run.tenant, key, run.id)
         holder = next((o for o in others if o.admitted_at is not None), None)
         if holder is not None:
-            text = f"Its concurrency key {run.concurrency_key!r} is held by {ids.run_text(holder.run_id)}."
-            return Explanation(reason="key", text=text)
+            return _explain("key", f"Its concurrency key {key!r} is held by {ids.run_text(holder.run_id)}.")
         if others:
             who = "1 other run waits" if len(others) == 1 else f"{len(others)} other runs wait"
-            text = f"{who} for the concurrency key {run.concurrency_key!r}."
-            return Explanation(reason="key", text=text)
+            return _explain("key", f"{who} for the concurrency key {key!r}.")
     if run.rated:
-        text = "Its tenant or workflow has started as many runs this minute as it may."
-        return Explanation(reason="rate", text=text, until=to_optional_datetime(run.wake_at))
-    return Explanation(
-        reason="delayed", text="It has not been let in yet.", until=to_optional_datetime(run.wake_at)
-    )
+        return _explain(
+            "rate",
+            "Its tenant or workflow has started as many runs this minute as it may.",
+            until_us=run.wake_at,
+        )
+    return _explain("delayed", "It has not been admitted yet.", until_us=run.wake_at)
 
 
-async def _working(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
-    attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
-    names = {step.idx: step.name for step in steps}
+async def _explain_working(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
+    attempts = await read_rows(store, AttemptRow, "attempts_of", run.id)
     live = [a for a in attempts if a.lease in LIVE_LEASE]
     if not live:
-        return Explanation(reason="working", text="A step is being worked on.")
+        return _explain("working", "A step is being worked on.")
     first = min(live, key=lambda a: a.granted_at)
+    step = next(s for s in steps if s.idx == first.idx)
     more = f" and {len(live) - 1} more" if len(live) > 1 else ""
-    what = _called(steps, first.idx)
-    text = f"{what}{more} is being worked on by {first.owner} (try {first.n})."
-    if first.progress:
-        text += f" It says: {first.progress}"
-    return Explanation(
-        reason="working", text=text, step=names[first.idx], until=to_datetime(first.expires_at)
-    )
+    progress = f" It says: {first.progress}" if first.progress else ""
+    text = f"{_subject(step)}{more} is being worked on by {first.owner} (try {first.n}).{progress}"
+    return _explain("working", text, step.name, first.expires_at)
 
 
-def _called(steps: list[StepRow], idx: int) -> str:
-    """How a sentence about a step begins; the body of a code-first run is the run itself."""
-    step = next(s for s in steps if s.idx == idx)
+def _subject(step: StepRow) -> str:
+    """The subject of a sentence about a step. The body of a code-first run is the run itself."""
     return "It" if step.kind == "body" else f"Step {step.name!r}"
 
 
-async def _ready(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
+async def _explain_ready(store: Store, run: RunRow, steps: list[StepRow]) -> Explanation:
     step = next(s for s in steps if s.state == "ready")
     if is_unresolved(step):
-        return _unmade(step)
-    what = _called(steps, step.idx)
-    caps: list[Cap] = await store.read("all_caps")
-    used: list[LeaseUsage] = await store.read("live_usage")
+        return _explain_unresolved(step)
     tenants, workflows = headroom(
-        {(c.tenant, c.scope): c for c in caps}, {(u.tenant, u.workflow): u.leases for u in used}
+        {(c.tenant, c.scope): c for c in await read_rows(store, Cap, "all_caps")},
+        {(u.tenant, u.workflow): u.leases for u in await read_rows(store, LeaseUsage, "live_usage")},
     )
+    full = None
     if tenants.get(run.tenant, 1) <= 0:
-        text = f"{what} is ready; tenant {run.tenant!r} has as many steps at work as its cap allows."
-        return Explanation(reason="cap", text=text, step=step.name)
-    if workflows.get((run.tenant, run.workflow), 1) <= 0:
-        text = f"{what} is ready; workflow {run.workflow!r} has as many steps at work as its cap allows."
-        return Explanation(reason="cap", text=text, step=step.name)
-    return await _unclaimed(store, step, what)
+        full = f"tenant {run.tenant!r}"
+    elif workflows.get((run.tenant, run.workflow), 1) <= 0:
+        full = f"workflow {run.workflow!r}"
+    if full is not None:
+        text = f"{_subject(step)} is ready; {full} has as many steps at work as its cap allows."
+        return _explain("cap", text, step.name)
+    return await _explain_unclaimed(store, step)
 
 
-async def _unclaimed(store: Store, step: StepRow, what: str) -> Explanation:
-    """Ready, allowed, and not taken: is nobody there for it, or is it not its turn yet?"""
+async def _explain_unclaimed(store: Store, step: StepRow) -> Explanation:
+    """Why a step that is ready and allowed is not claimed: no worker serves its queue, or it is not its turn yet."""
     now = (await store.read("now"))[0].now_us
-    seen: list[WorkerRow] = await store.read("workers_seen_since", now - us(WORKER_SILENT_SECONDS))
+    since = now - us(WORKER_SILENT_SECONDS)
     able = [
         name
-        for worker in seen
+        for worker in await read_rows(store, WorkerRow, "workers_seen_since", since)
         if step.queue in msgspec.json.decode(worker.queues, type=list[str])
         and (name := worker.for_tenant(step.tenant)) is not None
     ]
     if able:
         who = f"worker {able[0]} serves" if len(able) == 1 else f"{len(able)} workers serve"
-        text = f"{what} is ready and waits for its turn: {who} the queue {step.queue!r}."
-        return Explanation(reason="turn", text=text, step=step.name)
-    text = f"{what} is ready and waits for a worker that serves the queue {step.queue!r}: {_start(step)}"
-    return Explanation(reason="worker", text=text, step=step.name)
+        text = f"{_subject(step)} is ready and waits for its turn: {who} the queue {step.queue!r}."
+        return _explain("turn", text, step.name)
+    text = f"{_subject(step)} is ready and waits for a worker that serves the queue {step.queue!r}: {_worker_advice(step)}"
+    return _explain("worker", text, step.name)
 
 
-def _start(step: StepRow) -> str:
-    """What to start, so that the step is taken."""
+def _worker_advice(step: StepRow) -> str:
+    """Which worker to start, so that the step is claimed."""
     queue, what = split(step.queue)
     kind, _, name = what.partition(":")
-    if kind == "flow":
-        flow, _, version = name.rpartition("@")
-        need = f"that has version {version} of workflow {flow!r}"
-    elif kind == "tool":
-        need = f"that has the tool {name!r}"
-    elif kind == "run":
-        need = "that may run commands"
-    else:
-        need = "for it"
-    return f"none is there now; start one {need}, on the queue {queue!r}."
+    flow, _, version = name.rpartition("@")
+    need = {
+        "flow": f"that has version {version} of workflow {flow!r}",
+        "tool": f"that has the tool {name!r}",
+        "run": "that may run commands",
+    }.get(kind, "for it")
+    return f"there is none now; start one {need}, on the queue {queue!r}."
 
 
-async def _waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: list[StepRow]) -> Explanation:
-    waits: list[WaitRow] = await store.read("waits_of", run.id)
+async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: list[StepRow]) -> Explanation:
+    waits = await read_rows(store, WaitRow, "waits_of", run.id)
     is_open = [w for w in waits if w.state == "open" and w.kind != "proposal"]
     wait = next((w for w in is_open if w.kind in ASKS_PEOPLE), is_open[0])
-    # Of a code-first run people know the line it waits at, not the body around it.
-    what = _called(steps, wait.idx)
-    name = wait_label(wait.label) if what == "It" else next(s.name for s in steps if s.idx == wait.idx)
-    until = to_optional_datetime(wait.expires_at)
+    step = next(s for s in steps if s.idx == wait.idx)
+    # In a code-first run people know the wait, not the body around it.
+    what, name = _subject(step), wait_label(wait.label) if step.kind == "body" else step.name
+    until = wait.expires_at
     if wait.kind == "approval":
-        approvals: list[ApprovalRow] = await store.read("approvals_of", run.id)
+        approvals = await read_rows(store, ApprovalRow, "approvals_of", run.id)
         asked = next(a for a in approvals if a.no == wait.no)
-        votes = len(asked.votes.split())
-        title = await _title(store, asked) or wait.name
-        text = f"{what} waits for an approval of {title!r}: {votes} of {asked.people} people said yes."
-        text += await _nobody_left(store, run, spec, asked)
-        return Explanation(reason="approval", text=text, step=name, until=until)
+        title = question_title(await read_payload(store, run.id, asked.question_ref)) or wait.name
+        text = f"{what} waits for an approval of {title!r}: {len(asked.votes.split())} of {asked.people} people said yes."
+        return _explain("approval", text + await _too_few_approvers(store, run, spec, asked), name, until)
     if wait.kind == "receipt":
-        receipts: list[ReceiptRow] = await store.read("receipts_of", run.id)
+        receipts = await read_rows(store, ReceiptRow, "receipts_of", run.id)
         receipt = next(r for r in receipts if r.wait_no == wait.no)
         text = (
-            f"{what} waits for a person who says how {wait.name} ended: its answer was lost, and nobody knows whether it happened."
+            f"{what} waits for a person to settle {wait.name}: its answer was lost, and it is not known whether it happened."
             f" Look, then: tenure receipts settle {ids.receipt_text(run.id, receipt.no)} done (or not_done, or retry)"
         )
-        return Explanation(
-            reason="receipt", text=text, step=receipt.label if what == "It" else name, until=until
-        )
+        return _explain("receipt", text, receipt.label if step.kind == "body" else name, until)
     if wait.kind == "event":
-        return Explanation(
-            reason="event", text=f"{what} waits for the event {wait.name!r}.", step=name, until=until
-        )
+        return _explain("event", f"{what} waits for the event {wait.name!r}.", name, until)
     if wait.kind == "child":
-        text = f"{what} waits for its child {ids.run_text(int(wait.name))}."
-        return Explanation(reason="child", text=text, step=name)
-    step, again, tries = wait.label.rpartition("!")
+        return _explain("child", f"{what} waits for its child {ids.run_text(int(wait.name))}.", name)
+    checkpoint, again, tries = wait.label.rpartition("!")
     if again and tries.isdigit():
-        text = f"Step {step!r} failed and is tried again after a pause (try {int(tries) + 1})."
-        return Explanation(reason="backoff", text=text, step=step, until=until)
-    return Explanation(reason="time", text=f"{what} waits for a moment to come.", step=name, until=until)
+        text = f"Step {checkpoint!r} failed and is tried again after a pause (try {int(tries) + 1})."
+        return _explain("backoff", text, checkpoint, until)
+    return _explain("time", f"{what} waits until a set time.", name, until)
 
 
-async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: ApprovalRow) -> str:
-    """What to add where too few of the tenant's people may still say yes. (Where it has none, the local person answers.)"""
-    behind = involved_people(spec)
-    if (unknown := unknown_people_error(behind)) is not None:
+async def _too_few_approvers(store: Store, run: RunRow, spec: RunSpecRow, asked: ApprovalRow) -> str:
+    """The sentence that too few people are left who may approve, or "". (If the tenant has no people, the local user approves.)"""
+    involved = involved_people(spec)
+    if (unknown := unknown_people_error(involved)) is not None:
         return f" Nobody can approve it: {unknown.message}. {unknown.spec.remedy}"
-    people: list[PersonRow] = await store.read("approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
+    people = await read_rows(store, PersonRow, "approvers_of", run.tenant, APPROVERS_LOOKED_AT_MAX)
     if len(people) == APPROVERS_LOOKED_AT_MAX or not await store.read("anybody", run.tenant):
         return ""
     ties = LinkedPeople(await store.read("people_unconfirmed", run.tenant))
@@ -271,20 +247,9 @@ async def _nobody_left(store: Store, run: RunRow, spec: RunSpecRow, asked: Appro
         for one in people
         if may_approve(f"person:{one.id}", asked.people_in, {one.id: one})
     ]
-    free = [one for one in able if ties.among(one, [*behind, *votes]) is None]
-    left = len(ties.apart(free))
+    left = len(ties.apart([one for one in able if ties.among(one, [*involved, *votes]) is None]))
     if left >= asked.people - len(votes):
         return ""
     of = f" of the group {asked.people_in!r}" if asked.people_in else ""
-    few = f"only {left} are left who may say yes"
-    if left < 2:
-        few = f"{'only one person' if left else 'nobody'} is left who may say yes"
-    return f" Among the approvers{of} {few}: the others stand behind the run, count as one with somebody who does, or have said yes."
-
-
-async def _title(store: Store, asked: ApprovalRow) -> str | None:
-    """The title of a question that has one."""
-    if asked.question_ref is None:
-        return None
-    found: list[PayloadRow] = await store.read("payload", asked.run_id, asked.question_ref)
-    return question_title(decode_payload(found[0].body)) if found else None
+    few = {0: "nobody is", 1: "only one person is"}.get(left, f"only {left} are") + " left who may say yes"
+    return f" Among the approvers{of} {few}: the others are involved in the run, count as one with a person who is, or have said yes."

@@ -1,7 +1,7 @@
 """Tenants, clients, people and keys as they are shown.
 
-Law: neither a secret nor its hash is in any of these, but for the two that are made to hand one over (`IssuedApiKey`,
-`Enrolment`), once, to whoever it is for.
+Law: none of these shapes has a secret or its hash, except the two that hand a secret over once, to its owner (`IssuedApiKey`,
+`Enrolment`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tenure.shapes.identity import ApiClient, ApiKey, AuditEntry, IssuedApiKey, 
 
 
 def show_tenant(row: TenantRow) -> Tenant:
-    """A tenant, shown."""
     return Tenant(
         id=row.id,
         name=row.name,
@@ -26,7 +25,6 @@ def show_tenant(row: TenantRow) -> Tenant:
 
 
 def show_client(row: ClientRow) -> ApiClient:
-    """A client, shown."""
     return ApiClient(
         id=row.id,
         name=row.name,
@@ -40,7 +38,6 @@ def show_client(row: ClientRow) -> ApiClient:
 
 
 def show_person(row: PersonRow) -> Person:
-    """A person, shown."""
     return Person(
         id=row.id,
         name=row.name,
@@ -74,17 +71,15 @@ def _fields(row: ApiKeyRow) -> dict[str, Any]:
 
 
 def show_key(row: ApiKeyRow) -> ApiKey:
-    """A key, shown."""
     return ApiKey(**_fields(row))
 
 
 def show_issued_key(row: ApiKeyRow, text: str) -> IssuedApiKey:
-    """A key with its secret, for the one time it is shown."""
+    """A key with its secret, which is shown once."""
     return IssuedApiKey(**_fields(row), key=text)
 
 
 def show_slack_app(row: SlackAppRow) -> SlackApp:
-    """A Slack app, shown."""
     return SlackApp(
         team=row.team,
         secrets=split_list(row.secrets),
@@ -94,7 +89,6 @@ def show_slack_app(row: SlackAppRow) -> SlackApp:
 
 
 def show_audit_entry(row: AdminEventRow) -> AuditEntry:
-    """A line of a chain, shown."""
     return AuditEntry(
         seq=row.seq,
         kind=row.kind,
@@ -106,5 +100,5 @@ def show_audit_entry(row: AdminEventRow) -> AuditEntry:
 
 
 def split_list(text: str) -> list[str]:
-    """A list as it is stored."""
+    """A stored list: a JSON array of texts."""
     return msgspec.json.decode(text, type=list[str])

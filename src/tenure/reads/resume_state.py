@@ -1,9 +1,9 @@
-"""What the next holder of a lease goes on from: everything its step has recorded and been answered.
+"""What the holder of a lease resumes from: the checkpoints, waits and acts of its step.
 
 Laws:
-1. Three reads, asked at the same time: one round trip. A first try of a step without checkpoints asks nothing.
-2. While its lease is live only the holder records checkpoints and acts, so what is read stays true; a wait may settle at any
-   time, and is asked for again by opening its label or by suspending on it.
+1. Three reads at the same time make one round trip. The first attempt of a step without checkpoints reads nothing.
+2. While a lease is live, only its holder records checkpoints and acts, so they stay as they were read. A wait may settle at any
+   time; the holder learns that when it opens the wait's label again or suspends on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL_WAITS = (0, INTEGER_MAX)
 
 
 class ResumeState(msgspec.Struct, frozen=True):
-    """All checkpoints, waits and acts of a step, each in the order in which it came to be."""
+    """All checkpoints, waits and acts of a step, each in order of creation."""
 
     checkpoints: list[ReplayCheckpoint]
     waits: list[ReplayWait]
@@ -30,7 +30,6 @@ class ResumeState(msgspec.Struct, frozen=True):
 
 
 async def read_resume_state(store: Store, lease: Lease) -> ResumeState:
-    """What a claimed lease goes on from."""
     if lease.n == 1 and not lease.recorded:
         return ResumeState([], [], [])
     checkpoints, waits, acts = await asyncio.gather(

@@ -2,14 +2,16 @@
 
 Laws:
 1. Nothing is stored for it: a document is made from the same rows as every other view.
-2. A field that has no value is left out where the seed marks it as optional, and empty where it does not.
-3. What lies below a document is addressed by its path: `steps/NAME`, `checkpoints/NAME`, `idempotency/KEY`.
-4. What Tenure has no column for (pull request, correlation, compensations) is read from the run's metadata, under the
+2. A field without a value is left out if the seed marks it as optional; else it is empty.
+3. The parts of a document have paths: `steps/NAME`, `checkpoints/NAME`, `idempotency/KEY`.
+4. Fields that Tenure has no column for (pull request, correlation, compensations) are read from the run's metadata, under the
    document's own names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,13 +27,12 @@ from tenure.kernel.run_rows import (
     CheckpointRow,
     EventRow,
     IdempotencyRow,
-    PayloadRow,
     RunRow,
     RunSpecRow,
     StepRow,
     WaitRow,
 )
-from tenure.reads.payloads import decode_payload
+from tenure.reads.payloads import decode_payload, read_bodies
 from tenure.reads.runs import RunReader, run_word, step_word
 from tenure.reads.steps import parse_meta, wait_label
 from tenure.shapes.documents import (
@@ -68,12 +69,11 @@ class _Rows(msgspec.Struct, frozen=True):
 async def read_document(
     views: RunReader, store: Store, run_id: int, profile: str, at: str | None = None
 ) -> Any:
-    """The run's document in a profile's form, or what lies below it at a path."""
+    """The run's document in a profile's form, or the part of it at a path."""
     if profile != PROFILE:
         raise TenureError("INVALID_INPUT", f"{profile or 'no profile'!r} has no document; {PROFILE} has one")
     run = await views.row(run_id)
     read = store.read
-    payloads: list[PayloadRow] = await read("payloads_of", run_id)
     spec = await views.spec(run_id)
     records: list[IdempotencyRow] = []
     if at is not None and spec.idempotency_key is not None:
@@ -86,18 +86,19 @@ async def read_document(
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),
         await read("events_of", run_id),
-        {p.ref: p.body for p in payloads},
+        await read_bodies(store, run_id),
         next((record for record in records if record.run_id in (None, run_id)), None),
     )
-    return _run(rows) if at is None else _below(rows, at)
+    return _run(rows) if at is None else _make_part(rows, at)
 
 
-def _below(rows: _Rows, path: str) -> Any:
+def _make_part(rows: _Rows, path: str) -> Any:
     kind, slash, name = path.partition("/")
-    makers: dict[str, dict[str, Any]] = {
-        "steps": {s.name: s for s in rows.steps},
-        "checkpoints": {c.name: c for c in sorted(rows.checkpoints, key=lambda c: c.no)},
-        "idempotency": {rows.spec.idempotency_key: None} if rows.spec.idempotency_key else {},
+    checkpoints, key = sorted(rows.checkpoints, key=lambda c: c.no), rows.spec.idempotency_key
+    makers: dict[str, dict[str, Callable[[], Any]]] = {
+        "steps": {s.name: partial(_step, rows, s) for s in rows.steps},
+        "checkpoints": {c.name: partial(_checkpoint, rows, c) for c in checkpoints},
+        "idempotency": {key: partial(_idempotency, rows)} if key else {},
     }
     if kind not in makers:
         raise TenureError(
@@ -105,17 +106,11 @@ def _below(rows: _Rows, path: str) -> Any:
         )
     known = makers[kind]
     if not slash:
-        return [_one(rows, kind, each) for each in known.values()]
+        return [make() for make in known.values()]
     if name not in known:
         listed = ", ".join(known) or "none"
         raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(rows.run.id)} has no {path}; there are: {listed}")
-    return _one(rows, kind, known[name])
-
-
-def _one(rows: _Rows, kind: str, row: Any) -> Any:
-    if kind == "steps":
-        return _step(rows, row)
-    return _checkpoint(rows, row) if kind == "checkpoints" else _idempotency(rows)
+    return known[name]()
 
 
 def _run(rows: _Rows) -> RunDocument:
@@ -158,14 +153,14 @@ def _run(rows: _Rows) -> RunDocument:
 
 
 def _error(run: RunRow, said: Any) -> str | None:
-    """Code and, where there is one, message of a run that has failed."""
+    """The code of a run that has failed, and its message if there is one."""
     if run.finished_at is None or run.status == "succeeded":
         return None
     return str(run.reason) if said is None else f"{run.reason}: {said}"
 
 
 def _current(rows: _Rows) -> str | None:
-    """The step the run is at: the one at work, else what it waits for; inside a body its newest line."""
+    """The step that the run is at: the live step, else what it waits for; inside a body, its newest checkpoint."""
     if rows.run.finished_at is not None:
         return None
     live = {a.idx for a in rows.attempts if a.lease in LIVE_LEASE}
@@ -185,18 +180,13 @@ def _cancellation(rows: _Rows) -> CancellationDocument | None:
     run = rows.run
     if run.cancel_at is None:
         return None
-    asked = next((e for e in rows.events if "cancel_at" in _changed(e)), None)
+    changes = ((e, history.decode_body(e).get("set", {}).get("run", {}).get("", {})) for e in rows.events)
+    asked = next((event for event, columns in changes if "cancel_at" in columns), None)
     return CancellationDocument(
         requested_at=to_datetime(run.cancel_at),
         requested_by=None if asked is None else asked.actor,
         reason=run.cancel_reason,
     )
-
-
-def _changed(event: EventRow) -> dict[str, Any]:
-    """The columns of the run that an event has set."""
-    changed: dict[str, Any] = history.decode_body(event).get("set", {}).get("run", {}).get("", {})
-    return changed
 
 
 def _step(rows: _Rows, step: StepRow) -> StepDocument:
@@ -225,11 +215,10 @@ def _checkpoint(rows: _Rows, row: CheckpointRow) -> CheckpointDocument:
     said = rows.body(row.output_ref)
     failed = row.state == "failed"
     tokens = TokensDocument(meta.tokens_in, meta.tokens_out) if meta.tokens_in or meta.tokens_out else None
-    word = {"started": "running", "done": "completed", "failed": "failed"}[row.state]
     return CheckpointDocument(
         step_id=row.name,
         agent=meta.agent or "",
-        status=word,
+        status={"started": "running", "done": "completed", "failed": "failed"}[row.state],
         input=rows.body(row.input_ref),
         output=None if failed else said,
         error=None if not failed else str(row.error) if said is None else f"{row.error}: {said}",

@@ -1,16 +1,15 @@
-"""The read side: runs, steps, questions and history as people see them.
+"""Runs, steps, questions and history as people see them.
 
 Laws:
-1. Nothing here changes anything, and nothing here decides: it reads committed rows.
-2. Ids are texts, times are datetimes, payloads are decoded; another tenant's run looks exactly like none.
+1. Nothing here writes or decides: it reads committed rows.
+2. Ids are texts, times are datetimes, payloads are decoded. Another tenant's run looks like a run that does not exist.
 3. A status is shown twice: in the kernel's word and in the word of the run's profile.
-4. Users see one kind of step: see `step_views`.
+4. Users see one kind of step; see `reads.steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -23,18 +22,15 @@ from tenure.kernel.run_rows import (
     CONDITION_FALSE,
     AttemptRow,
     EventRow,
-    PayloadRow,
     RunRow,
     RunSpecRow,
     StepRow,
     WaitRow,
 )
 from tenure.reads.approvals import read_approvals
-from tenure.reads.events import to_event
-from tenure.reads.failed_attempts import find_failed_attempts
-from tenure.reads.payloads import decode_payload
+from tenure.reads.history import find_failed_attempts, to_event
+from tenure.reads.payloads import read_bodies, read_payload
 from tenure.reads.run_list import (
-    FOREVER_US,
     RunFilter,
     RunPosition,
     check_status,
@@ -44,40 +40,18 @@ from tenure.reads.run_list import (
     read_run_page,
     read_specs,
 )
-from tenure.reads.steps import StepRows, build_steps, total_step_costs
+from tenure.reads.steps import StepRows, build_steps
 from tenure.shapes.approvals import Approval
-from tenure.shapes.costs import StepCost
-from tenure.shapes.events import Event, Transition
+from tenure.shapes.events import Event
 from tenure.shapes.runs import ReportStatement, Run, RunPage, RunSummary, SkippedStep
 from tenure.shapes.steps import FailedAttempt, Step
-from tenure.store.approvals import ApprovalDetail
 from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
-
-__all__ = [
-    "FOREVER_US",
-    "LIST_MAX",
-    "Approval",
-    "Event",
-    "FailedAttempt",
-    "Run",
-    "RunPage",
-    "RunReader",
-    "RunSummary",
-    "Step",
-    "StepCost",
-    "Transition",
-    "decode_payload",
-    "run_word",
-    "step_word",
-    "to_datetime",
-    "to_event",
-    "total_step_costs",
-]
+from tenure.store.transactions import read_first, read_rows
 
 LIST_MAX = 1_000
 RESTARTED_KEY = "$tenure.restarted"
-"""The key of an output that names the run which a restarted one went on as; see `tenure.sdk.codec`."""
+"""The key in the output of a restarted run that names its successor; see `tenure.sdk.codec`."""
 
 
 # ------------------------------------------------------------------------------------------- plain values
@@ -87,18 +61,11 @@ def _text(run_id: int | None) -> str | None:
     return None if run_id is None else ids.run_text(run_id)
 
 
-def report_statement(spec: RunSpecRow) -> ReportStatement | None:
-    """Who said that the run's end was reported."""
-    if spec.reported_stated_by is None or spec.reported_stated_at is None:
-        return None
-    return ReportStatement(by=spec.reported_stated_by, at=to_datetime(spec.reported_stated_at))
-
-
 # ------------------------------------------------------------------------------------------------- words
 
 
 def run_word(profile: Profile, run: RunRow | RunGlance, events: Iterable[EventRow] = ()) -> str:
-    """What the profile calls the run now; `events` are needed only where its word keeps the one before."""
+    """The profile's word for the run's status; `events` are needed only if the word depends on the one before."""
     if run.reported_at is not None and profile.reported_word is not None:
         return profile.reported_word
     if isinstance(profile.run.words[run.status], str):
@@ -106,55 +73,49 @@ def run_word(profile: Profile, run: RunRow | RunGlance, events: Iterable[EventRo
     last: str | None = None
     for event in events:
         for entry in history.decode_body(event).get("edges", ()):
-            if "run" in entry:
-                for _, _, after, _ in entry["edges"]:
-                    last = profile.word("run", after, last=last)
+            for _, _, after, _ in entry["edges"] if "run" in entry else ():
+                last = profile.word("run", after, last=last)
     return profile.word("run", run.status, last=last)
 
 
 def _fixed_word(profile: Profile, step: StepRow, attempt: AttemptRow | None) -> str | None:
-    """What the profile calls the step now, where that does not depend on what it was called before."""
+    """The profile's word for the step's state, or None if it depends on the word before."""
     outcome = None if attempt is None else attempt.state
     given = profile.step.words[step.state]
-    if isinstance(given, str) or (outcome is not None and outcome in given.by_attempt):
-        return profile.word("step", step.state, outcome)
-    return None
+    is_fixed = isinstance(given, str) or (outcome is not None and outcome in given.by_attempt)
+    return profile.word("step", step.state, outcome) if is_fixed else None
 
 
 def step_word(profile: Profile, step: StepRow, attempt: AttemptRow | None, events: Iterable[EventRow]) -> str:
-    """What the profile calls the step now; `events` are needed only where its word keeps the one before."""
+    """The profile's word for the step's state; `events` are needed only if the word depends on the one before."""
     fixed = _fixed_word(profile, step, attempt)
     if fixed is not None:
         return fixed
-    outcome = None if attempt is None else attempt.state
     last: str | None = None
     for event in events:
         for entry in history.decode_body(event).get("edges", ()):
-            if entry.get("step") != step.idx:
-                continue
-            for machine, _, after, _ in entry["edges"]:
+            for machine, _, after, _ in entry["edges"] if entry.get("step") == step.idx else ():
                 if machine == "step":
                     last = profile.word("step", after, last=last)
-    return profile.word("step", step.state, outcome, last)
+    return profile.word("step", step.state, None if attempt is None else attempt.state, last)
 
 
 # --------------------------------------------------------------------------------------------- the reads
 
 
 async def read_skipped_steps(store: Store, run: RunRow | RunGlance) -> tuple[SkippedStep, ...]:
-    """The steps of a run that its conditions skipped; a run that has none asks nothing."""
+    """The steps of a run that its conditions skipped. If there are none, nothing is read."""
     if not run.steps_skipped:
         return ()
-    steps: list[StepRow] = await store.read("steps_of", run.id)
     return tuple(
         SkippedStep(step=step.name, reason=CONDITION_FALSE, condition=step.condition)
-        for step in steps
+        for step in await read_rows(store, StepRow, "steps_of", run.id)
         if step.reason == CONDITION_FALSE
     )
 
 
 class RunReader:
-    """Reads for one tenant; None looks at everybody's (inside the system)."""
+    """Reads for one tenant; None: for all tenants (inside the system)."""
 
     def __init__(self, store: Store, tenant: str | None) -> None:
         self._store = store
@@ -162,36 +123,31 @@ class RunReader:
 
     async def row(self, run_id: int) -> RunRow:
         """The run's row, or RUN_NOT_FOUND."""
-        found: list[RunRow] = await self._store.read("get_run", run_id)
-        if not found or (self._tenant is not None and found[0].tenant != self._tenant):
+        run = await read_first(self._store, RunRow, "get_run", run_id)
+        if run is None or self._tenant not in (None, run.tenant):
             raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)!r}")
-        return found[0]
+        return run
 
     async def spec(self, run_id: int) -> RunSpecRow:
-        """What the run was asked to be."""
-        found: list[RunSpecRow] = await self._store.read("get_spec", run_id)
-        if not found:
+        """The run's spec, or RUN_NOT_FOUND."""
+        spec = await read_first(self._store, RunSpecRow, "get_spec", run_id)
+        if spec is None:
             raise TenureError("RUN_NOT_FOUND", f"there is no run {ids.run_text(run_id)!r}")
-        return found[0]
-
-    async def _payload(self, run_id: int, ref: int | None) -> Any:
-        if ref is None:
-            return None
-        found: list[PayloadRow] = await self._store.read("payload", run_id, ref)
-        return decode_payload(found[0].body) if found else None
+        return spec
 
     async def word(self, run: RunRow | RunGlance, profile_name: str | None = None) -> str:
-        """The run's status in the words of a profile: its own, unless said."""
+        """The run's status in the words of a profile; without a name, of the run's own."""
         profile = profiles.get(profile_name) if profile_name else profiles.for_display(run.profile)
-        fixed = isinstance(profile.run.words[run.status], str)
-        events = [] if fixed else await self._store.read("events_of", run.id)
-        return run_word(profile, run, events)
+        is_fixed = isinstance(profile.run.words[run.status], str)
+        return run_word(profile, run, () if is_fixed else await self._store.read("events_of", run.id))
 
     async def run(self, run_id: int, profile: str | None = None) -> Run:
-        """One run with its input, output and error; `shown` in the words of its own profile, unless another is named."""
+        """One run with its input, output and error. `shown` is in the words of `profile`, or of the run's own."""
         run = await self.row(run_id)
         spec = await self.spec(run_id)
-        output = await self._payload(run.id, run.output_ref) if run.status == "succeeded" else None
+        output = (
+            await read_payload(self._store, run.id, run.output_ref) if run.status == "succeeded" else None
+        )
         successor = output.get(RESTARTED_KEY) if isinstance(output, dict) else None
         return Run(
             id=ids.run_text(run.id),
@@ -230,12 +186,14 @@ class RunReader:
             deadline_at=to_optional_datetime(run.deadline_at),
             seconds=None if run.duration_us is None else run.duration_us / 1e6,
             sealed=run.sealed_at is not None,
-            input=await self._payload(run.id, spec.input_ref),
+            input=await read_payload(self._store, run.id, spec.input_ref),
             output=output if successor is None else None,
-            error=await self._payload(run.id, run.error_ref),
+            error=await read_payload(self._store, run.id, run.error_ref),
             restarted_as=successor,
             reported_at=to_optional_datetime(run.reported_at),
-            reported_statement=report_statement(spec),
+            reported_statement=None
+            if spec.reported_stated_by is None or spec.reported_stated_at is None
+            else ReportStatement(by=spec.reported_stated_by, at=to_datetime(spec.reported_stated_at)),
         )
 
     async def list_runs(
@@ -250,7 +208,7 @@ class RunReader:
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs, or those behind a cursor; with any of the conditions, those that fulfil them all."""
+        """The newest runs that meet all conditions, or those after a cursor."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
         check_status(status)
@@ -260,12 +218,12 @@ class RunReader:
         while place is not None and len(found) < limit:
             runs, place = await read_run_page(self._store, tenant, wanted, place, limit - len(found))
             found += runs
-        listed = RunPage(await self.lines(found))
-        listed.next_cursor = encode_runs_cursor(tenant, wanted, place)
-        return listed
+        page = RunPage(await self.lines(found))
+        page.next_cursor = encode_runs_cursor(tenant, wanted, place)
+        return page
 
     async def lines(self, runs: list[RunRow], profile: str | None = None) -> list[RunSummary]:
-        """Runs as lines of a list; `shown` as in `run`."""
+        """Runs as items of a list; `shown` as in `run`."""
         specs = await read_specs(self._store, runs)
         return [
             RunSummary(
@@ -297,7 +255,6 @@ class RunReader:
         read = self._store.read
         steps: list[StepRow] = await read("steps_of", run_id)
         attempts: list[AttemptRow] = await read("attempts_of", run_id)
-        payloads: list[PayloadRow] = await read("payloads_of", run_id)
         rows = StepRows(
             now_us=(await read("now"))[0].now_us,
             steps=steps,
@@ -306,51 +263,51 @@ class RunReader:
             waits=await read("waits_of", run_id),
             approvals=await read("approvals_of", run_id),
             children=await read("children_of", run_id),
-            bodies={p.ref: p.body for p in payloads},
+            bodies=await read_bodies(self._store, run_id),
         )
         newest = {(a.idx, a.n): a for a in attempts}
         profile = profiles.get(profile_name) if profile_name else profiles.for_display(run.profile)
         seen = [(step, newest.get((step.idx, step.attempt))) for step in steps if step.kind != "body"]
-        untold = any(_fixed_word(profile, step, attempt) is None for step, attempt in seen)
-        again = any(c.tries > 1 for c in rows.checkpoints) or any(step.attempt > 1 for step, _ in seen)
-        events: list[EventRow] = await read("events_of", run_id) if untold or again else []
+        needs_events = (
+            any(_fixed_word(profile, step, attempt) is None or step.attempt > 1 for step, attempt in seen)
+        ) or any(c.tries > 1 for c in rows.checkpoints)
+        events: list[EventRow] = await read("events_of", run_id) if needs_events else []
         words = {step.idx: step_word(profile, step, attempt, events) for step, attempt in seen}
-        before = {
-            told.step: told.text for told in find_failed_attempts(events, steps, rows.bodies) if told.text
+        failures = {
+            failed.step: failed.text
+            for failed in find_failed_attempts(events, steps, rows.bodies)
+            if failed.text
         }
         return [
             view
-            if view.attempt < 2 or view.name not in before
-            else msgspec.structs.replace(view, last_failure=before[view.name])
+            if view.attempt < 2 or view.name not in failures
+            else msgspec.structs.replace(view, last_failure=failures[view.name])
             for view in build_steps(rows, words)
         ]
 
     async def tries(self, run_id: int) -> list[FailedAttempt]:
-        """The tries of a run's steps that failed or were lost, and who took over, in order of time."""
+        """The attempts of a run's steps that failed or were lost, and who took over, in order of time."""
         await self.row(run_id)
-        read = self._store.read
-        payloads: list[PayloadRow] = await read("payloads_of", run_id)
-        bodies = {p.ref: p.body for p in payloads}
-        return find_failed_attempts(await read("events_of", run_id), await read("steps_of", run_id), bodies)
+        events = await self._store.read("events_of", run_id)
+        steps = await self._store.read("steps_of", run_id)
+        return find_failed_attempts(events, steps, await read_bodies(self._store, run_id))
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[Event]:
         """The run's history, from an event on."""
         await self.row(run_id)
-        steps: list[StepRow] = await self._store.read("steps_of", run_id)
-        names = {step.idx: step.name for step in steps}
-        waits: list[WaitRow] = await self._store.read("waits_of", run_id)
+        names = {step.idx: step.name for step in await read_rows(self._store, StepRow, "steps_of", run_id)}
+        waits = await read_rows(self._store, WaitRow, "waits_of", run_id)
         labels = {str(wait.no): wait.label for wait in waits}
-        rows: list[EventRow] = await self._store.read("events_after", run_id, after, limit)
+        rows = await read_rows(self._store, EventRow, "events_after", run_id, after, limit)
         return [to_event(row, names, labels) for row in rows]
 
     async def approvals(self, run_id: int) -> list[Approval]:
         """Every question of a run, oldest first."""
         await self.row(run_id)
-        rows: list[ApprovalDetail] = await self._store.read("approval_details_of", run_id)
-        return await read_approvals(self._store, rows)
+        return await read_approvals(self._store, await self._store.read("approval_details_of", run_id))
 
     async def open_approvals(self, tenant: str, limit: int = 100) -> list[Approval]:
-        """What people are asked now, oldest first."""
+        """The open questions of a tenant, oldest first."""
         open_now = await self._store.read("approvals_open", tenant, limit)
         rows = [
             row for one in open_now for row in await self._store.read("approval_detail", one.run_id, one.no)

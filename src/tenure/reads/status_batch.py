@@ -1,11 +1,11 @@
-"""Looks at runs, many in one query.
+"""Reads the status of many runs in one query.
 
 Laws:
-1. Who asks while a query is under way is answered by a later one, never by that: a look sees every commit that was
-   answered before it was asked for.
-2. However many ask at once, one query is under way, and no caller holds a connection while it waits: the more ask, the
-   more are answered by one.
-3. Another tenant's run looks exactly like none.
+1. A caller that asks while a query is under way is answered by a later query: an answer reflects every commit that was
+   acknowledged before the question.
+2. One query is under way at a time, and no caller holds a connection while it waits. So under load one query answers many
+   callers.
+3. Another tenant's run looks like a run that does not exist.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
 
 RUNS_PER_QUERY_MAX = 500
-"""Runs in one query."""
 
 
 class StatusBatcher:
-    """See the laws above."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._asked: list[tuple[int, asyncio.Future[RunGlance | None]]] = []
         self._asking: asyncio.Task[None] | None = None
 
     async def at(self, run_id: int, tenant: str) -> RunGlance:
-        """How a run is, or RUN_NOT_FOUND."""
+        """The status of a run, or RUN_NOT_FOUND."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RunGlance | None] = loop.create_future()
         self._asked.append((run_id, future))
@@ -43,7 +40,6 @@ class StatusBatcher:
         return glance
 
     async def _ask(self) -> None:
-        """Query after query, as long as there is somebody who asks."""
         try:
             while self._asked:
                 asked, self._asked = self._asked[:RUNS_PER_QUERY_MAX], self._asked[RUNS_PER_QUERY_MAX:]
@@ -53,11 +49,12 @@ class StatusBatcher:
 
     async def _answer(self, asked: list[tuple[int, asyncio.Future[RunGlance | None]]]) -> None:
         try:
-            wanted = sorted({(run_id,) for run_id, _ in asked})
-            rows: list[RunGlance] = await self._store.read("run_glances", rows=wanted)
-        except Exception as fault:  # whoever asked is told; each gets its own, for its own traceback
+            rows: list[RunGlance] = await self._store.read(
+                "run_glances", rows=sorted({(run_id,) for run_id, _ in asked})
+            )
+        except Exception as fault:
             for _, future in asked:
-                fail_future(future, _own(fault))
+                fail_future(future, _copy_error(fault))
             return
         found = {row.id: row for row in rows}
         for run_id, future in asked:
@@ -65,7 +62,8 @@ class StatusBatcher:
                 future.set_result(found.get(run_id))
 
 
-def _own(fault: Exception) -> Exception:
+def _copy_error(fault: Exception) -> Exception:
+    """An exception of its own for each caller: its traceback grows as it is raised."""
     if isinstance(fault, TenureError):
         return TenureError(fault.code, fault.message, fault.details, **fault.data)
     return TenureError("INTERNAL_ERROR", repr(fault))

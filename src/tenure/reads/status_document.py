@@ -1,11 +1,11 @@
 """A run as agent-runs' status.json has it, field by field (its section 3).
 
 Laws:
-1. Every field is there, null where it has no value; times are whole seconds, as in the document. Beyond it there is
-   `steps_skipped`, in runs that have skipped a step.
-2. `error` is a code of the document's own map (its section 5.3) and words: codes it does not know are INTERNAL_ERROR, and are
-   repeated in the words.
-3. `current_step` is where the run is; of a finished one where it was last: the step that failed, else its last one.
+1. Every field is present, and null if it has no value; times are whole seconds, as in the document. Runs that have skipped a
+   step also have `steps_skipped`, which the document does not define.
+2. `error` is a code of the document's own map (its section 5.3) and a text. A code that the map does not have is shown as
+   INTERNAL_ERROR, and repeated in the text.
+3. `current_step` is the step that the run is at. For a finished run it is the step that failed, else the last one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import msgspec
 from tenure import ids
 from tenure.clock import to_datetime
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.run_rows import CONDITION_FALSE, AttemptRow, CheckpointRow, PayloadRow, RunSpecRow, StepRow
-from tenure.reads.payloads import decode_payload
+from tenure.kernel.run_rows import CONDITION_FALSE, AttemptRow, CheckpointRow, RunSpecRow, StepRow
+from tenure.reads.payloads import read_payload
 from tenure.reads.steps import wait_label
 from tenure.shapes.documents import SkippedStepDocument, StatusDocument
 from tenure.store.approvals import ApprovalDetail
 from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
+from tenure.store.transactions import read_first
 
 PROFILE = "agent-runs"
 _TRIGGERS = {"api": "manual", "ui": "manual", "cli": "manual", "scheduled": "cron"}
-"""The document's words for what set a run off; the others are ours."""
+"""Our trigger -> the document's word; any other trigger keeps our word."""
 _ERRORS = {
     "NLM_UNAVAILABLE": "NLM_UNAVAILABLE",
     "UPSTREAM_UNAVAILABLE": "UPSTREAM_UNAVAILABLE",
@@ -46,22 +47,21 @@ _TIMED_OUT = {
 
 
 async def read_status_document(store: Store, run: RunGlance, word: str) -> StatusDocument:
-    """The document of a run whose status is this word of the profile."""
-    [spec] = await store.read("get_spec", run.id) or [None]
+    """The document of a run; `word` is its status in the profile's words."""
+    spec = await read_first(store, RunSpecRow, "get_spec", run.id)
     steps: list[StepRow] = await store.read("steps_of", run.id)
     checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run.id)
     attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
     asked: list[ApprovalDetail] = await store.read("approval_details_of", run.id)
-    seen = sum(step.kind != "body" for step in steps) + len(checkpoints)
     return StatusDocument(
         run_id=ids.run_text(run.id),
         agent_slug=run.workflow,
         status=word,
-        trigger=_trigger(spec),
+        trigger="manual" if spec is None else _TRIGGERS.get(spec.trigger_type, spec.trigger_type),
         started_at=_second(run.started_at),
         finished_at=_second(run.finished_at),
         current_step=_current(run, steps, checkpoints, attempts, asked),
-        steps_total=max(seen, run.steps_done),
+        steps_total=max(sum(step.kind != "body" for step in steps) + len(checkpoints), run.steps_done),
         steps_completed=run.steps_done,
         proposals_created=[
             ids.question_text("proposal", run.id, one.no) for one in asked if one.kind == "proposal"
@@ -80,10 +80,6 @@ def _second(us: int | None) -> datetime | None:
     return None if us is None else to_datetime(us).replace(microsecond=0)
 
 
-def _trigger(spec: RunSpecRow | None) -> str:
-    return "manual" if spec is None else _TRIGGERS.get(spec.trigger_type, spec.trigger_type)
-
-
 def _current(
     run: RunGlance,
     steps: list[StepRow],
@@ -91,7 +87,7 @@ def _current(
     attempts: list[AttemptRow],
     asked: list[ApprovalDetail],
 ) -> str | None:
-    """See law 3. The body of a code-first run is no step that people know: its newest line is."""
+    """See law 3. For a code-first run it is the newest checkpoint: people do not see its body as a step."""
     known = [step for step in steps if step.kind != "body"]
     newest = max(checkpoints, key=lambda row: (row.no, row.at), default=None)
     line = None if newest is None else newest.name
@@ -116,10 +112,8 @@ async def _error(store: Store, run: RunGlance) -> str | None:
         return None
     reason = run.reason or "INTERNAL_ERROR"
     code = _ERRORS.get(reason, "INTERNAL_ERROR")
-    found: list[PayloadRow] = (
-        [] if run.error_ref is None else await store.read("payload", run.id, run.error_ref)
-    )
-    said = decode_payload(found[0].body) if found else None
-    words = [] if code == reason or reason in _TIMED_OUT else [reason]
-    words += [str(said)] if said is not None else [_TIMED_OUT[reason]] if reason in _TIMED_OUT else []
-    return ": ".join([code, *words]) if words else code
+    message = await read_payload(store, run.id, run.error_ref)
+    if message is None:
+        message = _TIMED_OUT.get(reason)
+    named = None if code == reason or reason in _TIMED_OUT else reason
+    return ": ".join(str(part) for part in (code, named, message) if part is not None)

@@ -5,7 +5,7 @@ Laws:
    order in which they began; the body of a code-first run is hidden.
 2. One set of states: pending, ready, running, retry_wait, waiting_approval, waiting_external, succeeded, failed, …;
    a checkpoint that is done has succeeded, a wait that was refused has failed (`reason` says how).
-3. What was told beside a result (agent, duration, tokens, costs) is shown with its step and summed up for the run.
+3. What was reported with a result (agent, duration, tokens, costs) is shown with its step and summed up for the run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
+from tenure.kernel.act_rows import CostLineRow
 from tenure.kernel.decide.validation import ACT_LABEL_PREFIX
 from tenure.kernel.run_rows import (
     CONDITION_FALSE,
@@ -48,6 +49,8 @@ class _Cost(msgspec.Struct, frozen=True):
 
 
 class _Meta(msgspec.Struct, frozen=True):
+    """What a worker reported with a result."""
+
     us: int | None = None
     agent: str | None = None
     costs: list[_Cost] = []
@@ -59,14 +62,14 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 def question_title(question: Any) -> str | None:
-    """The title of what people are asked, where it has one."""
+    """The title of a question, if it has one."""
     title = question.get("title") if isinstance(question, dict) else None
     return str(title) if title else None
 
 
 def wait_label(wait: str) -> str:
-    """The label of a wait as people know it: one for an act's approval has the act's own, as its receipt does (with a number behind
-    it where people were asked again). Pauses have a `!` in it, and are nobody's approval."""
+    """The label of a wait as people know it. The approval of an act has the label of the act, like its receipt (with a number
+    behind it if people were asked again). The label of a pause contains `!`."""
     return wait if "!" in wait else wait.removeprefix(ACT_LABEL_PREFIX)
 
 
@@ -75,48 +78,30 @@ def _between(begun: int | None, ended: int | None) -> float | None:
 
 
 def parse_meta(text: str | None) -> _Meta:
-    """What was told beside a result; something unreadable tells nothing."""
+    """What was reported with a result; empty if it cannot be read."""
     try:
         return _Meta() if not text else msgspec.json.decode(text, type=_Meta)
     except msgspec.DecodeError:
         return _Meta()
 
 
-def total_step_costs(costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
-    """Costs by provider, model and currency."""
-    found: dict[tuple[str, str, str], StepCost] = {}
+def total_step_costs(costs: Iterable[_Cost | CostLineRow]) -> tuple[StepCost, ...]:
+    """Total costs by provider, model and currency."""
+    groups: dict[tuple[str, str, str], list[_Cost | CostLineRow]] = {}
     for cost in costs:
-        key = (cost.provider, cost.model, cost.currency)
-        known = found.get(key)
-        found[key] = (
-            cost
-            if known is None
-            else msgspec.structs.replace(
-                known,
-                calls=known.calls + cost.calls,
-                tokens_in=known.tokens_in + cost.tokens_in,
-                tokens_out=known.tokens_out + cost.tokens_out,
-                money=(known.micros + cost.micros) / 1e6,
-                micros=known.micros + cost.micros,
-            )
-        )
-    return tuple(found[key] for key in sorted(found))
-
-
-def meta_costs(meta: _Meta) -> tuple[StepCost, ...]:
-    """What was told of costs, summed up."""
-    return total_step_costs(
+        groups.setdefault((cost.provider, cost.model, cost.currency), []).append(cost)
+    return tuple(
         StepCost(
-            provider=c.provider,
-            model=c.model,
-            calls=c.calls,
-            tokens_in=c.tokens_in,
-            tokens_out=c.tokens_out,
-            money=c.micros / 1e6,
-            currency=c.currency,
-            micros=c.micros,
+            provider=provider,
+            model=model,
+            calls=sum(cost.calls for cost in group),
+            tokens_in=sum(cost.tokens_in for cost in group),
+            tokens_out=sum(cost.tokens_out for cost in group),
+            money=sum(cost.micros for cost in group) / 1e6,
+            currency=currency,
+            micros=sum(cost.micros for cost in group),
         )
-        for c in meta.costs
+        for (provider, model, currency), group in sorted(groups.items())
     )
 
 
@@ -124,8 +109,6 @@ def meta_costs(meta: _Meta) -> tuple[StepCost, ...]:
 
 
 class StepRows(msgspec.Struct, frozen=True, kw_only=True):
-    """What the list of steps is made from."""
-
     now_us: int
     steps: list[StepRow]
     attempts: list[AttemptRow]
@@ -137,7 +120,7 @@ class StepRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_steps(rows: StepRows, words: dict[int, str]) -> list[Step]:
-    """See the laws above; `words` are the leased steps' states in the profile's words, by index."""
+    """The list of steps; see the laws above. `words` are the states of the leased steps in the profile's words, by index."""
     needs = needs_by_step(rows.steps)
     shown: list[Step] = []
     for step in rows.steps:
@@ -147,18 +130,14 @@ def build_steps(rows: StepRows, words: dict[int, str]) -> list[Step]:
             shown.append(_step(rows, step, of_step, words[step.idx], needs[step.idx]))
         within = None if is_body else step.name
         inner = [_checkpoint(rows, c, within) for c in rows.checkpoints if c.idx == step.idx]
+        # The pause between two tries of a checkpoint (`!`) has no line: the checkpoint has one.
         inner += [
             _wait(rows, w, within)
             for w in rows.waits
-            if w.idx == step.idx and not w.gate and not _is_backoff(w)
+            if w.idx == step.idx and not w.gate and (w.kind in _WAIT_KINDS or "!" not in w.label)
         ]
         shown += [view for _, _, view in sorted(inner, key=lambda each: each[:2])]
     return shown
-
-
-def _is_backoff(wait: WaitRow) -> bool:
-    """Whether it is the pause between two tries of a checkpoint, which has a line already."""
-    return wait.kind not in _WAIT_KINDS and "!" in wait.label
 
 
 def needs_by_step(steps: Iterable[StepRow]) -> dict[int, tuple[str, ...]]:
@@ -202,7 +181,7 @@ def _step(
         started_at=to_optional_datetime(begun),
         finished_at=to_optional_datetime(step.finished_at),
         seconds=_between(begun, ended),
-        costs=meta_costs(meta),
+        costs=total_step_costs(meta.costs),
         question=None if asked is None else decode_payload(rows.bodies.get(asked.question_ref or 0)),
         note=None if asked is None else decode_payload(rows.bodies.get(asked.reason_ref or 0)),
         output=decode_payload(rows.bodies.get(step.output_ref or 0)),
@@ -211,12 +190,11 @@ def _step(
 
 
 def _asked(rows: StepRows, wait: WaitRow | None) -> ApprovalRow | None:
-    """The question behind a wait."""
     return None if wait is None else next((a for a in rows.approvals if a.no == wait.no), None)
 
 
 def _votes(rows: StepRows, wait: WaitRow | None) -> str:
-    """How far an open question is."""
+    """The votes on an open question, as text."""
     asked = None if wait is None or wait.state != "open" else _asked(rows, wait)
     return "" if asked is None else f"{len(asked.votes.split())} of {asked.people} said yes"
 
@@ -239,7 +217,6 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
         state = "succeeded" if rows.now_us >= output else "waiting_external"
         kind, until, seconds, output = "sleep", to_datetime(output), _between(row.at, output), None
     failed = row.state == "failed"
-    by = next((a.owner for a in rows.attempts if (a.idx, a.n) == (row.idx, row.n)), None)
     view = Step(
         name=row.name,
         kind=kind,
@@ -247,7 +224,7 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
         shown=state,
         within=within,
         attempt=row.tries,
-        worker=by,
+        worker=next((a.owner for a in rows.attempts if (a.idx, a.n) == (row.idx, row.n)), None),
         retry_at=to_optional_datetime(row.next_at),
         until=until,
         reason="done" if row.state == "done" else row.error,
@@ -256,7 +233,7 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
         finished_at=to_datetime(row.at) if state in ("succeeded", "failed") else None,
         seconds=seconds,
         agent=meta.agent,
-        costs=meta_costs(meta),
+        costs=total_step_costs(meta.costs),
         output=None if failed else output,
         error=output if failed else None,
     )
@@ -264,7 +241,6 @@ def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple
 
 
 def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, Step]:
-    kind = _WAIT_KINDS.get(row.kind, "sleep")
     outcome, child = row.outcome, None
     if row.kind == "child":
         child = ids.run_text(int(row.name))
@@ -276,10 +252,9 @@ def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, S
     else:
         state = "canceled" if outcome is None else "succeeded" if outcome in _GOOD else "failed"
     asked = _asked(rows, row)
-    note = None if asked is None else decode_payload(rows.bodies.get(asked.reason_ref or 0))
     view = Step(
         name=wait_label(row.label),
-        kind=kind,
+        kind=_WAIT_KINDS.get(row.kind, "sleep"),
         tool="" if row.kind == "child" else row.name,
         state=state,
         shown=state,
@@ -293,7 +268,7 @@ def _wait(rows: StepRows, row: WaitRow, within: str | None) -> tuple[int, int, S
         seconds=_between(row.opened_at, row.settled_at),
         child=child,
         question=None if asked is None else decode_payload(rows.bodies.get(asked.question_ref or 0)),
-        note=note,
+        note=None if asked is None else decode_payload(rows.bodies.get(asked.reason_ref or 0)),
         output=decode_payload(rows.bodies.get(row.result_ref or 0)),
     )
     return row.opened_at, row.no, view

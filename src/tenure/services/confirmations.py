@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tenure.errors import TenureError
 from tenure.services.identity.validation import is_id
 from tenure.services.scope import Scope
@@ -32,12 +30,14 @@ class Confirmations:
         Nobody confirms their own changes. `revision` names what was looked at; for a workflow `version` and `digest` do.
         """
         check_version_named(kind, revision, version, digest)
-        seen: list[Any] = [version, digest] if kind == "workflow" else [] if kind == "key" else [revision]
-        made = await self.confirm_row(kind, name, *seen)
+        seen = {"workflow": digest, "key": None}.get(kind, revision)
+        made = await self.confirm_row(kind, name, seen, version=version or "")
         left = made.row.unconfirmed.split()
         return ConfirmationResult(kind=kind, name=name, confirmed=made.people, unconfirmed=left)
 
-    async def confirm_row(self, kind: Confirmable, name: str, *seen: Any) -> Confirmation[Any]:
+    async def confirm_row(
+        self, kind: Confirmable, name: str, seen: int | str | None = None, *, version: str = ""
+    ) -> Confirmation:
         """Confirm a row as it was seen: a revision; the version and digest of a workflow; nothing for a key."""
         scope, caller = self._scope, self._scope.caller
         scope.orchestrator  # noqa: B018 - refuses if the engine was opened to read only
@@ -46,5 +46,4 @@ class Confirmations:
         if kind in ("client", "key", "person") and not is_id(name):
             name = ""  # nothing has this id
         records = ConfirmationRecords(Identity(scope.store), scope.tenant, scope.admin_actor)
-        made: Confirmation[Any] = await getattr(records, kind)(name, *seen)
-        return made
+        return await records.confirm(kind, name, seen, version=version)

@@ -1,4 +1,4 @@
-"""Approvals and proposals for people; what is decided on them is a command to their run."""
+"""Approvals and proposals for people. A decision on one is a command to its run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from tenure.store.port import RowType
 
 
 class ApprovalDetail(ApprovalRow, gc=False):
-    """An approval or a proposal, with the wait behind it."""
+    """An approval or a proposal, with the wait that it belongs to."""
 
     kind: str = ""
     """approval or proposal."""
     label: str = ""
     action: str = ""
     workflow: str = ""
-    """Of its run."""
 
 
 class OpenApprovalCount(msgspec.Struct, gc=False):
-    """How many approvals of a kind are open, and since when."""
+    """How many approvals of a kind are open, and the time of the oldest."""
 
     kind: str
     open: int
@@ -32,6 +31,5 @@ READS: dict[str, RowType] = {
     # ones, newest first
     "approval_details_of": ApprovalDetail,  # () ; run_id -> all of a run, in the order they were asked
     "approval_detail": ApprovalDetail,  # () ; run_id, no
-    "open_approval_counts": OpenApprovalCount,  # () ; tenant -> a row for each kind that has open ones
+    "open_approval_counts": OpenApprovalCount,  # () ; tenant -> a row for each kind with open approvals
 }
-WRITES: dict[str, RowType] = {}

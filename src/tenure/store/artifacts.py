@@ -1,7 +1,7 @@
 """Artifacts that runners upload.
 
 Law: an artifact's row is written after its bytes are stored, under its run's lock: the commit that writes the row decides
-whether its lease still stands (I56). The same name of the same attempt replaces its row; nobody else's does.
+whether its lease is still live (I56). A repeated name replaces the row of the same attempt, and of no other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ArtifactDetail(ArtifactRow, gc=False):
     """An artifact with what its state is derived from."""
 
     kind: str
-    """Its step's."""
+    """The kind of its step."""
     step_state: str
     attempt_state: str
 
@@ -35,8 +35,6 @@ class ArtifactDetail(ArtifactRow, gc=False):
 
 
 class ArtifactCount(msgspec.Struct, gc=False):
-    """How many artifacts a run has."""
-
     count: int
 
 
@@ -63,13 +61,12 @@ async def put_artifact(store: Store, row: ArtifactRow, *, late_seconds: float) -
         if ended is not None and now - ended > us(late_seconds):
             raise TenureError(
                 "LEASE_STALE",
-                f"the lease of attempt {row.n} ended over {late_seconds:g} s ago: its files are no longer taken",
+                f"the lease of attempt {row.n} ended over {late_seconds:g} s ago: its files are no longer accepted",
             )
         if (yield Query("artifact_count", scalars=(row.run_id,)))[0].count >= ARTIFACTS_PER_RUN_MAX:
             raise TenureError("LIMIT_EXCEEDED", f"a run has at most {ARTIFACTS_PER_RUN_MAX} artifacts")
         filled = msgspec.structs.replace(row, late=ended is not None, at=now, events=runs[0].version)
-        [written] = yield Query("save_artifact", scalars=msgspec.structs.astuple(filled))
-        found: ArtifactRow = written
-        return found
+        written: list[ArtifactRow] = yield Query("save_artifact", scalars=msgspec.structs.astuple(filled))
+        return written[0]
 
     return await run_transaction(store, work)

@@ -1,4 +1,4 @@
-"""What was spent, added up over runs. What a run has spent is its own history; see `kernel.governed.CostLine`."""
+"""What runs have spent, in total. What one run has spent is in its history; see `kernel.act_rows.CostLineRow`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenure.store.port import RowType
 
 
 class CostTotal(msgspec.Struct, gc=False):
-    """What runs of a tenant's have spent in one currency, by what was asked for; the other names are empty."""
+    """What a tenant's runs have spent in one currency, for one value of the grouping; the other names are empty."""
 
     workflow: str
     provider: str
@@ -23,7 +23,6 @@ class CostTotal(msgspec.Struct, gc=False):
 
 
 READS: dict[str, RowType] = {
-    "cost_totals": CostTotal,  # () ; tenant, first_day, last_day, by (tenant, workflow, provider, model, day), limit -> dearest first,
-    # by day the newest first
+    "cost_totals": CostTotal,  # () ; tenant, first_day, last_day, by (tenant, workflow, provider, model, day), limit -> the most expensive
+    # first; by day, the newest first
 }
-WRITES: dict[str, RowType] = {}

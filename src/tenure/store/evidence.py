@@ -1,8 +1,8 @@
-"""Evidence beside the runs: which parts there are, and which runs still need one.
+"""Evidence parts, and the runs that still need one.
 
 Laws:
 1. A part's record is written in the commit that seals its run, and never changes. It outlives the run.
-2. One part per number and run (I52): of two who seal one run at once, one finds it sealed.
+2. A run has one part per number (I52): if two processes seal a run at once, one of them finds it sealed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class UnsealedRun(msgspec.Struct, gc=False):
 READS: dict[str, RowType] = {
     "evidence_of": EvidenceRow,  # () ; run_id -> by number
     "evidence_after": EvidenceRow,  # () ; tenant, before_at, before_run_id, limit -> first parts, newest first
-    "runs_unsealed": UnsealedRun,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Those whose
-    # last event is older than the third; of runs that have a part already, than the fourth
+    "runs_unsealed": UnsealedRun,  # () ; after_finished_at, after_id, quiet_since, later_quiet_since, limit -> by end. Runs whose
+    # last event is older than quiet_since; if they have a part already, than later_quiet_since
 }
 
 WRITES: dict[str, RowType] = {

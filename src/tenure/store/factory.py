@@ -1,4 +1,4 @@
-"""Makes the store of a database's address; drivers are imported when they are needed."""
+"""Makes the store for a database's address. Drivers are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ class MigratableStore(Store, Protocol):
     """A store that can bring its schema up to date."""
 
     async def wait_until_reachable(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until the database can be reached, at most `seconds` (STORE_UNAVAILABLE); `tell` is told why it waits."""
-        ...
+        """Wait until the database can be reached, at most `seconds` (STORE_UNAVAILABLE); `tell` gets the reason."""
 
     async def migrate(self) -> list[str]:
-        """Apply the migrations that are missing; their names."""
-        ...
+        """Apply the missing migrations; their names."""
 
 
 def open_store(
@@ -39,9 +37,9 @@ def open_store(
         from tenure.store.postgres import PostgresStore
 
         listen = choose_listen(listen_dsn)
-        for dsn in (database.address, listen):
-            if dsn is not None:
-                _hide_connection(dsn)
+        _hide_connection(database.address)
+        if listen is not None:
+            _hide_connection(listen)
         return PostgresStore(
             database.address,
             listen_dsn=listen,

@@ -1,9 +1,9 @@
-"""The feed: what commits tell the world, in order.
+"""The feed: what commits report to subscribers, in order.
 
 Laws:
-1. Only saves write rows of the feed (`Save.feed`), and only once somebody has opened it: an empty row in the database marks
-   that it is open, and nothing is missing from its position on. Rows are read in order, and deleted from the oldest on; the
-   last deleted one stays as an empty row, so that readers know up to where rows are gone, and the feed stays open.
+1. Only saves write rows of the feed (`Save.feed`), and only after it was opened: an empty row in the database marks that it
+   is open, and nothing is missing after its position. Rows are read in order, and the oldest are deleted first. The last
+   deleted row stays as an empty row, so that readers know which rows were deleted, and the feed stays open.
 2. A reader sees a position only when no lower one can appear any more.
 """
 
@@ -19,12 +19,10 @@ import msgspec
 
 from tenure.kernel.server_rows import FeedRow
 from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import run_transaction
+from tenure.store.transactions import Repository, read_rows, run_transaction, write_rows
 
 
 class FeedBounds(msgspec.Struct, gc=False):
-    """The range of the feed."""
-
     trimmed: int
     """Rows up to this position have been deleted; 0: none."""
     head: int
@@ -47,7 +45,7 @@ READS: dict[str, RowType] = {
     "feed_key": FeedKey,  # () -> at most one
     "feed_bounds": FeedBounds,  # () -> exactly one
     "feed_after": FeedRow,  # () ; after_pos, limit -> in order, as far as law 2 allows
-    "feed_rows_after": FeedRow,  # () ; after_pos, limit -> in order, all that is there: for the doctor
+    "feed_rows_after": FeedRow,  # () ; after_pos, limit -> in order, all rows: for the doctor
     "feed_old": FeedPosition,  # () ; before_at, limit -> exactly one
     "feed_excess": FeedPosition,  # () ; rows_max -> exactly one
 }
@@ -65,55 +63,47 @@ TRIM_ROWS = 2_000
 """Rows of the feed that one transaction trims."""
 
 
-class FeedRepository:
+class FeedRepository(Repository):
     """The feed of a database; see the laws above."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._cursors: FeedCursors | None = None
 
     async def cursors(self) -> FeedCursors:
         """The cursors of this database's feed; the first caller makes their key."""
         if self._cursors is None:
             if not (rows := await self._store.read("feed_key")):
-                made = token_bytes(KEY_BYTES)
-
-                def work() -> Transaction[None]:
-                    yield Query("make_feed_key", scalars=(made,))
-
-                await run_transaction(self._store, work)
+                await write_rows(self._store, "make_feed_key", token_bytes(KEY_BYTES))
                 rows = await self._store.read("feed_key")
             self._cursors = FeedCursors(rows[0].key)
         return self._cursors
 
     async def open(self) -> None:
-        """From here on commits write to the feed. Before (no server has started yet) they do not: it would cost a page
-        in each of them. No save is under way at that moment, so no commit is written half."""
+        """Make commits write to the feed from now on. Before the first server starts they do not: that would cost a page in
+        each commit. No save is under way at this moment, so no commit is in the feed in part."""
         if await self._store.read("feed_rows_after", 0, 1):
             return
 
         def work() -> Transaction[None]:
             yield Query("hold_saves")
-            now = (yield Query("now"))[0].now_us
-            yield Query("open_feed", scalars=(now,))
+            yield Query("open_feed", scalars=((yield Query("now"))[0].now_us,))
 
         await run_transaction(self._store, work)
 
     async def bounds(self) -> FeedBounds:
-        found: FeedBounds = (await self._store.read("feed_bounds"))[0]
-        return found
+        return (await read_rows(self._store, FeedBounds, "feed_bounds"))[0]
 
     async def after(self, pos: int, limit: int) -> list[FeedRow]:
-        rows: list[FeedRow] = await self._store.read("feed_after", pos, limit)
-        return rows
+        return await self._store.read("feed_after", pos, limit)
 
     async def trim(self, before_us: int) -> int:
         """Delete older rows; how many."""
         gone = 0
         while (place := (await self._store.read("feed_old", before_us, TRIM_ROWS))[0].at) is not None:
-            went = await self._trim_to(place)
-            gone += went
-            if went < TRIM_ROWS // 2:
+            deleted = await self._trim_to(place)
+            gone += deleted
+            if deleted < TRIM_ROWS // 2:
                 break
         return gone
 
@@ -122,9 +112,8 @@ class FeedRepository:
 
         def work() -> Transaction[int]:
             gone = len((yield Query("drop_foreign_feed")))
-            if gone:  # it was open, and it stays open
-                now = (yield Query("now"))[0].now_us
-                yield Query("open_feed", scalars=(now,))
+            if gone:  # the feed was open, and stays open
+                yield Query("open_feed", scalars=((yield Query("now"))[0].now_us,))
             return gone
 
         return await run_transaction(self._store, work)
@@ -135,15 +124,14 @@ class FeedRepository:
         if place is None or place <= 0:
             return 0
         gone = 0
-        while (went := await self._trim_to(place)) > 1:
-            gone += went
+        while (deleted := await self._trim_to(place)) > 1:
+            gone += deleted
         return gone
 
     async def _trim_to(self, pos: int) -> int:
         def work() -> Transaction[int]:
             emptied = yield Query("empty_feed", scalars=(pos,))
-            gone = yield Query("trim_feed", scalars=(pos, TRIM_ROWS))
-            return len(emptied) + len(gone)
+            return len(emptied) + len((yield Query("trim_feed", scalars=(pos, TRIM_ROWS))))
 
         return await run_transaction(self._store, work)
 
@@ -161,7 +149,7 @@ class FeedCursors:
 
     The feed is shared by all tenants, so a plain position would tell a tenant how much others do. A cursor is encrypted
     under a key of the database and the tenant; every server of the database can decode it. A text that is not one of the
-    tenant's cursors decodes to a position that does not exist, so that nobody learns the difference. With a random
+    tenant's cursors decodes to a position that does not exist, so a caller cannot tell the difference. With a random
     `chance`, two cursors of one position differ, so that equal cursors do not show that nothing has happened.
 
     The cipher is a Feistel network of four rounds over 128 bits with keyed BLAKE2b, a pseudorandom permutation (Luby and
@@ -196,5 +184,6 @@ class FeedCursors:
 
 
 def _mix(key: bytes, number: bytes, half: int) -> int:
-    digest = blake2b(half.to_bytes(8, "big"), key=key, digest_size=8, person=number).digest()
-    return int.from_bytes(digest, "big")
+    return int.from_bytes(
+        blake2b(half.to_bytes(8, "big"), key=key, digest_size=8, person=number).digest(), "big"
+    )

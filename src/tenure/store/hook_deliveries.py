@@ -13,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from tenure.clock import us
 from tenure.errors import TenureError
@@ -34,7 +35,7 @@ from tenure.store.idempotency import (
 )
 from tenure.store.identity import AdminChange, append_admin_event
 from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import run_transaction
+from tenure.store.transactions import Repository, read_first, run_transaction, timed_transaction
 
 
 class DeliveryHeader(msgspec.Struct, gc=False):
@@ -58,7 +59,7 @@ READS: dict[str, RowType] = {
     "delivery_named": DeliveryRow,  # () ; hook_id, id
     "deliveries_of": DeliveryHeader,  # () ; hook_id, before_received_at, before_id, limit -> newest first
     "deliveries_set_aside": DeliveryHeader,  # likewise, of those that were tried too often
-    "deliveries_left": DeliveryRow,  # () ; now, silent_since, limit -> received, and nobody's, oldest first
+    "deliveries_left": DeliveryRow,  # () ; now, silent_since, limit -> received, and no process works on them, oldest first
 }
 
 WRITES: dict[str, RowType] = {
@@ -86,7 +87,6 @@ SLACK_RECORD_SECONDS = 1_800.0
 KEY_SOURCES = {"github": "github_webhook", "slack": "slack", "generic": "webhook"}
 """The source of a hook's keys, by its kind."""
 
-
 _REPEATS = "repeats delivery "
 
 
@@ -99,130 +99,108 @@ class DeliveryIntake(msgspec.Struct, frozen=True):
     """Its record, if the caller holds it and there is work to do."""
 
 
-class HookDeliveries:
+class HookDeliveries(Repository):
     """The hooks of a store and their deliveries; see the laws above."""
 
     def __init__(self, store: Store, holder: str | None = None) -> None:
         """`holder`: the server that takes deliveries here; see `IdempotencyRecords`."""
-        self._store = store
+        super().__init__(store)
         self._holder = holder
 
     # --------------------------------------------------------------------------------------------- hooks
 
     async def hook(self, hook_id: str) -> HookRow | None:
         """The hook with this secret id."""
-        found: list[HookRow] = await self._store.read("hook_named", hook_id)
-        return found[0] if found else None
+        return await read_first(self._store, HookRow, "hook_named", hook_id)
 
-    async def put_hook(self, hook: HookRow, change: AdminChange) -> HookRow:
+    @timed_transaction
+    def put_hook(self, now: int, hook: HookRow, change: AdminChange) -> Transaction[HookRow]:
         """Insert a hook of revision 1, or change the one of the revision before (else CHANGED_MEANWHILE)."""
-
-        def work() -> Transaction[HookRow | None]:
-            now = (yield Query("now"))[0].now_us
-            first = hook.revision == 1
-            row = msgspec.structs.replace(hook, updated_at=now, created_at=now if first else hook.created_at)
-            found = yield Query("save_hook" if first else "change_hook", scalars=msgspec.structs.astuple(row))
-            if found:
-                yield from append_admin_event(change, now)
-            return found[0] if found else None
-
-        written = await run_transaction(self._store, work)
-        if written is None:
+        first = hook.revision == 1
+        row = replace(hook, updated_at=now, created_at=now if first else hook.created_at)
+        found: list[HookRow] = yield Query("save_hook" if first else "change_hook", scalars=astuple(row))
+        if not found:
             raise TenureError(
                 "CHANGED_MEANWHILE", f"hook {hook.id} has changed since it was read: read it again"
             )
-        return written
+        yield from append_admin_event(change, now)
+        return found[0]
 
-    async def drop_hook(self, tenant: str, hook_id: str, change: AdminChange) -> bool:
-        """Delete a hook with its deliveries; False: there was none."""
-
-        def work() -> Transaction[bool]:
-            now = (yield Query("now"))[0].now_us
-            gone = yield Query("delete_hook", scalars=(tenant, hook_id))
-            if gone:
-                yield Query("delete_deliveries", scalars=(hook_id,))
-                yield from append_admin_event(change, now)
-            return bool(gone)
-
-        return await run_transaction(self._store, work)
+    @timed_transaction
+    def drop_hook(self, now: int, tenant: str, hook_id: str, change: AdminChange) -> Transaction[bool]:
+        """Delete a hook with its deliveries; False: it did not exist."""
+        gone = yield Query("delete_hook", scalars=(tenant, hook_id))
+        if gone:
+            yield Query("delete_deliveries", scalars=(hook_id,))
+            yield from append_admin_event(change, now)
+        return bool(gone)
 
     # ----------------------------------------------------------------------------------------- deliveries
 
     async def get(self, hook_id: str, delivery_id: str) -> DeliveryRow | None:
-        found: list[DeliveryRow] = await self._store.read("delivery_named", hook_id, delivery_id)
-        return found[0] if found else None
+        return await read_first(self._store, DeliveryRow, "delivery_named", hook_id, delivery_id)
 
-    async def take(self, kind: str, delivery: DeliveryRow, *, alike: bool = True) -> DeliveryIntake | None:
+    @timed_transaction
+    def take(
+        self, now: int, kind: str, delivery: DeliveryRow, *, alike: bool = True
+    ) -> Transaction[DeliveryIntake | None]:
         """Record a delivery, with an idempotency record in process (law 1), or find that it repeats an earlier one: the same
         key, the same bytes within a day (with `alike`), or the same fingerprint within seconds. None: the hook is deleted."""
-
-        def work() -> Transaction[DeliveryIntake | None]:
-            now = (yield Query("now"))[0].now_us
-            if not (yield Query("lock_hook", scalars=(delivery.hook_id,))):
-                return None
-            found = yield Query("delivery_named", scalars=(delivery.hook_id, delivery.id))
-            if found:
-                return (yield from _repeated(kind, found[0], self._holder))
-            row = msgspec.structs.replace(delivery, received_at=now)
-            first = yield from _first(row, now, alike=alike)
-            if first is not None:
-                yield from _repeat(row, first.run_id, _repeats(first))
-                return DeliveryIntake(first, None)
-            request = build_keyed_request(kind, row)
-            known: list[RunSpecRow] = yield Query("find_keys", rows=[request.key])
-            held = None if known else (yield from begin_record(request, self._holder))
-            if not isinstance(
-                held, HeldRecord
-            ):  # delivered long ago, or to another hook of this tenant: the key is used
-                run_id = known[0].run_id if known else None if held is None else held.run_id
-                return DeliveryIntake((yield from _repeat(row, run_id, "its key is used")), None)
-            [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))
+        if not (yield Query("lock_hook", scalars=(delivery.hook_id,))):
+            return None
+        found = yield Query("delivery_named", scalars=(delivery.hook_id, delivery.id))
+        if found:
+            return (yield from _take_again(kind, found[0], self._holder))
+        row = replace(delivery, received_at=now)
+        first = yield from _find_original(row, now, alike=alike)
+        if first is not None:
+            yield from _save_repeat(row, first.run_id, _REPEATS + first.id)
+            return DeliveryIntake(first, None)
+        request = build_keyed_request(kind, row)
+        known: list[RunSpecRow] = yield Query("find_keys", rows=[request.key])
+        held = None if known else (yield from begin_record(request, self._holder))
+        if isinstance(held, HeldRecord):
+            [written] = yield Query("save_delivery", scalars=astuple(row))
             return DeliveryIntake(written, held)
+        # Delivered long ago, or to another hook of this tenant: the key is used.
+        run_id = known[0].run_id if known else None if held is None else held.run_id
+        return DeliveryIntake((yield from _save_repeat(row, run_id, "its key is used")), None)
 
-        return await run_transaction(self._store, work)
-
-    async def replay(
-        self, kind: str, hook_id: str, delivery_id: str, change: AdminChange, *, by: str
-    ) -> DeliveryIntake | None:
+    @timed_transaction
+    def replay(
+        self, now: int, kind: str, hook_id: str, delivery_id: str, change: AdminChange, *, by: str
+    ) -> Transaction[DeliveryIntake | None]:
         """Record a delivery once more under `{key}:replay:{n}`, for the people in `by`; None: it does not exist."""
-
-        def work() -> Transaction[DeliveryIntake | None]:
-            now = (yield Query("now"))[0].now_us
-            found: list[DeliveryRow] = yield Query("count_replay", scalars=(hook_id, delivery_id))
-            if not found:
-                return None
-            of = found[0]
-            row = msgspec.structs.replace(
-                of,
-                id=f"{of.id}:replay:{of.replays}",
-                name=f"{of.name}:replay:{of.replays}",
-                fingerprint=None,
-                received_at=now,
-                status="received",
-                run_id=None,
-                note=f"a replay of delivery {of.id}",
-                replays=0,
-                tries=1,
-                replayed_by=join_people(of.replayed_by, by),
-            )
-            held = yield from begin_record(build_keyed_request(kind, row), self._holder)
-            [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))
-            about = {**change.about, "delivery": of.id, "key": row.name}
-            yield from append_admin_event(msgspec.structs.replace(change, about=about), now)
-            return DeliveryIntake(written, held if isinstance(held, HeldRecord) else None)
-
-        return await run_transaction(self._store, work)
-
-    async def left(self, limit: int) -> list[DeliveryRow]:
-        """Deliveries that nobody works on: received, with a lock that has expired or was never taken."""
-        now = (await self._store.read("now"))[0].now_us
-        found: list[DeliveryRow] = await self._store.read(
-            "deliveries_left", now, server_silent_since(now), limit
+        found: list[DeliveryRow] = yield Query("count_replay", scalars=(hook_id, delivery_id))
+        if not found:
+            return None
+        original = found[0]
+        row = replace(
+            original,
+            id=f"{original.id}:replay:{original.replays}",
+            name=f"{original.name}:replay:{original.replays}",
+            fingerprint=None,
+            received_at=now,
+            status="received",
+            run_id=None,
+            note=f"a replay of delivery {original.id}",
+            replays=0,
+            tries=1,
+            replayed_by=join_people(original.replayed_by, by),
         )
-        return found
+        held = yield from begin_record(build_keyed_request(kind, row), self._holder)
+        [written] = yield Query("save_delivery", scalars=astuple(row))
+        about = {**change.about, "delivery": original.id, "key": row.name}
+        yield from append_admin_event(replace(change, about=about), now)
+        return DeliveryIntake(written, held if isinstance(held, HeldRecord) else None)
+
+    async def list_abandoned(self, limit: int) -> list[DeliveryRow]:
+        """Deliveries that no process works on: received, with a lock that has expired or was never taken."""
+        now = (await self._store.read("now"))[0].now_us
+        return await self._store.read("deliveries_left", now, server_silent_since(now), limit)
 
     async def take_over(self, kind: str, delivery: DeliveryRow) -> DeliveryIntake | None:
-        """Take over a delivery that nobody works on (law 3). None: somebody has it, or it is done."""
+        """Take over a delivery that no process works on (law 3). None: another process has it, or it is done."""
 
         def work() -> Transaction[DeliveryIntake | None]:
             held = yield from begin_record(build_keyed_request(kind, delivery), self._holder)
@@ -233,8 +211,10 @@ class HookDeliveries:
 
         return await run_transaction(self._store, work)
 
-    async def settle(
+    @timed_transaction
+    def settle(
         self,
+        now: int,
         kind: str,
         delivery: DeliveryRow,
         held: HeldRecord,
@@ -243,57 +223,42 @@ class HookDeliveries:
         run_id: int | None = None,
         note: str = "",
         response: bytes | None = None,
-    ) -> DeliveryRow:
-        """End a delivery and its record; the delivery as stored. A settled delivery is left as it is."""
-        failed = status in ("failed", "set_aside")
-        seconds = IDEMPOTENCY_FAILED_SECONDS if failed else build_keyed_request(kind, delivery).done_seconds
+    ) -> Transaction[DeliveryRow]:
+        """End a delivery and its record; the delivery as stored. A settled delivery does not change."""
+        key = (delivery.hook_id, delivery.id)
+        yield Query("lock_hook", scalars=(delivery.hook_id,))
+        written: list[DeliveryRow] = yield Query("settle_delivery", scalars=(*key, status, run_id, note))
+        if not written:
+            stored = yield Query("delivery_named", scalars=key)
+            return stored[0] if stored else delivery
+        if status in ("failed", "set_aside"):
+            yield finish_record(held, "fail", None, note, run_id, now, IDEMPOTENCY_FAILED_SECONDS)
+        else:
+            kept = build_keyed_request(kind, delivery).done_seconds
+            yield finish_record(held, "complete", response, None, run_id, now, kept)
+        if run_id is not None:
+            repeats = (delivery.hook_id, delivery.received_at, _REPEATS + delivery.id, run_id)
+            yield Query("settle_repeats", scalars=repeats)
+        return written[0]
 
-        def work() -> Transaction[DeliveryRow | None]:
-            now = (yield Query("now"))[0].now_us
-            of = (delivery.hook_id, delivery.id)
-            yield Query("lock_hook", scalars=(delivery.hook_id,))
-            written: list[DeliveryRow] = yield Query("settle_delivery", scalars=(*of, status, run_id, note))
-            if not written:
-                written = yield Query("delivery_named", scalars=of)
-                return written[0] if written else None
-            if failed:
-                yield finish_record(held, "fail", None, note, run_id, now, seconds)
-            else:
-                yield finish_record(held, "complete", response, None, run_id, now, seconds)
-            if run_id is not None:
-                those = (delivery.hook_id, delivery.received_at, _repeats(delivery), run_id)
-                yield Query("settle_repeats", scalars=those)
-            return written[0]
-
-        return await run_transaction(self._store, work) or delivery
-
-    async def postpone(self, delivery: DeliveryRow, held: HeldRecord, note: str) -> None:
-        """The delivery cannot be processed now: it is taken up again after a pause, which doubles with each try."""
+    @timed_transaction
+    def postpone(self, now: int, delivery: DeliveryRow, held: HeldRecord, note: str) -> Transaction[None]:
+        """Try a delivery that cannot be processed now again after a pause, which doubles with each try."""
         pause = min(2.0 ** min(delivery.tries - 1, 16), DELIVERY_PAUSE_SECONDS_MAX)
+        until = replace(
+            held.record,
+            attempts=1,
+            updated_at=now,
+            lock_expires_at=now + us(pause),
+            holder=None,  # the pause also holds if this server dies
+        )
+        yield replace_record(held.record, until)
+        yield Query("note_delivery", scalars=(delivery.hook_id, delivery.id, note))
 
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            until = msgspec.structs.replace(
-                held.record,
-                attempts=1,
-                updated_at=now,
-                lock_expires_at=now + us(pause),
-                holder=None,  # the pause also holds if this server dies
-            )
-            yield replace_record(held.record, until)
-            yield Query("note_delivery", scalars=(delivery.hook_id, delivery.id, note))
-
-        await run_transaction(self._store, work)
-
-    async def trim(self, limit: int) -> int:
+    @timed_transaction
+    def trim(self, now: int, limit: int) -> Transaction[int]:
         """Delete old deliveries; how many."""
-
-        def work() -> Transaction[int]:
-            now = (yield Query("now"))[0].now_us
-            gone = yield Query("delete_old_deliveries", scalars=(now - us(RETENTION_SECONDS), limit))
-            return len(gone)
-
-        return await run_transaction(self._store, work)
+        return len((yield Query("delete_old_deliveries", scalars=(now - us(RETENTION_SECONDS), limit))))
 
 
 def build_keyed_request(kind: str, delivery: DeliveryRow) -> KeyedRequest:
@@ -307,56 +272,46 @@ def build_keyed_request(kind: str, delivery: DeliveryRow) -> KeyedRequest:
     )
 
 
-def _repeats(first: DeliveryRow) -> str:
-    return f"{_REPEATS}{first.id}"
-
-
-def _repeat(row: DeliveryRow, run_id: int | None, note: str) -> Transaction[DeliveryRow]:
+def _save_repeat(row: DeliveryRow, run_id: int | None, note: str) -> Transaction[DeliveryRow]:
     """Record a delivery that has no effect of its own."""
-    row = msgspec.structs.replace(row, status="duplicate", run_id=run_id, note=note)
-    [written] = yield Query("save_delivery", scalars=msgspec.structs.astuple(row))
+    row = replace(row, status="duplicate", run_id=run_id, note=note)
+    [written] = yield Query("save_delivery", scalars=astuple(row))
     return written  # type: ignore[no-any-return]  # a query answers rows of its own kind
 
 
-def _repeated(kind: str, found: DeliveryRow, holder: str | None) -> Transaction[DeliveryIntake]:
-    """The same delivery again: a failed one is tried again while that is allowed, one that nobody works on is taken over; any
-    other stays as it is."""
-    if (
-        found.status == "duplicate" and found.run_id is None
-    ):  # the first was in process when this was recorded
-        return DeliveryIntake((yield from _original(kind, found)), None)
+def _take_again(kind: str, found: DeliveryRow, holder: str | None) -> Transaction[DeliveryIntake]:
+    """The outcome of a delivery that arrives again. If it failed and may be tried again, or no process works on it, it is
+    taken over; else it does not change."""
+    if found.status == "duplicate" and found.run_id is None:
+        # The original was in process when this one was recorded.
+        return DeliveryIntake((yield from _load_original(kind, found)), None)
     if found.status not in ("failed", "received"):
         return DeliveryIntake(found, None)
     held = yield from begin_record(build_keyed_request(kind, found), holder)
     if not isinstance(held, HeldRecord):
         return DeliveryIntake(found, None)
     if found.status == "failed":
-        opened = (found.hook_id, found.id, "received", None, "")
-        yield Query("settle_delivery", scalars=opened)
+        yield Query("settle_delivery", scalars=(found.hook_id, found.id, "received", None, ""))
     [counted] = yield Query("count_try", scalars=(found.hook_id, found.id))
     return DeliveryIntake(counted, held)
 
 
-def _original(kind: str, repeat: DeliveryRow) -> Transaction[DeliveryRow]:
+def _load_original(kind: str, repeat: DeliveryRow) -> Transaction[DeliveryRow]:
     """The delivery that a repeat repeats, as it is now."""
     if repeat.note.startswith(_REPEATS):
         name = repeat.note.removeprefix(_REPEATS)
         found: list[DeliveryRow] = yield Query("delivery_named", scalars=(repeat.hook_id, name))
         return found[0] if found else repeat
     known: list[RunSpecRow] = yield Query("find_keys", rows=[build_keyed_request(kind, repeat).key])
-    return msgspec.structs.replace(repeat, run_id=known[0].run_id) if known else repeat
+    return replace(repeat, run_id=known[0].run_id) if known else repeat
 
 
-def _first(row: DeliveryRow, now: int, *, alike: bool) -> Transaction[DeliveryRow | None]:
+def _find_original(row: DeliveryRow, now: int, *, alike: bool) -> Transaction[DeliveryRow | None]:
     """The delivery that this one repeats under another id, or None."""
+    found: list[DeliveryRow] = []
     if alike:
         found = yield Query("delivery_alike", scalars=(row.hook_id, row.digest, now - us(SAME_BODY_SECONDS)))
-        if found:
-            return found[0]  # type: ignore[no-any-return]  # a query answers rows of its own kind
-    if row.fingerprint is not None:
-        found = yield Query(
-            "delivery_akin", scalars=(row.hook_id, row.fingerprint, now - us(SAME_FINGERPRINT_SECONDS))
-        )
-        if found:
-            return found[0]  # type: ignore[no-any-return]  # likewise
-    return None
+    if not found and row.fingerprint is not None:
+        since = now - us(SAME_FINGERPRINT_SECONDS)
+        found = yield Query("delivery_akin", scalars=(row.hook_id, row.fingerprint, since))
+    return found[0] if found else None

@@ -4,7 +4,7 @@ Laws:
 1. A record is taken by one statement with compare-and-set: of any number of processes one processes a key.
 2. A record in process is locked for a while; another process may take it over when the lock has expired. The lock of a server
    that has been silent for WORKER_SILENT_SECONDS counts as expired. Only the holder of the lock writes the outcome.
-3. An expired record counts as absent; a bounded number of them is deleted at a time.
+3. An expired record counts as absent. Each sweep deletes a bounded number of expired records.
 4. A request that creates a run may write its record in the same commit (`Save.rows`); such a record is never in process.
 5. A change of a record's status is an edge of `IDEMPOTENCY`, taken here. A dropped or expired record is deleted: no row
    has those states.
@@ -29,7 +29,13 @@ from tenure.limits import (
     WORKER_SILENT_SECONDS,
 )
 from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import run_transaction, write_row
+from tenure.store.transactions import (
+    Repository,
+    read_first,
+    run_transaction,
+    timed_transaction,
+    write_rows,
+)
 
 
 class MismatchedRecord(msgspec.Struct, gc=False):
@@ -48,7 +54,7 @@ READS: dict[str, RowType] = {
 }
 
 WRITES: dict[str, RowType] = {
-    "begin_key": IdempotencyRow,  # a whole row; nothing where there is one
+    "begin_key": IdempotencyRow,  # a whole row; nothing if the key exists
     "put_key": IdempotencyRow,  # key, what it was found as (status, updated_at, attempts), then the rest of the new row
     "drop_key": IdempotencyRow,  # key, the lock it is held by
     "drop_past_keys": IdempotencyRow,  # (tenant, source, name) ; now -> those past their time
@@ -64,15 +70,12 @@ RequestEnd = Literal["complete", "fail"]
 
 
 class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request under a key."""
-
     tenant: str
     source: str
     """The namespace of the key: api, github_webhook, slack, scheduler."""
     name: str
     """The whole key, as its record and its run store it."""
     hash: bytes
-    """The hash of the request."""
     run_id: int | None = None
     """The run that the request is about, if it is known beforehand."""
     done_seconds: float = IDEMPOTENCY_DONE_SECONDS
@@ -90,25 +93,24 @@ class HeldRecord(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> bool:
-        """Whether this is the first try: what is already done then was done under an earlier, expired record."""
+        """Whether this is the first try: work that is found done was then done under an earlier, expired record."""
         return self.record.attempts == 1
 
 
-class IdempotencyRecords:
+class IdempotencyRecords(Repository):
     """The idempotency records of a store; see the laws above."""
 
     def __init__(self, store: Store, holder: str | None = None) -> None:
         """`holder`: the server that takes keys here; it is registered with `workers.register_worker`."""
-        self._store = store
+        super().__init__(store)
         self._holder = holder
 
     async def find(self, tenant: str, source: str, name: str) -> IdempotencyRow | None:
         """The record of a key, also an expired one."""
-        found: list[IdempotencyRow] = await self._store.read("key_record", tenant, source, name)
-        return found[0] if found else None
+        return await read_first(self._store, IdempotencyRow, "key_record", tenant, source, name)
 
     async def begin(self, request: KeyedRequest) -> HeldRecord | IdempotencyRow:
-        """Take a key; if somebody else has it, their record."""
+        """Take a key; if another process has it, return that record."""
         while True:  # ends: the key is either taken or free
             taken = await run_transaction(self._store, lambda: begin_record(request, self._holder))
             if taken is not None:
@@ -117,54 +119,45 @@ class IdempotencyRecords:
     async def complete(
         self, held: HeldRecord, request: KeyedRequest, response: bytes, run_id: int | None
     ) -> None:
-        """The request was answered."""
+        """Record the response to a request."""
         await self._finish(held, "complete", response, None, run_id, request.done_seconds)
 
     async def fail(self, held: HeldRecord, response: bytes, error: str) -> None:
-        """The request failed for a temporary reason and may be tried again."""
-        run_id = held.record.run_id
-        await self._finish(held, "fail", response, error, run_id, IDEMPOTENCY_FAILED_SECONDS)
+        """Record that the request failed for a temporary reason and may be tried again."""
+        await self._finish(held, "fail", response, error, held.record.run_id, IDEMPOTENCY_FAILED_SECONDS)
 
     async def drop(self, held: HeldRecord) -> None:
-        """The request was refused: the key is unused again."""
-
+        """Free the key of a request that was refused."""
         row = held.record
         IDEMPOTENCY.take(row.status, "drop")
-        key = (row.tenant, row.source, row.name, row.lock_expires_at)
-        await write_row(self._store, "drop_key", *key, timed=False)
+        await write_rows(self._store, "drop_key", row.tenant, row.source, row.name, row.lock_expires_at)
 
-    async def sweep(self, limit: int = SWEEP_RECORDS_MAX) -> int:
+    @timed_transaction
+    def sweep(self, now: int, limit: int = SWEEP_RECORDS_MAX) -> Transaction[int]:
         """Delete some expired records; how many."""
+        deleted = 0
+        for status in EXPIRING_STATUSES:
+            gone = yield Query("delete_expired_keys", scalars=(status, now, limit))
+            expire_records(gone)
+            deleted += len(gone)
+        return deleted
 
-        def work() -> Transaction[int]:
-            now = (yield Query("now"))[0].now_us
-            deleted = 0
-            for status in EXPIRING_STATUSES:
-                gone = yield Query("delete_expired_keys", scalars=(status, now, limit))
-                expire_records(gone)
-                deleted += len(gone)
-            return deleted
-
-        return await run_transaction(self._store, work)
-
-    async def _finish(
+    @timed_transaction
+    def _finish(
         self,
+        now: int,
         held: HeldRecord,
         how: RequestEnd,
         response: bytes,
         error: str | None,
         run_id: int | None,
         kept: float,
-    ) -> None:
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            yield finish_record(held, how, response, error, run_id, now, kept)
-
-        await run_transaction(self._store, work)
+    ) -> Transaction[None]:
+        yield finish_record(held, how, response, error, run_id, now, kept)
 
 
 def replace_record(found: IdempotencyRow, new: IdempotencyRow) -> Query:
-    """Change a record, if nobody has changed it since it was read."""
+    """Change a record, unless it has changed since it was read."""
     key, was = (found.tenant, found.source, found.name), (found.status, found.updated_at, found.attempts)
     return Query("put_key", scalars=(*key, *was, *msgspec.structs.astuple(new)[len(key) :]))
 
@@ -179,25 +172,26 @@ def finish_record(
     kept: float,
 ) -> Query:
     """Write the outcome of a request, if the caller still holds its record."""
-    status = IDEMPOTENCY.take(held.record.status, how).next
-    new = msgspec.structs.replace(
+    return replace_record(
         held.record,
-        status=status,
-        response=response,
-        error=error,
-        run_id=run_id,
-        updated_at=now,
-        expires_at=now + us(kept),
-        lock_expires_at=None,
-        holder=None,
+        msgspec.structs.replace(
+            held.record,
+            status=IDEMPOTENCY.take(held.record.status, how).next,
+            response=response,
+            error=error,
+            run_id=run_id,
+            updated_at=now,
+            expires_at=now + us(kept),
+            lock_expires_at=None,
+            holder=None,
+        ),
     )
-    return replace_record(held.record, new)
 
 
 def begin_record(
     request: KeyedRequest, holder: str | None = None
 ) -> Transaction[HeldRecord | IdempotencyRow | None]:
-    """Take a key or the record of its holder. None: somebody else was faster; try again."""
+    """Take a key, or return the record of its holder. None: another process was faster; try again."""
     now = (yield Query("now"))[0].now_us
     expires, lock = now + us(request.done_seconds), now + us(IDEMPOTENCY_LOCK_SECONDS)
     new = IdempotencyRow(

@@ -33,8 +33,8 @@ from tenure.kernel.identity_rows import (
 )
 from tenure.kernel.registry_rows import ScheduleRow, WorkflowRow
 from tenure.kernel.server_rows import HookRow
-from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import run_transaction, write_row
+from tenure.store.port import Query, RowType, Transaction
+from tenure.store.transactions import Repository, read_first, run_transaction, timed_transaction, write_rows
 
 T = TypeVar("T")
 
@@ -42,8 +42,6 @@ SLACK_CODE_SECONDS = 600.0
 
 
 class ChainedTenant(msgspec.Struct, gc=False):
-    """A tenant that has an admin chain."""
-
     tenant: str
 
 
@@ -150,47 +148,35 @@ ChangeResult = tuple[T, list[AdminChange]]
 """The result of a change, and its lines."""
 
 
-class Identity:
+class Identity(Repository):
     """The identities of a store; see the laws above."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
     # ------------------------------------------------------------------------------------------ looking
 
     async def owner_of(self, key_id: str) -> KeyOwner | None:
-        """A key and its owner."""
-        found: list[KeyOwner] = await self._store.read("key_owner", key_id, await self.now_us())
-        return found[0] if found else None
+        return await read_first(self._store, KeyOwner, "key_owner", key_id, await self.now_us())
 
     async def now_us(self) -> int:
-        """The store's time."""
-        estimate = self._store.estimate_us()
-        if estimate is not None:
-            return estimate
-        now: int = (await self._store.read("now"))[0].now_us
-        return now
+        return self._store.estimate_us() or (await self._store.read("now"))[0].now_us
 
     async def read(self, name: str, *values: Any) -> list[Any]:
-        """Ask one of `READS`."""
         return await self._store.read(name, *values)
 
     async def tenant(self, tenant: str) -> TenantRow:
         """A tenant, or TENANT_NOT_FOUND."""
-        found: list[TenantRow] = await self._store.read("tenant_named", tenant)
-        if not found:
+        found = await read_first(self._store, TenantRow, "tenant_named", tenant)
+        if found is None:
             raise tenant_not_found(tenant)
-        return found[0]
+        return found
 
     async def find_person_by_slack(self, tenant: str, team: str, user: str) -> PersonRow | None:
         """The person who has linked this Slack account, unless the person is closed."""
-        found: list[PersonRow] = await self._store.read("person_of_slack", tenant, f"{team}/{user}")
-        return found[0] if found and found[0].closed_at is None else None
+        found = await read_first(self._store, PersonRow, "person_of_slack", tenant, f"{team}/{user}")
+        return found if found and found.closed_at is None else None
 
     async def find_account_links(self, tenant: str, account: str) -> list[AccountLinkRow]:
         """Everybody who has or had this account (`slack:TEAM/USER`, `github:LOGIN`)."""
-        found: list[AccountLinkRow] = await self._store.read("account_links_of", tenant, account)
-        return found
+        return await self._store.read("account_links_of", tenant, account)
 
     # ----------------------------------------------------------------------------------------- changing
 
@@ -222,36 +208,32 @@ class Identity:
 
     async def touch_key(self, key_id: str, hour_us: int) -> None:
         """Record the hour in which a key was used."""
-        await write_row(self._store, "touch_key", key_id, hour_us, timed=False)
+        await write_rows(self._store, "touch_key", key_id, hour_us)
 
     async def end_session(self, digest: bytes) -> None:
-        """A browser signs out."""
-        await write_row(self._store, "delete_session", digest, timed=False)
+        """Sign a browser out."""
+        await write_rows(self._store, "delete_session", digest)
 
-    async def begin_session(self, digest: bytes, key_id: str, tenant: str, seconds: float) -> SessionRow:
-        """A browser signs in; expired sessions are deleted at the same time."""
+    @timed_transaction
+    def begin_session(
+        self, now: int, digest: bytes, key_id: str, tenant: str, seconds: float
+    ) -> Transaction[SessionRow]:
+        """Sign a browser in, and delete expired sessions."""
+        yield Query("delete_expired_sessions", scalars=(now,))
+        session = SessionRow(digest, key_id, tenant, now, now + us(seconds))
+        yield from save_rows(session)
+        return session
 
-        def work() -> Transaction[SessionRow]:
-            now = (yield Query("now"))[0].now_us
-            yield Query("delete_expired_sessions", scalars=(now,))
-            session = SessionRow(digest, key_id, tenant, now, now + us(seconds))
-            yield from save_rows(session)
-            return session
-
-        return await run_transaction(self._store, work)
-
-    async def slack_code(self, tenant: str, team: str, user: str) -> str:
+    @timed_transaction
+    def slack_code(self, now: int, tenant: str, team: str, user: str) -> Transaction[str]:
         """A code that proves, once and for ten minutes, who has this Slack account. Show it to that account only; the person
         gives it to `PUT /me/slack`."""
+        yield Query("delete_expired_slack_codes", scalars=(now,))
         code = f"tns_{secrets.token_urlsafe(32)}"
-
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            yield Query("delete_expired_slack_codes", scalars=(now,))
-            values = (hash_secret(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS))
-            yield Query("save_slack_code", scalars=values)
-
-        await run_transaction(self._store, work)
+        yield Query(
+            "save_slack_code",
+            scalars=(hash_secret(code), tenant, f"{team}/{user}", now + us(SLACK_CODE_SECONDS)),
+        )
         return code
 
 
@@ -292,8 +274,12 @@ def append_admin_event(change: AdminChange, now: int) -> Transaction[None]:
     """Add a line to a chain, within a transaction."""
     yield _lock(change.tenant)
     before = yield Query("admin_head", scalars=(change.tenant,))
-    body = msgspec.json.encode(change.about, order="sorted")
     line = next_admin_event(
-        before[0] if before else None, change.tenant, change.kind, now, change.actor, body
+        before[0] if before else None,
+        change.tenant,
+        change.kind,
+        now,
+        change.actor,
+        msgspec.json.encode(change.about, order="sorted"),
     )
     yield Query("save_admin_event", scalars=msgspec.structs.astuple(line))

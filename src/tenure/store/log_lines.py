@@ -1,4 +1,4 @@
-"""Log lines of runs. They go with their run."""
+"""Log lines of runs. They are deleted with their run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def append_log_lines(store: Store, lines: Sequence[LogLineRow]) -> None:
 def write_log_lines(lines: Sequence[LogLineRow]) -> Transaction[None]:
     """Append lines to the logs of runs, in the order given, as a part of a transaction.
 
-    Lines of runs that do not exist are dropped. Of a run with more than `limits.LOG_LINES_PER_RUN_MAX` lines the oldest are
-    deleted; the number of the first one left tells how many.
+    Lines of runs that do not exist are dropped. If a run has more than `limits.LOG_LINES_PER_RUN_MAX` lines, the oldest are
+    deleted; the number of the first line that is left shows how many.
     """
     now = (yield Query("now"))[0].now_us
     rows = [_stored_line(line) for line in sorted(lines, key=lambda line: line.run_id)]
@@ -47,7 +47,7 @@ def write_log_lines(lines: Sequence[LogLineRow]) -> Transaction[None]:
 
 
 def _stored_line(line: LogLineRow) -> tuple[Any, ...]:
-    """A line as it is stored. A log line must not fail its run: what cannot be kept is cut, and marked as cut."""
+    """A line as it is stored. A log line must not fail its run, so a part that is too long is cut and marked as cut."""
     fields = line.fields if len(line.fields.encode()) <= LOG_FIELDS_BYTES_MAX else '{"fields": "too large"}'
     return (
         line.run_id,
@@ -60,6 +60,6 @@ def _stored_line(line: LogLineRow) -> tuple[Any, ...]:
 
 
 def _storable(text: str, chars_max: int) -> str:
-    """Text that both databases take: without NUL and lone surrogates, and not too long."""
+    """Text that both databases accept: without NUL and lone surrogates, and not too long."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"

@@ -27,7 +27,7 @@ def read_migrations(database: str) -> list[Migration]:
 
 
 def checksum(text: str) -> str:
-    """What is stored of an applied migration."""
+    """The digest that is stored for an applied migration."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -35,15 +35,16 @@ def select_missing(
     migrations: list[Migration], applied: Sequence[Sequence[Any]], database: str
 ) -> list[Migration]:
     """The migrations that are not among the applied ones (number, name, checksum); `database` names it in errors.
-    STORE_TOO_NEW, or STORE_NOT_A_DATABASE where an applied one was another text."""
+    STORE_TOO_NEW, or STORE_NOT_A_DATABASE if the text of an applied migration has changed."""
     if len(applied) > len(migrations):
         raise TenureError(
             "STORE_TOO_NEW",
-            f"{database} has migration {applied[-1][1]}; this Tenure knows {len(migrations)} of them",
+            f"{database} has migration {applied[-1][1]}; this version of Tenure knows only {len(migrations)} migrations: upgrade Tenure",
         )
     for (number, name, known), (_, _, text) in zip(applied, migrations, strict=False):
         if known != checksum(text):
             raise TenureError(
-                "STORE_NOT_A_DATABASE", f"migration {number} ({name}) is not the one that {database} has had"
+                "STORE_NOT_A_DATABASE",
+                f"migration {number} ({name}) differs from the one that was applied to {database}",
             )
     return migrations[len(applied) :]

@@ -1,13 +1,13 @@
-"""What the orchestrator asks of a store. Both databases answer the same named queries.
+"""The contract of a store. Both databases answer the same named queries.
 
 Laws:
-1. A transaction is a generator that yields `Query` and `Save` and is sent the answers. It does no I/O,
-   so the same generator runs on SQLite, on PostgreSQL and in the simulator. It runs in the event loop's thread until it
-   yields `LEAVE_EVENT_LOOP`.
+1. A transaction is a generator that yields `Query` and `Save` and receives the answers. It does no I/O, so the same
+   generator runs on SQLite, on PostgreSQL and in the simulator. It runs in the event loop's thread until it yields
+   `LEAVE_EVENT_LOOP`.
 2. The run row is the only lock for everything beneath it. Lock first, load in a later statement.
    Lock order: tenants, then runs by id, nothing else; a query that takes locks says so below.
-3. Every save names the version it expects of every run. A run that has moved on is left alone, with all
-   its rows, and is missing from the answer: a normal, named outcome.
+3. Every save names the version it expects of every run. If a run has another version, neither the run nor its rows are
+   written, and the answer does not name it.
 4. A query takes `rows` (a list of equal tuples: in PostgreSQL one array per column $1..$k, in SQLite one
    execution per tuple, ?1..?k) and then scalars. Its result rows are of the type named in `QUERIES`.
 """
@@ -61,8 +61,6 @@ class ClaimCandidate(msgspec.Struct, gc=False):
 
 
 class LeaseUsage(msgspec.Struct, gc=False):
-    """Live leases of one workflow of a tenant."""
-
     tenant: str
     workflow: str
     leases: int
@@ -83,10 +81,13 @@ class ConcurrencyKeyQueue(msgspec.Struct, gc=False):
     first_waiting_id: int | None
 
 
-class ConcurrencyKeyHolder(msgspec.Struct, gc=False):
+class RunId(msgspec.Struct, gc=False):
+    run_id: int
+
+
+class ConcurrencyKeyHolder(RunId, gc=False):
     """A run that has a concurrency key and is not finished."""
 
-    run_id: int
     admitted_at: int | None
     created_at: int = 0
     cancel_at: int | None = None
@@ -115,8 +116,6 @@ class ExtendedLease(msgspec.Struct, gc=False):
 
 
 class StoreTime(msgspec.Struct, gc=False):
-    """The store's time."""
-
     now_us: int
 
 
@@ -137,13 +136,7 @@ class RunHead(msgspec.Struct, gc=False):
     head: bytes
 
 
-class RunId(msgspec.Struct, gc=False):
-    run_id: int
-
-
 class TableSize(msgspec.Struct, gc=False):
-    """A table and how many rows it holds."""
-
     table: str
     rows: int
 
@@ -156,7 +149,7 @@ IN_TRANSACTION: dict[str, RowType] = {
     "lock_tenants": RunId,  # (tenant) -> PG: advisory transaction locks in sorted order; no answer rows
     "lock_runs": RunRow,  # (id) -> locked in id order, waiting
     "lock_free_runs": RunRow,  # (id) -> locked in id order, those locked by others are left out
-    "lock_free_heads": RunHead,  # (id) -> the same, of runs whose rows may be known
+    "lock_free_heads": RunHead,  # (id) -> the same, for runs that the caller may have cached
     "load_specs": RunSpecRow,  # (run_id)
     "load_steps": StepRow,  # (run_id, idx)
     "load_named_steps": StepRow,  # (run_id, name)
@@ -179,7 +172,7 @@ IN_TRANSACTION: dict[str, RowType] = {
     "load_open_receipts": ReceiptRow,  # (run_id) -> those that are intended or unknown
     "load_run_spends": RunSpendRow,  # (run_id)
     "load_cost_lines": CostLineRow,  # (run_id)
-    "load_key_holders": ReceiptRow,  # (tenant, name) -> the receipt that holds the key, of whichever run
+    "load_key_holders": ReceiptRow,  # (tenant, name) -> the receipt that holds the key, of any run
     "load_governance": GovernanceRow,  # (tenant) -> PG: for share, so that freezing and activating wait for this commit
     "load_people": PersonRow,  # (tenant, id)
     "load_unconfirmed": UnconfirmedPerson,  # (tenant) -> people who count as one with others
@@ -188,7 +181,7 @@ IN_TRANSACTION: dict[str, RowType] = {
     "caps": Cap,  # (tenant)
     "claim_queues": ClaimQueue,  # (queue) ; after_tenant, after_workspace, limit -> distinct, in order, after the given one
     "tenant_claim_queues": ClaimQueue,  # (queue) ; tenant, after_workspace, limit -> likewise of one tenant
-    "usage": LeaseUsage,  # (tenant) -> live leases, grouped by tenant and workflow, zero rows where none
+    "usage": LeaseUsage,  # (tenant) -> live leases, grouped by tenant and workflow, no row if there are none
     "candidates": ClaimCandidate,  # (queue, tenant, workspace, limit) -> best priority, then oldest, per row
     "candidates_behind": ClaimCandidate,  # (queue, tenant, workspace, priority, ready_at, run_id, idx, limit) -> likewise,
     # behind this one
@@ -197,13 +190,13 @@ IN_TRANSACTION: dict[str, RowType] = {
     "rates": AdmissionRate,  # () ; tenant, since -> rated runs admitted after `since`
     "beat": ExtendedLease,  # (run_id, idx, n, seq, expires_at, progress) ; now -> see below
 }
-"""Queries used inside a transaction. `beat` writes `beat_at = now, expires_at, seq, progress` where the lease
+"""Queries used inside a transaction. `beat` writes `beat_at = now, expires_at, seq, progress` if the lease
 is active, its expiry is after `now`, its seq is lower and the new expiry is not earlier; it answers the keys it wrote, with the attempt's state.
 (PG locks those rows in key order first.)"""
 
 READS: dict[str, RowType] = {
     "due": DueTimer,  # () ; now, limit -> run, step and wait timers with wake_at <= now, earliest first
-    "next_wake": StoreTime,  # () -> the earliest wake_at of all, no row when there is none
+    "next_wake": StoreTime,  # () -> the earliest wake_at of all, no row if there is none
     "outbox_pending": OutboxRow,  # () ; created_before, limit -> oldest first
     "get_run": RunRow,  # () ; id
     "get_spec": RunSpecRow,  # () ; run_id
@@ -227,20 +220,19 @@ READS: dict[str, RowType] = {
     "events_after": EventRow,  # () ; run_id, after_seq, limit
     "payload": PayloadRow,  # () ; run_id, ref
     "all_caps": Cap,  # ()
-    "live_usage": LeaseUsage,  # () -> live leases of everybody, grouped by tenant and workflow
+    "live_usage": LeaseUsage,  # () -> live leases of all tenants, grouped by tenant and workflow
     "key_holders_twice": RunId,  # () -> runs that share a concurrency key while both are admitted and open
     "orphan_rows": RunId,  # () -> run ids that rows beneath a run name but no run has
     "lost_specs": RunId,  # () -> runs without a spec, or with a spec of another tenant
     "sizes": TableSize,  # () -> each table and its number of rows
 }
-"""Queries used on their own."""
 
 QUERIES: dict[str, RowType] = {**IN_TRANSACTION, **READS}
+BY_ROW = frozenset(IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
+"""Queries that are asked about rows: without rows they have nothing to answer."""
 
 
 class Query(msgspec.Struct, gc=False):
-    """Ask a named query."""
-
     name: str
     rows: Sequence[tuple[Any, ...]] = ()
     scalars: tuple[Any, ...] = ()
@@ -257,45 +249,42 @@ class Save(msgspec.Struct, gc=False):
 
     expect: list[tuple[int, int, int | None]] = []
     heads: dict[int, bytes] = {}
-    """The head that a run must have besides its version: a run that was deleted and created again under its id may have
-    the same version."""
+    """The head that a run must have in addition to its version: a run that was deleted and created again under its id may
+    have the same version."""
     runs: list[RunRow] = []
     new_runs: list[RunRow] = []
     new_specs: list[RunSpecRow] = []
     rows: dict[str, list[Row]] = {}
     """By table: run_spec (changed ones), step, attempt, checkpoint, wait, approval, inbox, child, payload, event,
     outbox, stale, idempotency, remote_lease. Events, payloads, outbox, stale, idempotency and remote_lease rows
-    are only ever inserted (stale: on conflict do nothing; idempotency: a key that is there refuses the save); the
+    are only ever inserted (stale: on conflict do nothing; idempotency: an existing key refuses the save); the
     others are inserted or, by primary key, updated.
-    attempt.expires_at and attempt.seq never go down."""
+    attempt.expires_at and attempt.seq never decrease."""
     light: set[int] = set()
-    """Runs that have changed in their light columns only: the others are as they were at the version expected, so
-    they need not be written."""
+    """Runs of which only the light columns have changed: their other columns need not be written."""
     delivered: list[tuple[int, int, int]] = []
-    """Keys of outbox rows to delete; one whose target this save leaves out stays owed."""
+    """Keys of outbox rows to delete. The row of a target that this save leaves out is kept."""
     feed: list[tuple[int, list[FeedLine]]] = []
     """(run id, its lines): joined to this commit's row of the feed, without those of runs left out. At most one save of a
     transaction has it."""
     delete_runs: list[int] = []
     """Finished runs to delete with all their rows, except outbox rows and a spec with an idempotency key."""
     estimate_us: int | None = None
-    """The time the decisions were made at, when it was an estimate: refused (nothing is written) when the
-    store's clock differs from it by more than a second."""
+    """The time of the decisions, if it was an estimate. If the store's clock differs from it by more than a second, nothing
+    is written."""
 
 
 class LeaveEventLoop(msgspec.Struct, frozen=True, gc=False):
-    """From here on the transaction takes long, and runs outside of the event loop's thread. The answer is None. It has no
-    effect where there is no other thread, or when it is yielded again."""
+    """The rest of the transaction takes long, and runs outside of the event loop's thread. The answer is None. It has no
+    effect if there is no other thread, or if it is yielded again."""
 
 
 LEAVE_EVENT_LOOP = LeaveEventLoop()
 ESTIMATE_ERROR_US_MAX = 1_000_000
-"""How far an estimated time may be off for a save to be written."""
+"""The largest error of an estimated time with which a save is written."""
 
 
 class Saved(msgspec.Struct, gc=False):
-    """What a save wrote, and when by the store's clock."""
-
     ids: set[int]
     now_us: int
 
@@ -319,11 +308,8 @@ class DataRejected(Exception):
 
 
 class QueryReader(Protocol):
-    """The part of a store that asks named queries."""
-
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         """Ask one named query on its own."""
-        ...
 
 
 class Store(QueryReader, Protocol):
@@ -336,44 +322,34 @@ class Store(QueryReader, Protocol):
 
     async def open(self) -> None:
         """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
-        ...
 
     async def close(self) -> None:
         """Disconnect, after the transactions that are under way."""
-        ...
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
         """Run one transaction and commit it. `single` promises that the generator yields one Save and nothing
         else, so that one round trip suffices. `make` may be called again after a lost connection."""
-        ...
 
     @property
     def commits_inline(self) -> bool:
         """Whether to try `commit_inline`: small commits are fast, and no other process is writing."""
-        ...
 
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
         """Run a transaction of one save in the caller's thread; it is committed on return. `decide` makes the save from the
-        store's time, under the write lock; None: nothing is written. WriteConflict where another transaction is under way."""
-        ...
+        store's time, under the write lock; None: nothing is written. WriteConflict if another transaction is under way."""
 
     async def put_caps(self, caps: list[Cap]) -> None:
         """Insert or replace caps."""
-        ...
 
     async def wait_for_work(self, timeout_s: float) -> bool:
-        """Wait until another process says that work became ready (True), or the time is over."""
-        ...
+        """Wait until another process announces that work became ready (True), or until the timeout (False)."""
 
     async def notify_work(self) -> None:
         """Tell other processes, after the commit, that work became ready. Calls are coalesced; delivery is best effort."""
-        ...
 
     def estimate_us(self) -> int | None:
         """The store's time without a query, by the last commit and the monotonic clock; None: not known well enough. A save
         that was decided at an estimate names it (`Save.estimate_us`) and is checked against the real time."""
-        ...
 
     def shift_clock(self, offset_us: int) -> None:
         """Move this store's clock, for tests."""
-        ...

@@ -1,8 +1,8 @@
 """Every named query: where it is read from, and what it answers.
 
-Law: a module of the list has `READS` (asked on their own, or in a transaction) and `WRITES` (statements of its own small
-transactions, which answer the rows they wrote): what a query needs and answers. Both databases have a .sql file of the
-module's name with the texts: `-- name: lock_runs` starts one, the comment lines after it say why.
+Law: a module of the list has `READS` (asked on their own, or in a transaction) and may have `WRITES` (statements of its own
+small transactions, which answer the rows they wrote): what a query needs and answers. Both databases have a .sql file of the
+module's name with the texts: `-- name: lock_runs` starts one, and the comment lines after it say why it is as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from tenure.kernel.governance_rows import GOVERNANCE_ROWS
 from tenure.kernel.registry_rows import REGISTRY_ROWS
+from tenure.kernel.run_rows import ROWS as RUN_ROWS
 from tenure.kernel.run_rows import Row
 from tenure.kernel.server_rows import SERVER_ROWS
 from tenure.store import (
@@ -37,7 +38,7 @@ from tenure.store import (
     workers,
     workflows,
 )
-from tenure.store.port import RowType
+from tenure.store.port import QUERIES, RowType
 
 QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
@@ -52,10 +53,21 @@ READS: dict[str, RowType] = {
     name: answer for module in QUERY_MODULES.values() for name, answer in module.READS.items()
 }
 WRITES: dict[str, RowType] = {
-    name: answer for module in QUERY_MODULES.values() for name, answer in module.WRITES.items()
+    name: answer
+    for module in QUERY_MODULES.values()
+    for name, answer in getattr(module, "WRITES", {}).items()
 }
+ANSWERS: dict[str, RowType] = {**QUERIES, **READS, **WRITES}
+"""Every query -> the type of the rows that it answers."""
+TABLES_BENEATH_RUN = (
+    *(table for table in RUN_ROWS if table not in ("run", "outbox", "cap", "idempotency")),
+    "log_line",
+    "remote_lease",
+    "artifact",
+)
+"""Tables whose rows are deleted with their run. Outbox rows are not: they are still to be delivered."""
 ROWS: dict[str, type[Row]] = {**REGISTRY_ROWS, **SERVER_ROWS, **GOVERNANCE_ROWS}
-"""The tables beside the runs'."""
+"""The tables that are not beneath a run."""
 
 _NAME = re.compile(r"^--\s*name:\s*(\w+)\s*$")
 

@@ -1,56 +1,29 @@
-"""Receipts for people: those nobody knows the end of, and one by its id.
+"""Receipts for people: those whose outcome is unknown, and all of a run.
 
-Law: what is read here is shown, never decided on: settling a receipt is a command to its run.
+Law: these rows are only shown. Settling a receipt is a command to its run.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from tenure.kernel.act_rows import ReceiptRow
 from tenure.store.port import RowType
 
 
-class ReceiptDetail(msgspec.Struct, gc=False):
-    """A receipt with its step, and the wait for whoever says how it ended."""
+class ReceiptDetail(ReceiptRow, gc=False):
+    """A receipt with its step, and the wait for the person who settles it."""
 
-    run_id: int
-    no: int
-    tenant: str
-    workflow: str
-    step: str
-    label: str
-    try_no: int
-    connector: str
-    operation: str
-    tier: str
-    name: str
-    digest: bytes
-    repeats: str
-    reversible: bool
-    approval_no: int | None
-    n: int
-    intent_at: int
-    request_ref: int | None
-    reverses_run: int | None
-    reverses_no: int | None
-    state: str
-    settled_at: int | None
-    settled_by: str | None
-    result_ref: int | None
-    error: str | None
-    eligible_at: int | None
-    reversed_run: int | None
-    reversed_no: int | None
-    source_run: int | None
-    source_no: int | None
-    expires_at: int | None
-    """Until when somebody may say how it ended and its step goes on by that; None: nobody waits."""
-    known_ref: int | None
-    """What is known of it, in words."""
+    workflow: str = ""
+    step: str = ""
+    expires_at: int | None = None
+    """Until when a person may settle it and its step continues with that outcome; None: no step waits."""
+    known_ref: int | None = None
+    """What is known about the call, in words."""
 
 
 class UnknownReceipts(msgspec.Struct, gc=False):
-    """How many receipts wait for a person, and since when."""
+    """How many receipts wait for a person, and the time of the oldest."""
 
     open: int
     oldest_at: int | None
@@ -61,4 +34,3 @@ READS: dict[str, RowType] = {
     "receipt_details_of": ReceiptDetail,  # () ; run_id -> all of a run, in order
     "unknown_receipts_count": UnknownReceipts,  # () ; tenant -> exactly one
 }
-WRITES: dict[str, RowType] = {}

@@ -1,45 +1,31 @@
 """The leases of remote runners.
 
-Law: a lease's row is written by the claim that grants it, in its commit, and goes with its run; see
-`tenure.orchestrator.claims`. Of its token only the SHA-256 is stored.
+Law: the commit of the claim that grants a lease writes its row (`tenure.orchestrator.claims`), and the row is deleted with its
+run. Of the lease's token only the SHA-256 is stored.
 """
 
 from __future__ import annotations
-
-import msgspec
 
 from tenure.kernel.server_rows import RemoteLeaseRow
 from tenure.store.port import RowType
 
 
-class LeaseCredential(msgspec.Struct, gc=False, frozen=True):
+class LeaseCredential(RemoteLeaseRow, gc=False):
     """What is needed to authenticate a message of a lease. None of it changes."""
 
-    run_id: int
-    idx: int
-    n: int
-    tenant: str
-    token_hash: bytes
     owner: str
-    """The worker that it was granted to."""
+    """The worker that the lease was granted to."""
     step: str
-    claim: str
-    """`<key id>/<claim id>`."""
 
     @property
     def key_id(self) -> str:
-        """The API key that claimed it."""
+        """The API key that claimed the lease."""
         return self.claim.partition("/")[0]
 
 
-class RemoteLeaseDetail(msgspec.Struct, gc=False):
-    """A remote lease as it is now, with all that its holder needs."""
+class RemoteLeaseDetail(RemoteLeaseRow, gc=False):
+    """A remote lease as it is now, with everything that its holder needs."""
 
-    run_id: int
-    idx: int
-    n: int
-    tenant: str
-    token_hash: bytes
     owner: str
     workflow: str
     code_version: str
@@ -54,7 +40,7 @@ class RemoteLeaseDetail(msgspec.Struct, gc=False):
     newest: int
     """The step's newest attempt."""
     state: str
-    """The attempt's."""
+    """The attempt's state."""
     lease: str
     expires_at: int
     timeout_at: int | None
@@ -64,10 +50,8 @@ class RemoteLeaseDetail(msgspec.Struct, gc=False):
 
     @property
     def over_since(self) -> int | None:
-        """When it ended, if it did, also where the sweeper has not come to it yet."""
-        if self.ended_at is not None:
-            return self.ended_at
-        return self.expires_at if self.expires_at <= self.now_us else None
+        """When the lease ended, also if the sweeper has not expired it yet. None: it is live."""
+        return self.expires_at if self.ended_at is None and self.expires_at <= self.now_us else self.ended_at
 
 
 READS: dict[str, RowType] = {
@@ -75,4 +59,3 @@ READS: dict[str, RowType] = {
     "lease_credentials": LeaseCredential,  # (run_id, idx, n)
     "remote_lease_details": RemoteLeaseDetail,  # (run_id, idx, n) ; now
 }
-WRITES: dict[str, RowType] = {}

@@ -1,4 +1,4 @@
-"""What a step is handed when it resumes: its checkpoints, waits and acts, with their results."""
+"""What a resumed step gets: its checkpoints, waits and acts, with their results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenure.store.port import RowType, RunId
 
 
 class ReplayCheckpoint(msgspec.Struct, gc=False):
-    """A checkpoint with what it put aside, for whoever goes on with its step."""
+    """A checkpoint with its output, for the next attempt of its step."""
 
     name: str
     no: int
@@ -24,11 +24,11 @@ class ReplayCheckpoint(msgspec.Struct, gc=False):
     meta: str | None
     output_ref: int | None
     output: bytes | None
-    """None also where it has been erased (there is an output_ref). Of a failed one: its message."""
+    """None also if it was erased (there is an output_ref). For a failed checkpoint: its message."""
 
 
 class ReplayWait(msgspec.Struct, gc=False):
-    """A wait with its answer, for whoever goes on with its step."""
+    """A wait with its answer, for the next attempt of its step."""
 
     no: int
     label: str
@@ -40,27 +40,27 @@ class ReplayWait(msgspec.Struct, gc=False):
     expires_at: int | None
     settled_at: int | None
     result: bytes | None
-    """What the event brought."""
+    """The payload of the event."""
     revision: int | None
     decided_by: str | None
     reason: bytes | None
-    """Of an approval or a proposal: which revision was decided, by whom and why."""
+    """For an approval or a proposal: which revision was decided, by whom and why."""
     child_id: int | None
     child_outcome: str | None
     child_code: str | None
     child_output: bytes | None
     child_error: bytes | None
-    """Of a child: how it ended, why (a code, or `done`), what it returned and what it said went wrong."""
+    """For a child: how it ended, why (a code, or `done`), its output and its error message."""
 
 
 class ReplayAct(msgspec.Struct, gc=False):
-    """A receipt with what was asked and answered."""
+    """A receipt with its request and its result."""
 
     label: str
     no: int
     try_no: int
     own: bool
-    """Whether it is this run's; else that of a run which this one resumes."""
+    """Whether it is this run's receipt; else it is the receipt of a run that this one resumes."""
     connector: str
     operation: str
     name: str
@@ -72,18 +72,17 @@ class ReplayAct(msgspec.Struct, gc=False):
     call_by: int
     settled_at: int | None
     by_person: bool
-    """Whether a person has said how it ended; of an intended one, that it is to be called again."""
+    """Whether a person has settled it; for an intended act, whether a person asked for another call."""
     eligible_at: int | None
     error: str | None
     wait_no: int | None
     request: bytes | None
-    """Target and fields; None also where they have been erased."""
+    """Target and fields; None also if they were erased."""
     result: bytes | None
-    """Of a failed one: its message."""
+    """For a failed act: its message."""
 
     @property
     def action(self) -> str:
-        """What was done."""
         return f"{self.connector}.{self.operation}"
 
 
@@ -94,4 +93,3 @@ READS: dict[str, RowType] = {
     "acts_of": ReplayAct,  # () ; run_id, idx, label -> this run's alone, in order
     "undos_of": RunId,  # () ; run_id -> the runs that undo what it did, oldest first
 }
-WRITES: dict[str, RowType] = {}

@@ -1,8 +1,8 @@
 """Lists of runs, a page at a time, and the status of many runs at once.
 
 Laws:
-1. A page begins behind a place, (moment, id) of the last row before it: no row is lost or repeated, also where many share
-   one moment. Newest first.
+1. A page begins after a position, the (time, id) of the last row of the page before: no row is lost or repeated, even if many
+   rows have the same time. Newest first.
 2. Nothing here writes.
 """
 
@@ -15,7 +15,7 @@ from tenure.store.port import RowType
 
 
 class RunGlance(msgspec.Struct, gc=False):
-    """The status of a run."""
+    """The columns of a run that its status needs."""
 
     id: int
     tenant: str
@@ -46,4 +46,3 @@ READS: dict[str, RowType] = {
     "runs_page_by_repo": RunRow,  # () ; tenant, repo, before_created_at, before_id, limit
     "run_glances": RunGlance,  # (id) -> those that exist, in any order
 }
-WRITES: dict[str, RowType] = {}

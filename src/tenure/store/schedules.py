@@ -6,7 +6,7 @@ import msgspec
 
 from tenure.kernel.registry_rows import ScheduleRow
 from tenure.store.port import RowType, Store
-from tenure.store.transactions import write_row
+from tenure.store.transactions import write_rows
 
 READS: dict[str, RowType] = {
     "schedules_due": ScheduleRow,  # () ; now, limit -> earliest first
@@ -22,20 +22,20 @@ WRITES: dict[str, RowType] = {
 
 async def save_schedule(store: Store, schedule: ScheduleRow) -> ScheduleRow | None:
     """Insert a schedule of revision 1, or change the one of the revision before. None: the schedule exists already, or
-    somebody else has changed it. (The store sets `created_at` and `updated_at`.)"""
+    another process has changed it. (The store sets `created_at` and `updated_at`.)"""
     row = msgspec.structs.astuple(schedule)
-    written: ScheduleRow | None = await write_row(store, "save_schedule", *row[:16], *row[18:])
-    return written
+    written: list[ScheduleRow] = await write_rows(store, "save_schedule", *row[:16], *row[18:], timed=True)
+    return written[0] if written else None
 
 
 async def advance_schedule(
     store: Store, schedule: ScheduleRow, next_at: int | None, last_slot: int | None
 ) -> bool:
-    """Go on from the slot a schedule was read with; False: somebody else did, or has changed it."""
+    """Advance a schedule from the slot it was read with; False: another process did, or changed it."""
     of = (schedule.tenant, schedule.name, schedule.revision, schedule.next_at)
-    return await write_row(store, "advance_schedule", *of, next_at, last_slot, timed=False) is not None
+    return bool(await write_rows(store, "advance_schedule", *of, next_at, last_slot))
 
 
 async def delete_schedule(store: Store, tenant: str, name: str) -> bool:
-    """Delete a schedule; False: there was none."""
-    return await write_row(store, "delete_schedule", tenant, name, timed=False) is not None
+    """Delete a schedule; False: it did not exist."""
+    return bool(await write_rows(store, "delete_schedule", tenant, name))

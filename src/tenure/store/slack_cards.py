@@ -1,25 +1,25 @@
-"""Cards: messages in Slack that show open approvals, read and written.
+"""Slack cards: messages that show open approvals, as rows.
 
 Laws:
-1. An approval has at most one card. Whoever writes its row first posts it.
-2. A card is taken for a while before anything is sent about it; whoever took it says how it went under the number of the try, so
-   that one who is late changes nothing, and one who dies leaves it to be taken again.
-3. A card that shows how its question ended is done with.
+1. An approval has at most one card. The process that writes its row first posts it.
+2. A process takes a card for a while before it sends anything, and reports the outcome under the number of the try. So a late
+   report changes nothing, and the card of a process that died is taken again.
+3. A card that shows how its question ended is finished.
 """
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import astuple, replace
 
 from tenure.clock import us
 from tenure.kernel.governance_rows import SlackCardRow
 from tenure.kernel.server_rows import HookRow
 from tenure.store.approvals import ApprovalDetail
-from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import run_transaction, write_row
+from tenure.store.port import Query, RowType, Transaction
+from tenure.store.transactions import Repository, timed_transaction, write_rows
 
 READS: dict[str, RowType] = {
-    "card_hooks": HookRow,  # () -> Slack's, of open tenants, that say where cards go; the oldest first
+    "card_hooks": HookRow,  # () -> Slack hooks of open tenants that name a channel for cards; the oldest first
     "cards_wanted": ApprovalDetail,  # () ; tenant, limit -> open approvals without a card, the oldest first
 }
 
@@ -34,11 +34,8 @@ TAKEN_SECONDS = 60.0
 """After this another process may try; longer than a try takes."""
 
 
-class SlackCards:
+class SlackCards(Repository):
     """The cards of a store; see the laws above."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
     async def hooks(self) -> list[HookRow]:
         """Where cards go: for each tenant, its oldest hook that names a channel."""
@@ -51,40 +48,24 @@ class SlackCards:
         """Open approvals without a card."""
         return await self._store.read("cards_wanted", tenant, limit)
 
-    async def begin(self, question: ApprovalDetail, hook: HookRow, channel: str) -> bool:
-        """Take the posting of a question's card (law 1); False: somebody else has it."""
+    @timed_transaction
+    def begin(self, now: int, question: ApprovalDetail, hook: HookRow, channel: str) -> Transaction[bool]:
+        """Take the posting of a question's card (law 1); False: another process has it."""
+        row = SlackCardRow(question.run_id, question.no, question.tenant, hook.id, channel, None, "", now)
+        return bool((yield Query("new_card", scalars=astuple(row))))
 
-        def work() -> Transaction[list[SlackCardRow]]:
-            now = (yield Query("now"))[0].now_us
-            row = SlackCardRow(question.run_id, question.no, question.tenant, hook.id, channel, None, "", now)
-            made: list[SlackCardRow] = yield Query("new_card", scalars=msgspec.structs.astuple(row))
-            return made
+    @timed_transaction
+    def take(self, now: int, limit: int) -> Transaction[list[SlackCardRow]]:
+        """Take cards that are out of date; no other process takes them for TAKEN_SECONDS (law 2)."""
+        taken: list[SlackCardRow] = yield Query("take_cards", scalars=(now, now + us(TAKEN_SECONDS), limit))
+        return taken
 
-        return bool(await run_transaction(self._store, work))
-
-    async def take(self, limit: int) -> list[SlackCardRow]:
-        """Take cards that are out of date; nobody else takes them for TAKEN_SECONDS (law 2)."""
-
-        def work() -> Transaction[list[SlackCardRow]]:
-            now = (yield Query("now"))[0].now_us
-            taken: list[SlackCardRow] = yield Query(
-                "take_cards", scalars=(now, now + us(TAKEN_SECONDS), limit)
-            )
-            return taken
-
-        return await run_transaction(self._store, work)
-
-    async def put(self, card: SlackCardRow, tries: int, *, again_us: int | None = 0) -> None:
+    @timed_transaction
+    def put(self, now: int, card: SlackCardRow, tries: int, *, again_us: int | None = 0) -> Transaction[None]:
         """Write the outcome of this try. `again_us`: when to look at the card again (None: never)."""
+        row = replace(card, due_at=None if again_us is None else now + again_us)
+        yield Query("put_card", scalars=(*astuple(row), tries))
 
-        def work() -> Transaction[None]:
-            now = (yield Query("now"))[0].now_us
-            due = None if again_us is None else now + again_us
-            row = msgspec.structs.replace(card, due_at=due)
-            yield Query("put_card", scalars=(*msgspec.structs.astuple(row), tries))
-
-        await run_transaction(self._store, work)
-
-    async def forget(self) -> None:
+    async def delete_orphans(self) -> None:
         """Delete the cards of questions that no longer exist."""
-        await write_row(self._store, "delete_orphan_cards", timed=False)
+        await write_rows(self._store, "delete_orphan_cards")

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from tenure.clock import us
 from tenure.kernel.registry_rows import WorkerProcessRow, WorkerRow
 from tenure.limits import NAME_CHARS_MAX, WORKER_FORGOTTEN_SECONDS, WORKER_SILENT_SECONDS
 from tenure.store.port import Query, RowType, Store, Transaction
-from tenure.store.transactions import check_name, run_transaction, write_row
+from tenure.store.transactions import check_name, run_transaction, write_rows
 
 
 class SessionLease(msgspec.Struct, gc=False):
-    """A live lease of a session."""
-
     run_id: int
     idx: int
     n: int
@@ -45,8 +44,8 @@ async def register_worker(
     version: str,
     process: WorkerProcessRow | None = None,
 ) -> None:
-    """Say that a worker is there: when it starts, and every `limits.WORKER_BEAT_SECONDS`. `process`: where its death
-    could be proven."""
+    """Record that a worker is alive: when it starts, and every `limits.WORKER_BEAT_SECONDS`. `process`: its process, if a
+    watcher on the same host can prove that it died."""
     check_name("a worker's name", name)
     listed = msgspec.json.encode(sorted(set(queues))).decode()
 
@@ -59,17 +58,16 @@ async def register_worker(
             yield Query("delete_silent_workers", scalars=silent_since)
             yield Query("delete_silent_worker_processes", scalars=silent_since)
         if process is not None:
-            row = msgspec.structs.astuple(msgspec.structs.replace(process, seen_at=now))
-            yield Query("save_worker_process", scalars=row)
+            yield Query("save_worker_process", scalars=astuple(replace(process, seen_at=now)))
 
     await run_transaction(store, work)
 
 
 async def delete_worker(store: Store, name: str) -> None:
-    """A worker has stopped by itself."""
-    await write_row(store, "delete_worker", name, timed=False)
+    """Forget a worker that has stopped by itself."""
+    await write_rows(store, "delete_worker", name)
 
 
 async def delete_worker_process(store: Store, session: int) -> None:
-    """The death of a process need not be proven any more."""
-    await write_row(store, "delete_worker_process", session, timed=False)
+    """Stop watching a process."""
+    await write_rows(store, "delete_worker_process", session)

@@ -6,12 +6,12 @@ from tenure.errors import TenureError
 from tenure.kernel.registry_rows import WorkflowRow
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.port import RowType, Store
-from tenure.store.transactions import check_name, write_row
+from tenure.store.transactions import check_name, read_rows, write_rows
 
 READS: dict[str, RowType] = {
     "workflows_of": WorkflowRow,  # () ; tenant, after_name, limit -> by name and version
     "workflows_page": WorkflowRow,  # () ; tenant, everybody, after_name, after_version, limit -> likewise, with
-    # those for everybody that the tenant has none of its own of
+    # those for everybody, unless the tenant has that name and version
     "workflow_named": WorkflowRow,  # () ; tenant, name -> all its versions, newest first
 }
 WRITES: dict[str, RowType] = {"save_workflow": WorkflowRow}
@@ -32,7 +32,7 @@ async def save_workflow(
     """Register a version of a workflow; registering the same again changes nothing.
 
     The definition of a `code` workflow may be renewed. Another text under the version of a `declared` one, or another
-    kind, is WORKFLOW_CHANGED. The people in `unconfirmed` (`id id`) stand behind its runs until a second person confirms it.
+    kind, is WORKFLOW_CHANGED. The people in `unconfirmed` (`id id`) are involved in its runs until a second person confirms it.
     """
     check_name("a workflow's name", name)
     check_name("a workflow's version", version)
@@ -41,8 +41,8 @@ async def save_workflow(
             "PAYLOAD_TOO_LARGE", f"the definition of {name!r} has more than {PAYLOAD_BYTES_MAX} bytes"
         )
     values = (tenant, name, version, kind, definition, digest, registered_by, unconfirmed)
-    await write_row(store, "save_workflow", *values)
-    rows: list[WorkflowRow] = await store.read("workflow_named", tenant, name)
+    await write_rows(store, "save_workflow", *values, timed=True)
+    rows = await read_rows(store, WorkflowRow, "workflow_named", tenant, name)
     found = next(row for row in rows if row.version == version)
     if found.kind != kind or (kind == "declared" and found.digest != digest):
         raise TenureError(

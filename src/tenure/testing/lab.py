@@ -28,7 +28,7 @@ from tenure.errors import TenureError
 from tenure.govern.connector import Connector
 from tenure.kernel.run_rows import CLOSED_RUN, CheckpointRow
 from tenure.limits import SWEEP_TIMERS_MAX
-from tenure.reads.runs import FOREVER_US
+from tenure.reads.run_list import FOREVER_US
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.options import Duration
 from tenure.services.schedules import SchedulableWorkflow

@@ -26,7 +26,7 @@ from tenure.reads.artifacts import (
     list_artifacts,
     to_artifact,
 )
-from tenure.reads.attempts import check_step_exists, read_attempts, read_checkpoints
+from tenure.reads.history import check_step_exists, read_attempts, read_checkpoints
 from tenure.server.http.path_segments import decode_rest_of_path, step_key
 from tenure.server.paging import (
     LIMIT_DEFAULT,

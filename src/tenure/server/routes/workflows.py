@@ -117,7 +117,7 @@ async def confirm_workflow(
     request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmWorkflowRequest]
 ) -> ConfirmedWorkflow:
     """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
-    made = await request.engine.confirmations.confirm_row("workflow", name, data.version, data.digest)
+    made = await request.engine.confirmations.confirm_row("workflow", name, data.digest, version=data.version)
     request.engine.runtime.catalog.forget()
     return ConfirmedWorkflow(**msgspec.structs.asdict(show_workflow(made.row)), confirmed=made.people)
 

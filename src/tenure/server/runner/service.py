@@ -128,7 +128,7 @@ class RunnerService:
             key = (lease.run_id, lease.idx, lease.n)
             token = remote.token(*key)
             self.tickets.keep(
-                LeaseCredential(*key, lease.tenant, hash_token(token), worker, lease.name, remote.name)
+                LeaseCredential(*key, lease.tenant, remote.name, hash_token(token), worker, lease.name)
             )
             found.append(GRANTED_LEASE.encode(lease, {"token": token}))
         return found

@@ -163,7 +163,7 @@ class HookIntake:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             while await self.deliveries.trim(TRIM_MAX) == TRIM_MAX:
                 pass
-        found = await self.deliveries.left(CONCURRENT_DELIVERIES_MAX)
+        found = await self.deliveries.list_abandoned(CONCURRENT_DELIVERIES_MAX)
         await asyncio.gather(*(self._take_up(one) for one in found))
         return len(found)
 

@@ -4,14 +4,14 @@ Laws:
 1. A connection has one user at a time (`turn`); a statement is prepared once per session.
 2. A session in doubt is dropped; the next user gets a fresh one.
 3. Plans are made once (generic) and must be right for any size of any table, so a connection for transactions
-   leaves the planner no choice: nested loops over indexes, driven by the rows that were sent. A hash join
-   or a sequential scan, chosen while a table was small, would stay in the cached plan as it grows; and
-   locks are taken in the order of the rows only if the join keeps it.
-4. Settings go with the start-up of a session. A pooler gives each transaction another session, so behind one they
-   are verified, and where they are not in force each transaction sets them as it begins (`PostgresConnection.begin`).
+   leaves the planner no choice: nested loops over indexes, driven by the rows that were sent. A hash join or a
+   sequential scan, chosen while a table was small, would stay in the cached plan as the table grows; and locks
+   are taken in the order of the rows only if the join keeps that order.
+4. Settings are sent when a session starts. A pooler gives each transaction another session, so behind a pooler they are
+   verified, and if they are not in force, each transaction sets them as it begins (`PostgresConnection.begin`).
 5. Statements name the schema of every table and type: nothing depends on `search_path`.
-6. A DSN with several hosts, or one host that changes, leads to the primary: a standby is asked again until the deadline, and
-   so is a server that starts, stops or is full.
+6. A DSN with several hosts, or with one host whose server changes, leads to the primary: while a standby answers, or a server
+   that starts, stops or is full, the connection is tried again until the deadline.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ LANE_SETTINGS: Mapping[str, str] = {
 }
 _SESSION = {"application_name": "tenure", "timezone": "UTC"}
 """Settings that every pooler keeps per client."""
-_BESIDE = {**_SESSION, "search_path": "pg_catalog"}
+_UNPOOLED_SESSION = {**_SESSION, "search_path": "pg_catalog"}
 """Further settings of a session without a pooler. With this path, a statement that omits a table's schema fails (law 5)."""
 
 DEFAULT_SCHEMA = "tenure"
@@ -106,8 +106,6 @@ def split_hosts(dsn: str) -> tuple[list[str], str | None]:
 
 
 class PostgresSession(NamedTuple):
-    """An open session and its properties."""
-
     connection: asyncpg.Connection
     pooled: bool
     """Whether there is a pooler: each transaction may run in another session of the server."""
@@ -156,7 +154,7 @@ class PostgresTarget:
                 dsn,
                 timeout=seconds,
                 command_timeout=command_seconds,
-                server_settings=_SESSION if self._bare else {**settings, **_BESIDE},
+                server_settings=_SESSION if self._bare else {**settings, **_UNPOOLED_SESSION},
                 target_session_attrs="any",
             )
         except ValueError as fault:
@@ -169,12 +167,12 @@ class PostgresTarget:
             return await self._connect_to(dsn, settings, seconds, command_seconds)
         try:
             async with asyncio.timeout(seconds):
-                return await self._look_at(connection, settings)
+                return await self._inspect(connection, settings)
         except BaseException:
             connection.terminate()
             raise
 
-    async def _look_at(self, connection: asyncpg.Connection, settings: Mapping[str, str]) -> PostgresSession:
+    async def _inspect(self, connection: asyncpg.Connection, settings: Mapping[str, str]) -> PostgresSession:
         """Check a fresh connection against `target_session_attrs` and the settings."""
         pid, standby, read_only, plans = await connection.fetchrow(
             "select pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',"
@@ -206,7 +204,7 @@ class PostgresTarget:
         tell: Callable[[str], None] | None = None,
     ) -> PostgresSession:
         """Connect, trying again with growing random pauses until the deadline; at least once. A server that answers but is not
-        ready yet (a standby, one that starts) is tried until `heal_deadline`, if that is later."""
+        ready yet (a standby, or a server that starts) is tried until `heal_deadline`, if that is later."""
         pause = PAUSE_SECONDS_MIN
         while True:
             left = max(deadline, heal_deadline) - time.monotonic()
@@ -214,12 +212,9 @@ class PostgresTarget:
             try:
                 return await self.connect(settings, seconds=seconds, command_seconds=command_seconds)
             except UNREACHABLE_ERRORS as fault:
-                refused = isinstance(fault, asyncpg.PostgresError) and (fault.sqlstate or "")[:2] in (
-                    "28",
-                    "3D",
-                )
+                state = (fault.sqlstate or "") if isinstance(fault, asyncpg.PostgresError) else ""
                 until = max(deadline, heal_deadline) if is_transient_refusal(fault) else deadline
-                if refused or time.monotonic() + pause >= until:
+                if state.startswith(("28", "3D")) or time.monotonic() + pause >= until:
                     raise unavailable_error(fault) from fault
                 if tell is not None:
                     tell(unavailable_error(fault).message)
@@ -228,8 +223,6 @@ class PostgresTarget:
 
 
 class PostgresConnection:
-    """One connection and its prepared statements."""
-
     def __init__(self, target: PostgresTarget, settings: Mapping[str, str], command_seconds: float) -> None:
         self.turn = asyncio.Lock()
         self._target = target
@@ -254,9 +247,7 @@ class PostgresConnection:
     @property
     def begin(self) -> str:
         """The command that begins a transaction, with the settings if the session does not have them."""
-        if self.settled:
-            return "begin"
-        return _begin_with(tuple(self._settings.items()))
+        return "begin" if self.settled else _begin_with(tuple(self._settings.items()))
 
     async def statement(self, text: str) -> Any:
         """A statement, prepared on first use."""
@@ -272,11 +263,10 @@ class PostgresConnection:
             self._statements[text] = found
         return found
 
-    async def command(self, text: str) -> str:
+    async def command(self, text: str) -> None:
         """Begin, commit or roll back."""
         assert self._connection is not None
-        status: str = await self._connection.execute(text)
-        return status
+        await self._connection.execute(text)
 
     def drop(self) -> None:
         """Close a session in doubt at once; the server rolls back."""
@@ -285,9 +275,9 @@ class PostgresConnection:
             connection.terminate()
 
     def leave(self) -> None:
-        """Close a session whose user was cancelled in the middle of a statement. asyncpg has asked the server to cancel the
-        statement; the session is closed only after that, or a statement that waits for a lock would go on waiting,
-        and hold its locks."""
+        """Close a session whose user was canceled in the middle of a statement. asyncpg has asked the server to cancel the
+        statement. The session is closed only after that: otherwise a statement that waits for a lock would continue to
+        wait, and hold its locks."""
         connection, self._connection, self._statements = self._connection, None, {}
         if connection is not None and not connection.is_closed():
             leaving = asyncio.ensure_future(_close_gently(connection))
@@ -310,7 +300,7 @@ async def _close_gently(connection: asyncpg.Connection) -> None:
 
 @cache
 def _begin_with(settings: tuple[tuple[str, str], ...]) -> str:
-    """One command and one round trip, like a plain `begin`."""
+    """A `begin` with settings, as one command in one round trip."""
     kept = (
         f"set local {name} = '{value}'" for name, value in settings if name != "default_transaction_isolation"
     )
@@ -319,7 +309,7 @@ def _begin_with(settings: tuple[tuple[str, str], ...]) -> str:
 
 async def _check_pooler(connection: asyncpg.Connection) -> None:
     """Refuse a pooler that passes on the names of prepared statements unchanged: the next transaction would not find them, or
-    find another client's. A pooler that supports prepared statements renames them."""
+    would find another client's. A pooler that supports prepared statements renames them."""
     name = f"tenure_{secrets.token_hex(8)}"
     try:
         async with connection.transaction():

@@ -1,7 +1,7 @@
--- What was spent, added up over runs; see tenure.store.costs.
+-- What runs have spent, in total; see tenure.store.costs.
 
 -- name: cost_totals
--- What does not fit is the largest number.
+-- A total that does not fit is the largest number.
 select
     case when $4::text = 'workflow' then workflow else '' end as the_workflow,
     case when $4::text in ('provider', 'model') then provider else '' end as the_provider,

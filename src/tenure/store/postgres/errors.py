@@ -27,7 +27,7 @@ class StandbyFound(ConnectionError):
 
 
 _CONNECTION = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)
-"""OSError: reset by peer, no such socket. TimeoutError: half-open, nobody answers."""
+"""OSError: reset by peer, no such socket. TimeoutError: half-open, no answer."""
 UNREACHABLE_ERRORS = (
     OSError,
     TimeoutError,
@@ -42,7 +42,7 @@ _CODES = {
     "42501": "STORE_PERMISSION_DENIED",
     "53100": "STORE_FULL",
     "53200": "STORE_UNAVAILABLE",  # out of memory
-    "53300": "STORE_UNAVAILABLE",  # too many connections: asked for again where a connection is made
+    "53300": "STORE_UNAVAILABLE",  # too many connections: connecting is tried again
     "55P03": "STORE_BUSY",  # lock_timeout
     "57014": "STORE_BUSY",  # statement_timeout, or canceled by an administrator
     "3D000": "STORE_UNAVAILABLE",  # no such database
@@ -58,7 +58,7 @@ _HEALING = frozenset({"53300", *_SHUTDOWN})
 
 
 def is_transient_refusal(fault: BaseException) -> bool:
-    """Whether a server answered that may be ready later: a standby, one that starts or stops, one that is full, one that closed
+    """Whether a server answered that may be ready later: a standby, a server that starts, stops or is full, a server that closed
     the connection in the middle of its answer, or a pooler without its server (class 08)."""
     if isinstance(fault, asyncpg.PostgresError):
         return fault.sqlstate in _HEALING or (fault.sqlstate or "").startswith("08")
@@ -70,14 +70,15 @@ def is_connection_error(fault: BaseException) -> bool:
     if isinstance(fault, asyncpg.PostgresError) and fault.sqlstate in _SHUTDOWN:
         return True
     if isinstance(fault, asyncpg.InterfaceError):
-        # asyncpg's own errors: a closed connection. (Refused data is an InterfaceError only on the client's
-        # side of asyncpg.DataError, which is asked for first.)
-        return not isinstance(fault, ValueError)
+        return not isinstance(
+            fault, ValueError
+        )  # a ValueError is refused data, any other is a closed connection
     return isinstance(fault, _CONNECTION)
 
 
 def translate_error(fault: Exception, *, in_commit: bool = False) -> Exception:
-    """The error that callers know; an unknown error stays as it is. `in_commit`: the commit may have happened."""
+    """The store's error for an error of PostgreSQL; an unknown error is returned as it is. `in_commit`: the commit may have
+    happened."""
     if isinstance(fault, asyncpg.InvalidCachedStatementError):
         return ConnectionLost(str(fault))  # a migration was applied: a new connection works
     if isinstance(fault, asyncpg.PostgresError) and fault.sqlstate not in _SHUTDOWN:
@@ -88,9 +89,8 @@ def translate_error(fault: Exception, *, in_commit: bool = False) -> Exception:
             return TenureError(_CODES[state], f"PostgreSQL: {fault}")
         if state == LATE_SAVE or state.startswith("40"):
             return WriteConflict(str(fault))
-        if state.startswith(
-            ("21", "22", "23", "54")
-        ):  # 21: two rows of one key in a save; 54: too large an index row
+        # 21: two rows of one key in a save; 54: too large an index row.
+        if state.startswith(("21", "22", "23", "54")):
             return DataRejected(str(fault))
     if is_connection_error(fault):
         return AmbiguousCommit(str(fault)) if in_commit else ConnectionLost(str(fault))
@@ -98,7 +98,7 @@ def translate_error(fault: Exception, *, in_commit: bool = False) -> Exception:
 
 
 def unavailable_error(fault: BaseException) -> TenureError:
-    """The database cannot be reached, or nothing but standbys of it."""
+    """The error if the database cannot be reached, or only its standbys can."""
     if isinstance(fault, StandbyFound | WriteRefused | asyncpg.ReadOnlySQLTransactionError):
         return TenureError("STORE_READ_ONLY", f"PostgreSQL: {fault}")
     return TenureError("STORE_UNAVAILABLE", f"PostgreSQL cannot be reached: {type(fault).__name__}: {fault}")

@@ -19,13 +19,14 @@ from tenure.delivery where hook_id = $1 and (received_at, id) < ($2, $3)
 order by received_at desc, id desc limit $4
 
 -- name: deliveries_set_aside
--- Likewise; by an index of what is set aside alone.
+-- The same, by an index of the deliveries that are set aside.
 select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 from tenure.delivery where hook_id = $1 and (received_at, id) < ($2, $3) and status = 'set_aside'
 order by received_at desc, id desc limit $4
 
 -- name: deliveries_left
--- The source of a hook's keys is in tenure.store.hook_deliveries too, and when a lock is as good as expired in tenure.store.idempotency.
+-- This repeats the source of a hook's keys (tenure.store.hook_deliveries) and when a lock counts as expired
+-- (tenure.store.idempotency).
 select {d.delivery} from tenure.delivery d
 join tenure.hook h on h.id = d.hook_id
 left join tenure.idempotency r on r.tenant = d.tenant and r.name = d.name
@@ -38,8 +39,8 @@ where d.status = 'received' and (
 order by d.received_at limit $3
 
 -- name: delivery_alike
--- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed
--- may be told again.
+-- Only deliveries that have a run, may get one, or were set aside (only a replay starts those again). A delivery that was
+-- ignored or failed may be sent again.
 select {delivery} from tenure.delivery
 where hook_id = $1 and digest = $2 and received_at > $3 and status in ('received', 'done', 'set_aside')
 order by received_at limit 1
@@ -55,7 +56,7 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 returning {hook}
 
 -- name: change_hook
--- Kind and creation stay what they were.
+-- The kind and the time of creation never change.
 update tenure.hook set
     workspace = $3, name = $5, secrets = $6, rules = $7, owner = $8, settings = $9, updated_at = $11, revision = $12,
     disabled = $13, unconfirmed = $14
@@ -70,7 +71,7 @@ delete from tenure.delivery where hook_id = $1
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: delete_old_deliveries
--- By the index of each hook's newest.
+-- By the index of each hook's newest deliveries.
 delete from tenure.delivery where (hook_id, id) in (
     select d.hook_id, d.id from tenure.hook h
     join tenure.delivery d on d.hook_id = h.id and d.received_at < $1
@@ -84,20 +85,20 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text, $
 returning {delivery}
 
 -- name: count_try
--- Before it is carried out, so that a try that ends its process counts.
+-- The try is counted before it begins, so that a try that ends its process counts, too.
 update tenure.delivery set tries = tries + 1 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
 
 -- name: note_delivery
 update tenure.delivery set note = $3 where hook_id = $1 and id = $2 and status = 'received' returning {delivery}
 
 -- name: settle_delivery
--- An open one is closed, and a failed one opened again.
+-- Closes an open delivery, or opens a failed one again.
 update tenure.delivery set status = $3, run_id = $4, note = $5
 where hook_id = $1 and id = $2 and status = case $3 when 'received' then 'failed' else 'received' end
 returning {delivery}
 
 -- name: settle_repeats
--- Those that came while the first one was still in process.
+-- The repeats that arrived while the first delivery was in process.
 update tenure.delivery set run_id = $4
 where hook_id = $1 and received_at >= $2 and status = 'duplicate' and note = $3 and run_id is null
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries

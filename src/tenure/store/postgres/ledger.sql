@@ -1,7 +1,7 @@
 -- Ledgers: leaves, full subtrees, signed checkpoints, and signing keys; see tenure.store.ledger.
 
 -- name: ledger_sizes
--- Every ledger there is, also one that has lost all its leaves, by loose scans: a hop is one search, however long they are.
+-- Every ledger, also a ledger that has lost all its leaves, by loose scans: each hop is one search, however long a ledger is.
 with recursive hop (tenant) as (
     (select l.tenant from tenure.ledger_leaf l order by l.tenant limit 1)
     union all
@@ -42,7 +42,7 @@ join tenure.ledger_leaf l on l.tenant = n.tenant and l.run_id = n.run_id and l.k
 select {ledger_leaf} from tenure.ledger_leaf where tenant = $1 and kind = 'admin' order by part desc limit 1
 
 -- name: key_leaves
--- In the installation's own ledger, which has little else.
+-- The installation's own ledger has few other leaves.
 select {ledger_leaf} from tenure.ledger_leaf where tenant = '' and pos > $1 and kind = 'key' order by pos limit $2
 
 -- name: nodes_at
@@ -65,7 +65,7 @@ select {ledger_checkpoint} from tenure.ledger_checkpoint where tenant = $1 and s
 select {signing_key} from tenure.signing_key order by created_at, id
 
 -- name: runs_unledgered
--- Runs within a stretch of ids that have no `created` leaf, with the hash of their first event.
+-- Runs in a range of ids that have no `created` leaf, with the hash of their first event.
 select r.id as run_id, r.tenant, e.hash
 from tenure.run r
 join tenure.event e on e.run_id = r.id and e.seq = 1
@@ -76,7 +76,7 @@ where r.id > $1 and r.id <= $2
 order by r.id
 
 -- name: admin_unsealed
--- The newest line of each chain (a loose scan, as above), where no leaf has it.
+-- The newest line of each chain (a loose scan, as above), unless a leaf has it.
 with recursive hop (tenant) as (
     (select a.tenant from tenure.admin_event a order by a.tenant limit 1)
     union all
@@ -94,7 +94,7 @@ where hop.tenant is not null
     )
 
 -- name: run_heads
--- A run (of this tenant) at one of its events; one row, whatever is there.
+-- A run of this tenant at one of its events. Always one row.
 select
     n.run_id, n.seq, r.version, r.status, e.hash,
     exists (select from tenure.ledger_leaf l where l.tenant = n.tenant and l.run_id = n.run_id and l.kind = 'sealed' and l.part = 0) as sealed
@@ -113,7 +113,7 @@ select * from unnest($1::text[], $2::integer[], $3::bigint[], $4::bytea[])
 returning {ledger_node}
 
 -- name: save_ledger_checkpoint
--- Two who sign for the same leaves at once say the same: the first is kept.
+-- Two checkpoints over the same leaves are equal: the first is kept.
 insert into tenure.ledger_checkpoint ({ledger_checkpoint})
 values ($1::text, $2::bigint, $3::bytea, $4::text, $5::text, $6::bigint)
 on conflict (tenant, size) do nothing

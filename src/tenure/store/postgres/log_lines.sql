@@ -1,9 +1,9 @@
 -- Log lines of runs; see tenure.store.log_lines.
 
 -- name: save_log_line
--- Lines get the next numbers of their run; lines of a run that is not there (any more) are dropped. Two writers of
--- one run may want the same number: the second is refused by the key and asks again, so that whoever reads on
--- from a number misses no line. SQLite: one line at a time, its writer is alone.
+-- Lines get the next numbers of their run. Lines of a run that does not exist are dropped. If two writers choose the same
+-- number, the key refuses the second, which tries again: so a reader that continues from a number misses no line. SQLite has
+-- one writer, and writes one line at a time.
 insert into tenure.log_line ({log_line})
 select n.run_id, l.no + row_number() over (partition by n.run_id order by n.place),
     case when n.at > 0 then n.at else $7::bigint end, n.step, n.level, n.text, n.fields

@@ -1,7 +1,7 @@
-"""The schema of a database: which migrations it has had, and how the others are applied.
+"""The schema of a database: which migrations were applied, and how the missing ones are.
 
 Laws:
-1. All missing migrations are applied in one transaction, under an advisory lock: two processes never meet.
+1. One transaction applies all missing migrations, under an advisory lock: two processes cannot migrate at once.
 2. A migration that was applied is never changed; its checksum is kept and compared.
 3. Everything lives in one schema, so that it can share a database with the user's own tables. Migrations name no schema:
    the transaction that applies them sets `search_path`, and checks that it took effect.
@@ -38,21 +38,21 @@ where not w.held order by w.rank, w.what, w.privilege limit 1
 
 
 async def find_missing_migrations(connection: asyncpg.Connection, schema: str) -> list[Migration]:
-    """The migrations a schema has not had. Refuses schemas of other programs, and those newer than this code."""
-    tables = await connection.fetch("select tablename from pg_tables where schemaname = $1", schema)
-    names = {row[0] for row in tables}
+    """The migrations that a schema lacks. Refuses schemas of other programs, and schemas newer than this code."""
+    tables = "select tablename from pg_tables where schemaname = $1"
+    names = {row[0] for row in await connection.fetch(tables, schema)}
     if not names:
         return MIGRATIONS
     if "schema_version" not in names:
         raise TenureError("STORE_NOT_A_DATABASE", f"the schema {schema} is not one of Tenure's")
-    applied = await connection.fetch(use_schema(SQL["schema_applied"], schema))
-    return select_missing(MIGRATIONS, applied, "the database")
+    query = use_schema(SQL["schema_applied"], schema)
+    return select_missing(MIGRATIONS, await connection.fetch(query), "the database")
 
 
 async def check_rights(connection: asyncpg.Connection, schema: str, *, only_reads: bool = False) -> None:
     """Refuse a role that lacks a right to the schema or a table (STORE_PERMISSION_DENIED)."""
-    wanted = ("select",) if only_reads else ("select", "insert", "update", "delete")
-    lacking = await connection.fetchrow(_LACKING, schema, list(wanted))
+    wanted = ["select"] if only_reads else ["select", "insert", "update", "delete"]
+    lacking = await connection.fetchrow(_LACKING, schema, wanted)
     if lacking is not None:
         role, right, what = lacking
         raise TenureError(

@@ -1,4 +1,4 @@
-"""Telling other processes that work became ready: LISTEN and NOTIFY on a connection of their own.
+"""Notifies other processes that work became ready: LISTEN and NOTIFY on a connection of their own.
 
 Laws:
 1. A notification is a hint. Nothing depends on it: a slow poll finds work anyway.
@@ -35,7 +35,7 @@ class WorkNotifier:
         self._ping_seconds = ping_seconds
         self._pending = False  # a hint is to be sent
         self._sent = asyncio.Event()  # no hint is to be sent
-        self._stirred = asyncio.Event()  # the task has something to do
+        self._awake = asyncio.Event()  # the task has something to do
         self._hinted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.pid: int | None = None
@@ -44,8 +44,7 @@ class WorkNotifier:
         """Whether it receives hints; None: not known yet."""
 
     def start(self) -> None:
-        """Start to listen."""
-        self._task = asyncio.create_task(self._attend(), name="tenure-postgres-notifier")
+        self._task = asyncio.create_task(self._reconnect(), name="tenure-postgres-notifier")
 
     async def stop(self) -> None:
         """Send a pending hint (work may have been released just now), stop listening, and wake the waiters."""
@@ -74,9 +73,9 @@ class WorkNotifier:
         """Send a hint soon."""
         self._pending = True
         self._sent.clear()
-        self._stirred.set()
+        self._awake.set()
 
-    async def _attend(self) -> None:
+    async def _reconnect(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # the poll finds work meanwhile; reconnect
                 await self._listen()
@@ -84,13 +83,12 @@ class WorkNotifier:
             await asyncio.sleep(PAUSE_SECONDS_MAX / 4)
 
     async def _listen(self) -> None:
-        """Listen until the connection fails."""
         session = await self._target.reach(
             COMMON_SETTINGS, time.monotonic(), command_seconds=self._ping_seconds
         )
         connection = session.connection
         try:
-            connection.add_termination_listener(lambda _: self._stirred.set())
+            connection.add_termination_listener(lambda _: self._awake.set())
             if not session.pooled:
                 await connection.add_listener(self._channel, self._heard)
                 self.pid = connection.get_server_pid()
@@ -100,10 +98,10 @@ class WorkNotifier:
                 await self._send_hint(connection)
                 try:
                     async with asyncio.timeout(self._ping_seconds):
-                        await self._stirred.wait()
+                        await self._awake.wait()
                 except TimeoutError:
                     await connection.execute("select 1")
-                self._stirred.clear()
+                self._awake.clear()
         finally:
             connection.terminate()
 

@@ -1,4 +1,4 @@
--- Policies, what holds for a tenant, and what policies have said; see tenure.store.policies.
+-- Policies, what is in force for a tenant, and verdicts; see tenure.store.policies.
 
 -- name: governance_of
 select {governance} from tenure.governance where tenant = $1
@@ -20,7 +20,7 @@ where tenant = $1 and at >= $2
 order by at, run_id, no limit $6
 
 -- name: anybody
--- Open or closed: see law 4 there.
+-- Open or closed: see law 4 of tenure.store.policies.
 select {person} from tenure.person where tenant = $1 limit 1
 
 -- name: save_policy
@@ -29,7 +29,7 @@ values ($1::text, $2::integer, $3::text, $4::bytea, $5::text, $6::bigint)
 returning {policy}
 
 -- name: lock_governance
--- Waits for the INTENTs that are being committed under a shared lock.
+-- Waits for INTENTs under way: they hold a shared lock of this row until they commit.
 select {governance} from tenure.governance where tenant = $1 for update
 
 -- name: save_governance

@@ -1,15 +1,15 @@
 -- The named queries of the PostgreSQL store; SQLite has the same names. They fetch and save, nothing else.
 --
--- `rows` of a query arrive as one array per column ($1..$k), scalars follow. Words in braces are filled in
+-- The rows of a query are sent as one array per column ($1..$k), scalars follow. Words in braces are filled in
 -- once, when the file is read (statements.py): {run} are the run's columns, {r.run} the same as r.id, r.tenant, …;
 -- {now} is the store's clock, whose shift is always $1 where it is used.
 --
 -- Plans are made once per connection, knowing neither the values nor how the tables will grow, so the queries
--- leave no choice of what drives what: `cross join lateral (… offset 0)` looks into an index once per row that
--- was sent, in the order of the rows; and where a statement changes rows, `r.id = any (array[n.id])` says the
--- same, because PostgreSQL cannot turn such a join around. (Written as `r.id = n.id`, a plan made while the
--- table was empty read the whole table's index, for every save, until somebody ran ANALYZE.) Whoever relies on
--- that order for locks says so. The connections for transactions do not use hash or merge joins (connection.py).
+-- fix the order of each join: `cross join lateral (… offset 0)` searches an index once per row that was sent, in the
+-- order of the rows. In a statement that changes rows, `r.id = any (array[n.id])` does the same, because PostgreSQL
+-- cannot reverse such a join. (With `r.id = n.id`, a plan made while the table was empty read the whole index for
+-- every save, until the next ANALYZE.) A query that relies on that order for its locks says so. The connections for
+-- transactions do not use hash or merge joins (connection.py).
 
 -- ------------------------------------------------------------------------------------- time and locks
 
@@ -18,16 +18,16 @@
 select {now} as now_us
 
 -- name: lock_tenants
--- Serialises what caps and concurrency keys decide, per tenant, until the commit. Sorted, so that two
+-- Serialises decisions about caps and concurrency keys of a tenant, until the commit. The locks are sorted, so that two
 -- transactions never wait for each other; the lock's answer is never null, so there are no rows.
--- SQLite: nothing to do, its writer is alone.
+-- SQLite: nothing to do, it has one writer.
 select 0::bigint as run_id
 from (select distinct hashtextextended(t, 7450) as key from unnest($1::text[]) t order by key offset 0) k
 where pg_advisory_xact_lock(k.key) is null
 
 -- name: lock_runs
--- Locks in id order, waiting; what it returns is as of the lock. Everything beneath is loaded by a later
--- statement, whose snapshot is taken after the locks. SQLite: a plain select.
+-- Locks in id order, waiting; the answer is read after the lock. A later statement loads the rows beneath: its
+-- snapshot is taken after the locks. SQLite: a plain select.
 select {run} from tenure.run where id = any($1::bigint[]) order by id for update
 
 -- name: lock_free_runs
@@ -35,10 +35,10 @@ select {run} from tenure.run where id = any($1::bigint[]) order by id for update
 select {run} from tenure.run where id = any($1::bigint[]) order by id for update skip locked
 
 -- name: lock_free_heads
--- The same of runs whose rows may be known.
+-- The same, for runs that the caller may have cached.
 select id, version, head from tenure.run where id = any($1::bigint[]) order by id for update skip locked
 
--- --------------------------------------------------------------------------------- the neighbourhoods
+-- --------------------------------------------------------------------------------- what a command needs
 
 -- name: load_specs
 select {run_spec} from tenure.run_spec where run_id = any($1::bigint[])
@@ -52,7 +52,7 @@ select {s.step} from unnest($1::bigint[], $2::text[]) n (run_id, name)
 cross join lateral (select {step} from tenure.step t where t.run_id = n.run_id and t.name = n.name offset 0) s
 
 -- name: load_open_steps
--- Only what closes a run asks for these; the partial index step_open has no closed steps in it, nor the first one.
+-- The steps that the end of a run closes. The partial index step_open has neither closed steps nor the first step.
 select {step} from tenure.step where run_id = any($1::bigint[]) and idx = 0 and finished_at is null
 union all
 select {step} from tenure.step where run_id = any($1::bigint[]) and idx > 0 and finished_at is null
@@ -107,7 +107,7 @@ select {a.approval} from unnest($1::bigint[], $2::integer[]) n (run_id, no)
 cross join lateral (select {approval} from tenure.approval t where t.run_id = n.run_id and t.no = n.no offset 0) a
 
 -- name: load_buffered
--- Events no wait has taken yet, oldest first.
+-- Delivered events of a name that no wait has taken, oldest first.
 select {i.inbox} from unnest($1::bigint[], $2::text[]) n (run_id, name)
 cross join lateral (
     select {inbox} from tenure.inbox t
@@ -169,7 +169,7 @@ cross join lateral (
 select id, unconfirmed from tenure.person where tenant = any($1::text[]) and unconfirmed <> '' order by id
 
 -- name: load_payloads
--- Those that lie with their checkpoints are looked for last, through all that the run has recorded.
+-- Payloads that are stored in checkpoints come last: they are found through all checkpoints of the run.
 select {p.payload} from unnest($1::bigint[], $2::integer[]) n (run_id, ref)
 cross join lateral (
     select {payload} from tenure.payload t where t.run_id = n.run_id and t.ref = n.ref
@@ -198,8 +198,8 @@ select {cap} from tenure.cap where tenant = any($1::text[]) order by tenant, sco
 
 -- name: claim_queues
 -- The (tenant, workspace) with claimable work, after a given one. A loose index scan: per queue it hops
--- from one pair to the next through step_claim, so its cost is the number of claim queues, whatever the queue's
--- length. SQLite: the same recursion, with the pair compared column by column.
+-- from one pair to the next through step_claim, so its cost is the number of claim queues, not the length of the
+-- queue. SQLite: the same recursion, with the pair compared column by column.
 with recursive hop (queue, tenant, workspace, n) as (
     select q.queue, f.tenant, f.workspace, 1
     from unnest($1::text[]) q (queue)
@@ -219,7 +219,7 @@ with recursive hop (queue, tenant, workspace, n) as (
 select distinct tenant, workspace from hop order by tenant, workspace limit $4::integer
 
 -- name: tenant_claim_queues
--- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
+-- The same for one tenant, after one of its workspaces: such a claim visits no other tenant.
 with recursive hop (queue, workspace, n) as (
     select q.queue, f.workspace, 1
     from unnest($1::text[]) q (queue)
@@ -246,7 +246,7 @@ group by tenant, workflow
 
 -- name: candidates
 -- For each claim queue asked for, its first steps in the order of step_claim. No locks: the claim locks the runs
--- that are free and looks at the steps again.
+-- that are free and checks the steps again.
 select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
 from unnest($1::text[], $2::text[], $3::text[], $4::integer[]) l (queue, tenant, workspace, most)
 cross join lateral (
@@ -255,8 +255,8 @@ cross join lateral (
     order by s.priority desc, s.ready_at, s.run_id, s.idx limit l.most) c
 
 -- name: candidates_behind
--- The same, behind a given step: first those of its priority, then those of lower ones. A comparison of all four as
--- a row would not do, because priorities go down.
+-- The same, after a given step: first the steps of its priority, then those of lower priorities. The four columns cannot be
+-- compared as one row, because priorities descend.
 select c.run_id, c.idx, c.tenant, c.workspace, c.workflow, c.priority, c.ready_at
 from unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer[])
     l (queue, tenant, workspace, priority, ready_at, run_id, idx, most)
@@ -275,8 +275,8 @@ cross join lateral (
     order by priority desc, ready_at, run_id, idx limit l.most) c
 
 -- name: key_queue
--- Who holds a concurrency key and who has waited longest for it: exactly one row. A run that waits for the key
--- looks again soon (wake_at <= $3); one whose start is delayed does not wait for it yet.
+-- The run that holds a concurrency key, and the run that has waited for it longest. Always one row. A run that waits for the
+-- key checks again soon (wake_at <= $3); a run whose start is delayed does not wait for it yet.
 select
     (select id from tenure.run where tenant = $1 and concurrency_key = $2 and admitted_at is not null
         and finished_at is null limit 1) as holder_id,
@@ -296,9 +296,9 @@ group by workflow order by workflow
 -- name: beat
 -- Heartbeats write only columns without an index, and never the run. The rows are locked in key order by
 -- being updated in it: a nested loop keeps the order of its sorted outer side. SQLite: one update … from. A
--- heartbeat without a number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
--- `coalesce` hides from the planner that all these leases are in attempt_live: before it has counted anything it takes
--- that index for the shorter way, and each heartbeat would read every live lease there is. So the key is the only way.
+-- heartbeat without a number (0, from the process that holds the lease) is never late, and does not change the sequence.
+-- `coalesce` hides from the planner that all these leases are in attempt_live: without statistics it would choose that index,
+-- and each heartbeat would read every live lease.
 update tenure.attempt a set
     beat_at = greatest(a.beat_at, $7::bigint), expires_at = b.expires_at, seq = greatest(a.seq, b.seq), progress = b.progress
 from (
@@ -313,9 +313,9 @@ returning a.run_id, a.idx, a.n, a.state
 -- --------------------------------------------------------------------------------------------- timers
 
 -- name: due
--- Runs, steps and waits whose moment has come, earliest first: the heads of three partial indexes, then one
--- look at the run of each. (`offset 0` keeps the planner from joining all runs instead: how small a limit is
--- it cannot know beforehand.)
+-- Runs, steps and waits whose timer has expired, earliest first: the heads of three partial indexes, then one
+-- look-up of each run. (`offset 0` keeps the planner from joining all runs instead: it does not know how small the
+-- limit is.)
 select entity, run_id, at, tenant, admitted, wake_at from (
     (select 'run' as entity, id as run_id, 0 as at, tenant, admitted_at is not null as admitted, wake_at
         from tenure.run where wake_at <= $1::bigint order by wake_at limit $2::integer)
@@ -394,7 +394,7 @@ select {run_spend} from tenure.run_spend where run_id = $1 order by run_id
 select {cost_line} from tenure.cost_line where run_id = $1 order by no
 
 -- name: payloads_of
--- Also those that lie with their checkpoints.
+-- Including payloads that are stored in checkpoints.
 select {payload} from tenure.payload where run_id = $1
 union all
 select run_id, output_ref, salt, output from tenure.checkpoint where run_id = $1 and salt is not null
@@ -410,7 +410,7 @@ select {outbox} from tenure.outbox where run_id = $1 order by seq, part
 select {event} from tenure.event where run_id = $1 and seq > $2 order by seq limit $3
 
 -- name: payload
--- Wherever it lies; see load_payloads.
+-- Also if it is stored in a checkpoint; see load_payloads.
 select {payload} from tenure.payload where run_id = $1 and ref = $2
 union all
 select run_id, output_ref, salt, output from tenure.checkpoint where run_id = $1 and output_ref = $2 and salt is not null
@@ -485,12 +485,12 @@ union all select 'log_line', count(*) from tenure.log_line
 --
 -- A save is one statement: a CTE for each table it writes, joined by statements.py from the queries below, their
 -- variants in save_variants.sql, and saves.sql. `?` is the next parameter of the whole statement; for most queries it is an
--- array of the table's wire type. `ok` are the runs that were found as expected or were inserted; every other query
--- writes only rows of those. SQLite: the same statements one after another in its transaction.
+-- array of the table's wire type. `ok` has the runs that were found as expected or were inserted; every other query
+-- writes only their rows. SQLite: the same statements one after another in its transaction.
 
 -- name: save_expected
 -- Locks runs that are expected but do not change themselves, in id order: the rows arrive sorted. A save whose
--- runs all change does without: the update below locks them just as well, and locking twice costs a third more.
+-- runs all change does not need it: the update below locks them, and locking twice costs a third more.
 select r.id from unnest(?::tenure.expect_in[]) e
 cross join lateral (
     select t.id from tenure.run t
@@ -500,7 +500,7 @@ where (select yes from fine)
 
 -- name: save_run
 -- The rows arrive sorted by id and the nested loop keeps their order, so two saves never wait for each
--- other. A run locked by somebody else is looked at again after the wait: its version, and the time.
+-- other. If a run was locked, its version and the time are checked again after the wait.
 update tenure.run r set
     status = n.status, version = n.version, head = n.head, event_at = n.event_at, planned = n.planned,
     admitted_at = n.admitted_at, started_at = n.started_at, finished_at = n.finished_at,
@@ -550,7 +550,7 @@ on conflict (run_id, idx) do update set
     resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
 
 -- name: save_attempt
--- Heartbeats may have written since the decision: what they wrote (expiry, moment, sequence number, progress) stays.
+-- A heartbeat may have written since the decision: its expiry, time, sequence number and progress are kept.
 insert into tenure.attempt as a ({attempt})
 select {n.attempt} from unnest(?::tenure.attempt_in[]) n where (n.run_id in (select id from ok)) is true
 on conflict (run_id, idx, n) do update set
@@ -641,7 +641,7 @@ select {n.stale_message} from unnest(?::tenure.stale_message_in[]) n where (n.ru
 on conflict do nothing
 
 -- name: save_delivered
--- The second parameter is the runs of this save: what is owed to one that was left out stays owed.
+-- The second parameter has the runs of this save. The outbox rows of a run that was left out are kept.
 delete from tenure.outbox o using unnest(?::tenure.outbox_key_in[]) n
 where o.run_id = any (array[n.run_id]) and o.seq = n.seq and o.part = n.part
     and (o.target_id is null or o.target_id <> all(?::bigint[]) or o.target_id in (select id from ok))
@@ -654,19 +654,19 @@ on conflict (tenant, scope) do update set
     max_runs_per_min = excluded.max_runs_per_min, max_writes_per_run = excluded.max_writes_per_run
 
 -- name: save_idempotency
--- One that is there refuses the save: somebody else has the key.
+-- An existing key refuses the save: another request has it.
 insert into tenure.idempotency ({idempotency})
 select {n.idempotency} from unnest(?::tenure.idempotency_in[]) n where (n.run_id in (select id from ok)) is true
 
 -- ------------------------------------------------------------------------------------------ retention
 
 -- name: delete_run
--- Parts of a save like the above: a finished run goes with everything beneath it. `gone` are its ids.
+-- Parts of a save, too: a finished run is deleted with all rows beneath it. `gone` has the deleted ids.
 delete from tenure.run where id = any(?::bigint[]) and finished_at is not null
     and (id <> all(?::bigint[]) or id in (select id from ok)) returning id
 
 -- name: delete_run_spec
--- A spec with an idempotency key stays: the key made this run, for good (rule 8).
+-- A spec with an idempotency key is kept: the key has created its run for good (rule 8).
 delete from tenure.run_spec where run_id = any (array(select id from gone)) and idempotency_key is null
 
 -- name: delete_step

@@ -1,7 +1,7 @@
--- What a step is handed when it resumes; see tenure.store.replay.
+-- What a resumed step gets; see tenure.store.replay.
 
 -- name: resume_acts
--- Of the run and of those that it resumes, the oldest first.
+-- The acts of the run and of the runs that it resumes, the oldest run first.
 with recursive chain (id, depth) as (
     select $1::bigint, 0
     union all
@@ -27,7 +27,7 @@ left join tenure.payload p on p.run_id = r.run_id and p.ref = r.result_ref
 where r.run_id = $1::bigint and r.idx = $2::integer and r.label = $3::text order by r.no
 
 -- name: resume_checkpoints
--- What a step has recorded, with its outputs, for the next holder of its lease.
+-- The checkpoints of a step with their outputs, for the next holder of its lease.
 select c.name, c.no, c.state, c.n, c.resumable, c.idempotent, c.arguments, c.at, c.tries, c.next_at, c.error, c.meta,
     c.output_ref, coalesce(c.output, p.body)
 from tenure.checkpoint c
@@ -37,8 +37,8 @@ left join lateral (
 where c.run_id = $1 and c.idx = $2 order by c.no
 
 -- name: resume_waits
--- What a step waits and waited for, by a range of numbers, with the answers: an event's payload, a person's reason, a child's end. A child's
--- id is its wait's name.
+-- The waits of a step in a range of numbers, with their answers: an event's payload, a person's reason, a child's outcome.
+-- The name of a wait for a child is the child's id.
 select w.no, w.label, w.kind, w.name, w.state, w.outcome, w.opened_at, w.expires_at, w.settled_at, p.body,
     a.revision, a.decided_by, y.body, k.child_id, k.outcome, r.reason, o.body, e.body
 from tenure.wait w

@@ -1,7 +1,7 @@
 -- Lists of runs; see tenure.store.run_lists.
 --
--- The index ends with the moment, so rows of one moment are sorted by their id as they come (incremental sort). The
--- bound on the moment alone is what the index is searched by.
+-- The index ends with the time, so rows with the same time are sorted by their id (incremental sort). The index is searched by
+-- the bound on the time alone.
 
 -- name: runs_page
 select {run} from tenure.run

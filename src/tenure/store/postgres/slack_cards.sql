@@ -22,8 +22,8 @@ on conflict (run_id, no) do nothing
 returning {slack_card}
 
 -- name: take_cards
--- Those that were never posted, or do not show what is so by now, $3 at most; they are ours until $2. Whoever others take at the same
--- moment is left out.
+-- At most $3 cards that were never posted or are out of date. The caller has them until $2. Cards that another process is
+-- taking are left out.
 update tenure.slack_card t set due_at = $2::bigint, tries = t.tries + 1
 from (
     select c.run_id, c.no from tenure.slack_card as c
@@ -36,7 +36,7 @@ where t.run_id = d.run_id and t.no = d.no and t.due_at <= $1::bigint
 returning {t.slack_card}
 
 -- name: put_card
--- By whoever took it the $12th time.
+-- Only by the process that took the card for try $12.
 update tenure.slack_card set ts = $6::text, shown = $7::text, due_at = $8::bigint, tries = $9::integer, reminded = $10::boolean, error = $11::text
 where run_id = $1::bigint and no = $2::integer and tries = $12::integer
     and tenant = $3::text and hook_id = $4::text and channel = $5::text

@@ -1,8 +1,8 @@
 """How a named query runs, and how a save becomes one statement.
 
 Laws:
-1. A save is one statement with a CTE for each table it writes. The CTEs are named queries of the .sql files, joined as they
-   are; only their parameters are numbered here.
+1. A save is one statement with a CTE for each table it writes. The CTEs are named queries of the .sql files, joined unchanged;
+   only their parameters are numbered here.
 2. Rows travel as one array of the table's wire type (see the end of the first migration). A save of one run with
    one row per table sends their values as parameters: that halves what the server does before it begins.
 3. Locks are always taken in the same order: runs by id, leases by key, idempotency keys by key. The rows
@@ -11,10 +11,10 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import starmap
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -33,22 +33,12 @@ extract() would make a numeric, ten times as slow.)"""
 
 TABLES = (*(table for table in ROWS if table not in ("run", "cap")), "remote_lease")
 """Tables a save may have rows of, in the order they are written."""
-TABLES_BENEATH_RUN = (
-    *(table for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")),
-    "log_line",
-    "remote_lease",
-    "artifact",
-)
-"""Tables whose rows are deleted with their run. Outbox rows are not: they are still to be delivered."""
-
 ROWS_IN_A_STATEMENT_MAX = 1_000
-"""In a long transaction: the driver encodes a statement's rows in the event loop's thread."""
+"""The limit in a long transaction: the driver encodes a statement's rows in the event loop's thread."""
 ROWS_MADE_ON_LOOP_MAX = 1_000
-"""Larger answers are built in another thread than the event loop's."""
+"""Larger answers are built outside of the event loop's thread."""
 
-_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
 _KNOWN = {**ROWS, **query_registry.ROWS}
-_ANSWERS = {**port.QUERIES, **query_registry.READS, **query_registry.WRITES}
 _FIRST_CHANGING = RunRow.__struct_fields__.index("status")
 _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[RunRow], tuple[Any, ...]] = attrgetter(*LIGHT_COLUMNS)
@@ -75,7 +65,7 @@ class _ColumnsOf:
 
 
 class _Words(dict[str, Any]):
-    """What the words in braces stand for; a word that is no table is an alias."""
+    """The values of the words in braces; a word that is no table is an alias."""
 
     def __missing__(self, alias: str) -> _ColumnsOf:
         return _ColumnsOf(alias)
@@ -94,11 +84,11 @@ async def run_query(
 ) -> list[Any]:
     if name == "now":
         scalars = (shift_us,)
-    elif not rows and name in _BY_ROW:
+    elif not rows and name in port.BY_ROW:
         return []
     statement = await link.statement(SQL[name])
     found = await statement.fetch(*zip(*rows, strict=True), *scalars)
-    make: Callable[[], list[Any]] = partial(list, starmap(_ANSWERS[name], found))
+    make: Callable[[], list[Any]] = partial(list, starmap(query_registry.ANSWERS[name], found))
     return make() if len(found) <= ROWS_MADE_ON_LOOP_MAX else await run_in_thread(make)
 
 
@@ -140,14 +130,14 @@ def compose_save(parts: frozenset[str]) -> str:
         if "delete" in parts:
             done = "save_done_with_deletes"
             queries |= {"gone": "delete_run"} | {
-                f"gone_{table}": f"delete_{table}" for table in TABLES_BENEATH_RUN
+                f"gone_{table}": f"delete_{table}" for table in query_registry.TABLES_BENEATH_RUN
             }
     ctes = ", ".join(f"{name} as materialized ({SQL[query]})" for name, query in queries.items())
     return _number_parameters(f"with {ctes} {SQL[done]}")
 
 
 def _number_parameters(text: str) -> str:
-    """A statement with $3, $4, … for its question marks; $1 and $2 are the clock's shift and the estimate."""
+    """Replace the question marks of a statement by $3, $4, …; $1 and $2 are the clock's shift and the estimate."""
     first, *rest = text.split("?")
     return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, start=3))
 
@@ -156,7 +146,7 @@ _RECORDS_RUN = ROWS["idempotency"].__struct_fields__.index("run_id")
 
 
 def _pack_one(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]] | None:
-    """The same for a save of one run with one row per table; None for any other save."""
+    """The parts and parameters of a save of one run with one row per table; None for any other save."""
     if save.delivered or save.delete_runs or len(save.expect) + len(save.new_runs) != 1:
         return None
     params: list[Any] = [shift_us, save.estimate_us]
@@ -210,11 +200,11 @@ def pack_save(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
     if changes:
         add(part, changes)
     if save.new_specs:
-        add("new_spec", _new_specs(save.new_specs))
+        add("new_spec", list(map(_tuple, sorted(save.new_specs, key=_spec_key))))
         add("new_run", list(map(_tuple, save.new_runs)))
     for table, given in _tables(save):
         if table == "attempt":
-            given.sort(key=_attempt_key)
+            given.sort(key=itemgetter(slice(3)))
         add(table, given)
     if save.feed:
         add(FEED, [(run_id, encode_feed_lines(lines)) for run_id, lines in save.feed])
@@ -227,8 +217,8 @@ def pack_save(save: port.Save, shift_us: int) -> tuple[frozenset[str], list[Any]
 
 
 def split_save(save: port.Save) -> tuple[port.Save, Callable[[set[int]], Iterator[port.Save]]]:
-    """A save of many rows as several saves of one transaction: the first writes the runs; the others write the rows of those
-    runs that it has written."""
+    """Split a save of many rows into several saves of one transaction: the first writes the runs; the others write the rows of
+    the runs that it has written."""
     if sum(map(len, save.rows.values())) <= ROWS_IN_A_STATEMENT_MAX:
         return save, lambda _: iter(())
 
@@ -242,10 +232,6 @@ def split_save(save: port.Save) -> tuple[port.Save, Callable[[set[int]], Iterato
     return structs.replace(save, rows={}), rest
 
 
-def _attempt_key(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return row[:3]
-
-
 def _tables(save: port.Save) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
     """The rows beneath the runs, in the order they are written: (part, rows)."""
     rows = save.rows
@@ -255,14 +241,14 @@ def _tables(save: port.Save) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
 
 
 def _changes(save: port.Save) -> tuple[str, list[tuple[Any, ...]]]:
-    """The part that writes the runs that change, and their rows with what is expected of them, in the order of the locks."""
+    """The part that writes the changed runs, and their rows with the expected version and head, in the order of the locks."""
     if not save.runs:
         return "run", []
     heads = save.heads
     expected = {one: (one, version, heads.get(one), until) for one, version, until in save.expect}
     for run_id in save.delete_runs:
         expected.pop(run_id, None)  # one statement cannot change and delete a row
-    runs = sorted((run for run in save.runs if run.id in expected), key=_run_id)
+    runs = sorted((run for run in save.runs if run.id in expected), key=attrgetter("id"))
     if any(run.concurrency_key is not None for run in runs):
         # A key passes from one run to another in one commit: first the old holder releases it.
         runs.sort(key=lambda run: run.finished_at is None)
@@ -270,14 +256,6 @@ def _changes(save: port.Save) -> tuple[str, list[tuple[Any, ...]]]:
     if len(save.light) == len(runs):
         return "light_run", [expected[run.id] + _light(run) for run in runs]
     return "run", [expected[run.id] + _tuple(run)[_FIRST_CHANGING:] for run in runs]
-
-
-def _run_id(run: RunRow) -> int:
-    return run.id
-
-
-def _new_specs(specs: Iterable[RunSpecRow]) -> list[tuple[Any, ...]]:
-    return list(map(_tuple, sorted(specs, key=_spec_key)))
 
 
 def _spec_key(spec: RunSpecRow) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ Laws:
 3. When a connection is lost before the commit was sent, nothing was written: the transaction is run again until
    the deadline. When it is lost during the commit, only the database knows the outcome: `AmbiguousCommit`.
 4. After any error the transaction is rolled back; a connection in doubt is replaced.
-5. A long transaction (`port.LEAVE_EVENT_LOOP`) goes on in threads, and its rows are sent in several statements: the event
+5. A long transaction (`port.LEAVE_EVENT_LOOP`) continues in threads, and its rows are sent in several statements: the event
    loop only sends and receives.
 """
 
@@ -70,13 +70,12 @@ LOCKING = frozenset(
 )
 """Queries that lock or write."""
 ESTIMATE_US_MAX = 60_000_000
-"""How long the time is estimated from the server's last answer: two clocks drift apart by some 100 us a second."""
+"""How long the time is estimated from the server's last answer: two clocks drift apart by about 100 us a second."""
 
 
 class PostgresStore:
-    """A schema in a PostgreSQL database."""
-
     name = "postgres"
+    commits_inline = False
 
     def __init__(
         self,
@@ -95,12 +94,12 @@ class PostgresStore:
         self._target = PostgresTarget(dsn, schema, only_reads=only_reads)
         self._only_reads = only_reads
         self._shift_us = 0
-        self._heard: tuple[int, int] | None = None  # the server's clock, and ours when it said so
+        self._heard: tuple[int, int] | None = None  # the server's clock, and ours at its last answer
         self._patience_seconds = patience_seconds
         self.read_seconds = patience_seconds
         """How long a read may wait for the database to come back; an HTTP server sets less."""
         self._lane_settings = {**LANE_SETTINGS, "lock_timeout": str(round(patience_seconds * 1000))}
-        # A half-open connection: a server that has not answered for so long is taken for dead.
+        # A server that has not answered for this long is considered dead: the connection is half-open.
         self._silence_seconds = patience_seconds + silence_seconds
         self._lanes: dict[int, PostgresConnection] = {}
         self._readers = [
@@ -118,7 +117,7 @@ class PostgresStore:
     async def open(self) -> None:
         """Connect, check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW) and the role's rights
         (STORE_PERMISSION_DENIED)."""
-        await self._once_there(self._check)
+        await self._run_repeatable(self._check)
         for link in reversed(self._readers):
             self._free_readers.put_nowait(link)
         self._notifier.start()
@@ -138,9 +137,9 @@ class PostgresStore:
             reader.drop()
             raise
 
-    async def _once_there(self, do: Callable[[float, float], Awaitable[T]]) -> T:
-        """Run a repeatable operation. A server that cannot be reached is tried once; one that is not ready yet, or is lost in
-        the middle, until the patience is over."""
+    async def _run_repeatable(self, do: Callable[[float, float], Awaitable[T]]) -> T:
+        """Run a repeatable operation. If the server cannot be reached, it is tried once; if it is not ready yet, or is lost in
+        the middle, until the patience ends."""
         deadline = time.monotonic()
         heal_deadline = deadline + self._patience_seconds
         while True:
@@ -148,11 +147,10 @@ class PostgresStore:
                 return await do(deadline, heal_deadline)
             except Exception as fault:
                 if not is_connection_error(fault) or time.monotonic() >= heal_deadline:
-                    raise _named(fault) from fault
+                    raise _final_error(fault) from fault
                 deadline = heal_deadline
 
     async def wait_until_reachable(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until the server can be reached, at most `seconds` (STORE_UNAVAILABLE); `tell` is told why it waits."""
         session = await self._target.reach(
             COMMON_SETTINGS,
             time.monotonic() + seconds,
@@ -162,7 +160,6 @@ class PostgresStore:
         await session.connection.close()
 
     async def close(self) -> None:
-        """Disconnect, after the transactions that are under way."""
         self._open = False
         await self._notifier.stop()
         for link in (*self._lanes.values(), *self._readers):
@@ -173,9 +170,9 @@ class PostgresStore:
 
     async def migrate(self) -> list[str]:
         """Apply the missing migrations, creating the schema if it does not exist; their names."""
-        return await self._once_there(self._bring_up)
+        return await self._run_repeatable(self._migrate)
 
-    async def _bring_up(self, deadline: float, heal_deadline: float) -> list[str]:
+    async def _migrate(self, deadline: float, heal_deadline: float) -> list[str]:
         session = await self._target.reach(
             COMMON_SETTINGS,
             deadline,
@@ -190,7 +187,6 @@ class PostgresStore:
     # ---------------------------------------------------------------------------------- transactions
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        """Run one transaction and commit it."""
         link = self._lane(lane)
         async with self._turn(link) as deadline:
             pause = PAUSE_SECONDS_MIN
@@ -210,7 +206,6 @@ class PostgresStore:
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
-        """Ask one named query on its own."""
         if not self._open:
             raise TenureError("STORE_UNAVAILABLE", "the store is closed")
         link = await self._free_readers.get()
@@ -223,10 +218,9 @@ class PostgresStore:
                         return await run_query(link, name, rows, scalars, self._shift_us)
                     except Exception as fault:
                         known = translate_error(fault)
-                        if isinstance(
-                            known, DataRejected | asyncpg.InterfaceError
-                        ):  # it cannot be asked with these values
-                            known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+                        if isinstance(known, DataRejected | asyncpg.InterfaceError):
+                            # The query cannot be asked with these values.
+                            known = TenureError("INVALID_INPUT", f"the database refused the query: {fault}")
                         if not isinstance(known, ConnectionLost):
                             raise known from fault
                         again, refused = refused, isinstance(known, WriteRefused)
@@ -237,26 +231,19 @@ class PostgresStore:
         finally:
             self._free_readers.put_nowait(link)
 
-    @property
-    def commits_inline(self) -> bool:
-        """False: a commit is a round trip."""
-        return False
-
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
-        """Refused: a commit is a round trip."""
         del decide
         raise WriteConflict("a commit is a round trip")
 
     async def put_caps(self, caps: list[Cap]) -> None:
-        """Insert or replace caps."""
         link = self._lane(0)
         async with self._turn(link) as deadline:
             await link.ready(deadline)
             try:
                 statement = await link.statement(SQL["save_cap"])
-                await statement.fetch([msgspec.structs.astuple(cap) for cap in caps])
+                await statement.fetch(list(map(msgspec.structs.astuple, caps)))
             except Exception as fault:
-                raise _named(fault) from fault
+                raise _final_error(fault) from fault
 
     def _lane(self, number: int) -> PostgresConnection:
         """A commit lane's connection; claims and heartbeats have lanes of their own beyond `lanes_max`."""
@@ -268,7 +255,7 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _turn(self, link: PostgresConnection, seconds: float | None = None) -> AsyncIterator[float]:
-        """Exclusive use of a connection, and the deadline. A cancelled caller leaves no half-done transaction."""
+        """Exclusive use of a connection, until a deadline. A canceled caller leaves no half-done transaction."""
         deadline = time.monotonic() + (self._patience_seconds if seconds is None else seconds)
         async with link.turn:
             if not self._open:
@@ -305,16 +292,16 @@ class PostgresStore:
     async def _run(self, link: PostgresConnection, transaction: Transaction[T]) -> T:
         """Answer the requests of a transaction, and commit. Its own errors are raised as they are.
 
-        It begins with the first request that locks or writes: until then, reading within a read-committed
-        transaction and outside of one is the same, and a transaction that only reads (most claims of an idle worker)
-        costs no further round trips.
+        The database's transaction begins with the first request that locks or writes. Until then, reading within a
+        read-committed transaction and outside of one is the same, and a transaction that only reads (most claims of an idle
+        worker) costs no further round trips.
         """
         begun = aside = False
         answer: Any = None
         try:
             while True:
-                go_on = partial(_go_on, transaction, answer)
-                request, result = await run_in_thread(go_on) if aside else go_on()
+                resume = partial(_resume, transaction, answer)
+                request, result = await run_in_thread(resume) if aside else resume()
                 if request is None:
                     if begun:
                         await self._command(link, "commit")
@@ -373,7 +360,6 @@ class PostgresStore:
             raise translate_error(fault, in_commit=text == "commit") from fault
 
     async def _roll_back(self, link: PostgresConnection) -> None:
-        """Roll back, or drop the connection."""
         try:
             await link.command("rollback")
         except Exception:  # a fresh connection is clean
@@ -382,7 +368,6 @@ class PostgresStore:
     # ------------------------------------------------------------------------------- time and wake-ups
 
     def shift_clock(self, offset_us: int) -> None:
-        """Move this store's clock ahead of the server's, for tests."""
         self._shift_us = offset_us
 
     def estimate_us(self) -> int | None:
@@ -394,15 +379,13 @@ class PostgresStore:
         return server_us + passed_us + self._shift_us if passed_us < ESTIMATE_US_MAX else None
 
     async def wait_for_work(self, timeout_s: float) -> bool:
-        """Wait until another process says that work became ready (True), or the time is over."""
         return await self._notifier.wait(timeout_s)
 
     async def notify_work(self) -> None:
-        """Tell other processes, after the commit, that work became ready. Calls are coalesced; delivery is best effort."""
         self._notifier.notify()
 
 
-def _go_on(transaction: Transaction[T], answer: Any) -> tuple[Query | Save | LeaveEventLoop | None, T]:
+def _resume(transaction: Transaction[T], answer: Any) -> tuple[Query | Save | LeaveEventLoop | None, T]:
     """A transaction's next request; at its end None, and its result. (A thread cannot raise StopIteration.)"""
     try:
         return transaction.send(answer), None  # type: ignore[return-value]  # there is a result at the end only
@@ -410,7 +393,7 @@ def _go_on(transaction: Transaction[T], answer: Any) -> tuple[Query | Save | Lea
         return None, stop.value
 
 
-def _named(fault: Exception) -> Exception:
+def _final_error(fault: Exception) -> Exception:
     """The translated error of an operation that is not tried again."""
     known = translate_error(fault)
     return unavailable_error(fault) if isinstance(known, ConnectionLost) else known

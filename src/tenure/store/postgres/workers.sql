@@ -1,7 +1,7 @@
 -- Workers and their processes; see tenure.store.workers.
 
 -- name: save_worker
--- A worker is there. One that has been silent for $5 microseconds has started anew.
+-- A worker is alive. A worker that was silent for $5 microseconds has started again.
 insert into tenure.worker as w ({worker})
 values ($1::text, $2::text, $3::integer, $4::text, $6::bigint, $6::bigint)
 on conflict (name) do update set
@@ -17,7 +17,7 @@ delete from tenure.worker where name = $1 returning {worker}
 delete from tenure.worker where seen_at < $1 returning {worker}
 
 -- name: save_worker_process
--- Which process a session is. Nobody takes over the session of another tenant.
+-- The process of a session. A session cannot move to another tenant.
 insert into tenure.worker_process as w ({worker_process})
 values ($1::bigint, $2::text, $3::text, $4::text, $5::text, $6::integer, $7::bigint, $8::bigint)
 on conflict (session) do update set
@@ -36,7 +36,7 @@ delete from tenure.worker_process where seen_at < $1 returning {worker_process}
 select {worker_process} from tenure.worker_process where boot_id = $1 and namespaces = $2 order by session
 
 -- name: leases_of_session
--- By the index of live leases: nearly never asked for.
+-- By the index of live leases. This is rarely needed.
 select run_id, idx, n from tenure.attempt
 where lease in ('granted', 'active') and session = $1::bigint and ($2::text = '' or tenant = $2::text)
 order by run_id, idx
@@ -45,5 +45,5 @@ order by run_id, idx
 select {worker} from tenure.worker where seen_at >= $1 order by name
 
 -- name: worker_named
--- One of them.
+-- One worker.
 select {worker} from tenure.worker where name = $1

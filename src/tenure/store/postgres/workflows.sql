@@ -1,7 +1,7 @@
 -- Registered workflows; see tenure.store.workflows.
 
 -- name: save_workflow
--- A version never changes, but for what is known of one that is code.
+-- A version never changes, except the definition of a `code` workflow.
 insert into tenure.workflow as w ({workflow})
 values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $9::bigint, $7::text, $8::text)
 on conflict (tenant, name, version) do update set

@@ -21,7 +21,7 @@ select * from artifact where run_id = ?1 order by name, idx, n, late
 select count(*) from artifact where run_id = ?1
 
 -- name: save_artifact
--- The same file of the same attempt again replaces what it has: of those in time while its lease is live, of late ones the last.
+-- A repeated upload replaces the file of the same attempt: a file that is in time while the lease is live, a late one always.
 insert into artifact values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 on conflict (run_id, name, idx, n, late) do update set
     worker = excluded.worker, size = excluded.size, digest = excluded.digest, content_type = excluded.content_type,

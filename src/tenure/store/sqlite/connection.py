@@ -13,7 +13,7 @@ from tenure.private_files import make_database_file
 IN_MEMORY = ":memory:"
 STATEMENTS_CACHED = 256
 WAL_PAGES_MAX = 4000
-"""When the write-ahead log is checkpointed."""
+"""The length of the write-ahead log at which it is checkpointed."""
 PRAGMAS: tuple[tuple[str, str | int], ...] = (
     ("synchronous", "full"),
     ("foreign_keys", 0),
@@ -27,23 +27,17 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 def open_connection(path: str, *, create: bool) -> apsw.Connection:
     """A connection to an existing file, or, with `create`, to one that may be created."""
     if path != IN_MEMORY and not path.startswith("file:"):
-        _look(path, create=create)
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
-    if create:
-        flags |= apsw.SQLITE_OPEN_CREATE
-        if path != IN_MEMORY and not path.startswith("file:") and not os.path.exists(path):
-            _make(path)
+        _check_path(path, create=create)
+        if create and not os.path.exists(path):
+            # SQLite gives the mode of this private file to the files that it creates beside it.
+            with suppress(OSError):  # SQLite's own error is clearer
+                make_database_file(path)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI | (apsw.SQLITE_OPEN_CREATE if create else 0)
     return apsw.Connection(path, flags=flags, statementcachesize=STATEMENTS_CACHED)
 
 
-def _make(path: str) -> None:
-    """Create a private empty file: SQLite gives its mode to the files it creates beside it."""
-    with suppress(OSError):  # SQLite's own error is clearer
-        make_database_file(path)
-
-
-def _look(path: str, *, create: bool) -> None:
-    """Raise a clear error, where SQLite would only say that it cannot open the file."""
+def _check_path(path: str, *, create: bool) -> None:
+    """Raise a clear error if SQLite would only report that it cannot open the file."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise TenureError("STORE_NOT_A_DATABASE", f"{path} is a folder, not a database")
@@ -51,10 +45,10 @@ def _look(path: str, *, create: bool) -> None:
         if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
             raise TenureError("STORE_UNAVAILABLE", f"{path} may not be read by this account")
     elif not os.path.isdir(folder):
-        code = "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED"
-        missing = os.path.abspath(path)
         raise TenureError(
-            code, f"there is no database at {path}: the folder {folder} does not exist", missing=missing
+            "STORE_READ_ONLY" if create else "STORE_NOT_MIGRATED",
+            f"there is no database at {path}: the folder {folder} does not exist",
+            missing=os.path.abspath(path),
         )
     elif not create:
         raise TenureError(

@@ -1,8 +1,8 @@
--- What was spent, added up over runs; see tenure.store.costs.
+-- What runs have spent, in total; see tenure.store.costs.
 
 -- name: cost_totals
--- The index leads to the days; what lies between them is added up. In two parts: a sum of its own that does not fit fails, and
--- what does not fit as a whole is the largest number.
+-- The index finds the days. The sum has two parts, because SQLite's sum() fails if it overflows; a total that does not fit is
+-- the largest number.
 select
     case when ?4 = 'workflow' then workflow else '' end as the_workflow,
     case when ?4 in ('provider', 'model') then provider else '' end as the_provider,

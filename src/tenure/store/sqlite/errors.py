@@ -23,7 +23,7 @@ _REFUSED_DATA = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, Ove
 
 
 def translate_error(fault: Exception, path: str = "") -> Exception:
-    """The error that callers know; an unknown error stays as it is. `path`: the file to name."""
+    """The store's error for an error of SQLite; an unknown error is returned as it is. `path`: the file to name."""
     if isinstance(fault, _REFUSED_DATA):
         return DataRejected(str(fault))
     for kind, code in _CODES:

@@ -20,13 +20,14 @@ from delivery where hook_id = ?1 and (received_at, id) < (?2, ?3)
 order by received_at desc, id desc limit ?4
 
 -- name: deliveries_set_aside
--- Likewise; by an index of what is set aside alone.
+-- The same, by an index of the deliveries that are set aside.
 select hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 from delivery where hook_id = ?1 and (received_at, id) < (?2, ?3) and status = 'set_aside'
 order by received_at desc, id desc limit ?4
 
 -- name: deliveries_left
--- The source of a hook's keys is in tenure.store.hook_deliveries too, and when a lock is as good as expired in tenure.store.idempotency.
+-- This repeats the source of a hook's keys (tenure.store.hook_deliveries) and when a lock counts as expired
+-- (tenure.store.idempotency).
 select d.* from delivery d
 join hook h on h.id = d.hook_id
 left join idempotency r on r.tenant = d.tenant and r.name = d.name
@@ -39,8 +40,8 @@ where d.status = 'received' and (
 order by d.received_at limit ?3
 
 -- name: delivery_alike
--- Only what is a run or may become one, and what was set aside, which only a replay begins again: what was ignored or failed
--- may be told again.
+-- Only deliveries that have a run, may get one, or were set aside (only a replay starts those again). A delivery that was
+-- ignored or failed may be sent again.
 select * from delivery indexed by delivery_content
 where hook_id = ?1 and digest = ?2 and received_at > ?3 and status in ('received', 'done', 'set_aside')
 order by received_at limit 1
@@ -54,7 +55,7 @@ order by received_at limit 1
 insert into hook values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) returning *
 
 -- name: change_hook
--- Kind and creation stay what they were.
+-- The kind and the time of creation never change.
 update hook set
     workspace = ?3, name = ?5, secrets = ?6, rules = ?7, owner = ?8, settings = ?9, updated_at = ?11, revision = ?12,
     disabled = ?13, unconfirmed = ?14
@@ -69,7 +70,7 @@ delete from delivery where hook_id = ?1
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries
 
 -- name: delete_old_deliveries
--- By the index of each hook's newest.
+-- By the index of each hook's newest deliveries.
 delete from delivery where (hook_id, id) in (
     select d.hook_id, d.id from hook h
     join delivery d on d.hook_id = h.id and d.received_at < ?1
@@ -81,20 +82,20 @@ returning hook_id, id, event, name, received_at, status, run_id, note, replays, 
 insert into delivery values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) returning *
 
 -- name: count_try
--- Before it is carried out, so that a try that ends its process counts.
+-- The try is counted before it begins, so that a try that ends its process counts, too.
 update delivery set tries = tries + 1 where hook_id = ?1 and id = ?2 and status = 'received' returning *
 
 -- name: note_delivery
 update delivery set note = ?3 where hook_id = ?1 and id = ?2 and status = 'received' returning *
 
 -- name: settle_delivery
--- An open one is closed, and a failed one opened again.
+-- Closes an open delivery, or opens a failed one again.
 update delivery set status = ?3, run_id = ?4, note = ?5
 where hook_id = ?1 and id = ?2 and status = case ?3 when 'received' then 'failed' else 'received' end
 returning *
 
 -- name: settle_repeats
--- Those that came while the first one was still in process.
+-- The repeats that arrived while the first delivery was in process.
 update delivery set run_id = ?4
 where hook_id = ?1 and received_at >= ?2 and status = 'duplicate' and note = ?3 and run_id is null
 returning hook_id, id, event, name, received_at, status, run_id, note, replays, tries

@@ -7,7 +7,7 @@ select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
 select * from idempotency where tenant = ?1 and source = ?2 and name = ?3
 
 -- name: records_amiss
--- Records of API calls beside the runs with their keys. (Of a hook, record and run know a request by different hashes.)
+-- Compares the records of API calls with the runs of their keys. (For a hook, record and run have different hashes.)
 select s.run_id, i.name, i.request_hash <> s.request_hash, i.run_id is not s.run_id
 from idempotency as i join run_spec as s on s.tenant = i.tenant and s.source = i.source and s.idempotency_key = i.name
 where i.source = 'api' and i.status = 'completed' and (i.request_hash <> s.request_hash or i.run_id is not s.run_id)
@@ -18,7 +18,7 @@ on conflict (tenant, source, name) do nothing
 returning *
 
 -- name: put_key
--- Only as it was found: by its status, its last change and its attempts.
+-- Only if the record is as it was found: its status, its last change and its attempts.
 update idempotency set run_id = ?7, status = ?8, request_hash = ?9, response = ?10, error = ?11, created_at = ?12,
     updated_at = ?13, expires_at = ?14, lock_expires_at = ?15, attempts = ?16, holder = ?17
 where tenant = ?1 and source = ?2 and name = ?3 and status = ?4 and updated_at = ?5 and attempts = ?6

@@ -1,7 +1,7 @@
 -- Tenants, clients, people, keys, sessions and the admin chain; see tenure.store.identity.
 
 -- name: key_owner
--- A key whose owner is not there is as good as closed.
+-- A key without its owner counts as closed.
 select k.id, k.tenant, k.owner_kind, k.owner_id, k.hash, k.roles,
     coalesce(min(k.expires_at, k.replaced_until), k.expires_at, k.replaced_until), k.revoked_at, k.used_at,
     coalesce(c.roles, p.roles, '[]'), coalesce(p.groups, '[]'), c.owner,
@@ -27,7 +27,7 @@ select * from person
 where tenant = ?1 and (created_at < ?2 or (created_at = ?2 and id < ?3)) order by created_at desc, id desc limit ?4
 
 -- name: keys_before
--- Of one owner, or (with an empty kind) of all.
+-- The keys of one owner, or (with an empty kind) of all.
 select * from api_key
 where tenant = ?1 and (created_at < ?2 or (created_at = ?2 and id < ?3))
     and (?5 = '' or (owner_kind = ?5 and owner_id = ?6))
@@ -110,14 +110,14 @@ delete from session where hash = ?1 returning *
 delete from session where expires_at < ?1 returning *
 
 -- name: touch_key
--- Nothing where somebody has written this hour, or a later one, already.
+-- Writes nothing if this hour, or a later one, is written already.
 update api_key set used_at = ?2 where id = ?1 and (used_at is null or used_at < ?2) returning *
 
 -- name: save_slack_code
 insert into slack_code values (?1, ?2, ?3, ?4) returning *
 
 -- name: take_slack_code
--- It is good once: of two who give it one gets it.
+-- A code is valid once: if it is used twice at the same time, one of them succeeds.
 delete from slack_code where hash = ?1 and tenant = ?2 and expires_at > ?3 returning *
 
 -- name: save_account_link
@@ -135,7 +135,7 @@ delete from slack_code where expires_at <= ?1 returning *
 select id, unconfirmed from person indexed by person_unconfirmed where tenant = ?1 and unconfirmed <> '' order by id
 
 -- name: approvers_of
--- Those who may approve, with their groups; one is enough to know whether anybody is left.
+-- The people who may approve, with their groups.
 select * from person where tenant = ?1 and closed_at is null and roles like '%"approver"%' order by id limit ?2
 
 -- name: slack_app_of

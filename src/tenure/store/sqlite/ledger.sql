@@ -1,7 +1,7 @@
 -- Ledgers: leaves, full subtrees, signed checkpoints, and signing keys; see tenure.store.ledger.
 
 -- name: ledger_sizes
--- Every ledger there is, also one that has lost all its leaves, by loose scans: a hop is one search, however long they are.
+-- Every ledger, also a ledger that has lost all its leaves, by loose scans: each hop is one search, however long a ledger is.
 with recursive hop (tenant) as (
     select min(tenant) from ledger_leaf
     union all
@@ -40,7 +40,7 @@ select * from ledger_leaf where tenant = ?1 and run_id = ?2 and kind = ?3 and pa
 select * from ledger_leaf where tenant = ?1 and kind = 'admin' order by part desc limit 1
 
 -- name: key_leaves
--- In the installation's own ledger, which has little else.
+-- The installation's own ledger has few other leaves.
 select * from ledger_leaf where tenant = '' and pos > ?1 and kind = 'key' order by pos limit ?2
 
 -- name: nodes_at
@@ -62,7 +62,7 @@ select * from ledger_checkpoint where tenant = ?1 and size >= ?2 order by size l
 select * from signing_key order by created_at, id
 
 -- name: runs_unledgered
--- Runs within a stretch of ids that have no `created` leaf, with the hash of their first event.
+-- Runs in a range of ids that have no `created` leaf, with the hash of their first event.
 select r.id, r.tenant, e.hash
 from run as r
 join event as e on e.run_id = r.id and e.seq = 1
@@ -73,7 +73,7 @@ where r.id > ?1 and r.id <= ?2
 order by r.id
 
 -- name: admin_unsealed
--- The newest line of each chain (a loose scan, as above), where no leaf has it.
+-- The newest line of each chain (a loose scan, as above), unless a leaf has it.
 with recursive hop (tenant) as (
     select min(tenant) from admin_event
     union all
@@ -91,7 +91,7 @@ where hop.tenant is not null
     )
 
 -- name: run_heads
--- A run (of this tenant) at one of its events; one row, whatever is there.
+-- A run of this tenant at one of its events. Always one row.
 select
     ?2, ?3, r.version, r.status, (select e.hash from event as e where e.run_id = r.id and e.seq = ?3),
     exists (select 1 from ledger_leaf as l where l.tenant = ?1 and l.run_id = ?2 and l.kind = 'sealed' and l.part = 0)
@@ -104,7 +104,7 @@ insert into ledger_leaf values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning *
 insert into ledger_node values (?1, ?2, ?3, ?4) returning *
 
 -- name: save_ledger_checkpoint
--- Two who sign for the same leaves at once say the same: the first is kept.
+-- Two checkpoints over the same leaves are equal: the first is kept.
 insert into ledger_checkpoint values (?1, ?2, ?3, ?4, ?5, ?6) on conflict (tenant, size) do nothing returning *
 
 -- name: save_signing_key

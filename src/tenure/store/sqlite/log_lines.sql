@@ -1,7 +1,7 @@
 -- Log lines of runs; see tenure.store.log_lines.
 
 -- name: save_log_line
--- A line gets the next number of its run; lines of a run that is not there (any more) are dropped.
+-- A line gets the next number of its run. Lines of a run that does not exist are dropped.
 insert into log_line
 select
     ?1, coalesce((select max(no) from log_line where run_id = ?1), 0) + 1, iif(?2 > 0, ?2, ?7), ?3, ?4, ?5, ?6
@@ -17,5 +17,5 @@ delete from log_line where run_id = ?1 and no <= ?2
 delete from log_line where run_id = ?1
 
 -- name: log_lines_of
--- A run's lines from a number on.
+-- A run's lines after a number.
 select * from log_line where run_id = ?1 and no > ?2 order by no limit ?3

@@ -1,7 +1,7 @@
--- What a scrape asks; see tenure.store.metrics.
+-- What a scrape of the metrics reads; see tenure.store.metrics.
 
 -- name: active_run_counts
--- The tenants come from the index one by one, so that finished runs are never looked at.
+-- The tenants are read from the index one by one, so that finished runs are never read.
 with recursive
 whose (tenant) as (
     select min(tenant) from run

@@ -1,9 +1,9 @@
-"""The schema of a file: which migrations it has had, and how the others are applied.
+"""The schema of a file: which migrations were applied, and how the missing ones are.
 
 Laws:
-1. All missing migrations are applied in one transaction, under the write lock: two processes never meet.
+1. One transaction applies all missing migrations, under the write lock: two processes cannot migrate at once.
 2. A migration that was applied is never changed; its checksum is kept and compared.
-3. A file of another program is left alone: Tenure's files carry APPLICATION_ID.
+3. A file of another program is refused: Tenure's files carry APPLICATION_ID.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ MIGRATIONS = read_migrations("sqlite")
 
 
 def find_missing_migrations(connection: apsw.Connection) -> list[Migration]:
-    """The migrations a file has not had. Refuses files of other programs, and files newer than this code."""
+    """The migrations that a file lacks. Refuses files of other programs, and files newer than this code."""
     cursor = connection.cursor()
     tables = {row[0] for row in cursor.execute("select name from sqlite_schema where type = 'table'")}
     if not tables:
         return MIGRATIONS
     if connection.pragma("application_id") != APPLICATION_ID or "schema_version" not in tables:
-        raise TenureError("STORE_NOT_A_DATABASE", "the file is a database, but not one of Tenure's")
-    applied = cursor.execute(SQL["schema_applied"]).fetchall()
-    return select_missing(MIGRATIONS, applied, "the file")
+        raise TenureError("STORE_NOT_A_DATABASE", "the file is a database of another program")
+    return select_missing(MIGRATIONS, cursor.execute(SQL["schema_applied"]).fetchall(), "the file")
 
 
 def apply_migrations(connection: apsw.Connection, todo: list[Migration], now_us: int) -> list[str]:

@@ -1,4 +1,4 @@
--- Policies, what holds for a tenant, and what policies have said; see tenure.store.policies.
+-- Policies, what is in force for a tenant, and verdicts; see tenure.store.policies.
 
 -- name: governance_of
 select * from governance where tenant = ?1
@@ -20,14 +20,14 @@ where tenant = ?1 and at >= ?2
 order by at, run_id, no limit ?6
 
 -- name: anybody
--- Open or closed: see law 4 there.
+-- Open or closed: see law 4 of tenure.store.policies.
 select * from person where tenant = ?1 limit 1
 
 -- name: save_policy
 insert into policy values (?1, ?2, ?3, ?4, ?5, ?6) returning *
 
 -- name: lock_governance
--- A writing transaction has the database to itself.
+-- SQLite has one writer, so no lock is needed.
 select * from governance where tenant = ?1
 
 -- name: save_governance

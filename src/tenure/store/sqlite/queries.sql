@@ -2,17 +2,17 @@
 --
 -- Laws:
 -- 1. A query that takes rows is run once for each of them: the row's columns are ?1..?k, the scalars follow.
---    (PostgreSQL takes whole columns as arrays. Here a prepared statement per row is as quick as json_each,
+--    (PostgreSQL takes whole columns as arrays. In SQLite a prepared statement per row is as fast as json_each,
 --    and its plan is always a search.) A query without rows has its scalars from ?1 on.
--- 2. `select *` is safe because columns are the fields of the row's struct, in order; a test holds them together.
+-- 2. `select *` is safe because columns are the fields of the row's struct, in order; a test compares them.
 -- 3. The run row needs no lock: the whole file has one writer at a time, from `begin immediate` on.
--- 4. Each table's state is written by one statement. What never changes is not in its SET list.
+-- 4. One statement writes each table's state. Columns that never change are not in its SET list.
 
 -- -------------------------------------------------------------------------------------- time and locks
 
 -- name: now
--- The store's clock: the host's (?1), never below the last committed time. That is the newest event's, or what
--- a commit without one wrote down (save_done). PostgreSQL: clock_timestamp().
+-- The store's clock: the host's (?1), never below the last committed time, which is the time of the newest event, or of a later
+-- commit without an event (save_time). PostgreSQL: clock_timestamp().
 select max(?1, last_at, ifnull((select at from event where rowid = (select max(rowid) from event)), 0)) from meta
 
 -- name: lock_tenants
@@ -24,14 +24,14 @@ select 0 where ?1 is null and false
 select * from run where id = ?1
 
 -- name: lock_free_runs
--- The same here: nobody else holds a lock. PostgreSQL: for update skip locked.
+-- The same in SQLite: no other process holds a lock. PostgreSQL: for update skip locked.
 select * from run where id = ?1
 
 -- name: lock_free_heads
--- The same of runs whose rows may be known.
+-- The same, for runs that the caller may have cached.
 select id, version, head from run where id = ?1
 
--- ----------------------------------------------------------------------------- what a command looks at
+-- ----------------------------------------------------------------------------- what a command needs
 
 -- name: load_specs
 -- The specs of runs.
@@ -46,7 +46,7 @@ select * from step where run_id = ?1 and idx = ?2
 select * from step where run_id = ?1 and name = ?2
 
 -- name: load_open_steps
--- What closing a run has to close; closed steps are not even looked at. (The first is not in step_open.)
+-- The steps that the end of a run closes. Closed steps are not read. (The first step is not in step_open.)
 select * from step where run_id = ?1 and idx = 0 and finished_at is null
 union all
 select * from step indexed by step_open where run_id = ?1 and idx > 0 and finished_at is null order by idx
@@ -77,7 +77,7 @@ select * from wait indexed by wait_event
 where run_id = ?1 and name = ?2 and kind = 'event' and state = 'open' order by no
 
 -- name: load_labeled_waits
--- Waits by their key at replay.
+-- Waits by the label under which a replay finds them.
 select * from wait indexed by wait_label where run_id = ?1 and idx = ?2 and label = ?3 order by no
 
 -- name: load_approvals
@@ -105,7 +105,7 @@ select * from child where run_id = ?1 and child_id = ?2
 select * from receipt indexed by receipt_act where run_id = ?1 and idx = ?2 and label = ?3 order by no
 
 -- name: load_open_receipts
--- Those of which it is not known how they ended.
+-- Receipts whose outcome is not known.
 select * from receipt indexed by receipt_open where run_id = ?1 and state in ('intent', 'unknown') order by no
 
 -- name: load_receipts
@@ -121,11 +121,11 @@ select * from run_spend where run_id = ?1
 select * from cost_line where run_id = ?1
 
 -- name: load_key_holders
--- The receipt that holds a key of a tenant's, whichever run's it is.
+-- The receipt that holds a tenant's key, of any run.
 select * from receipt where tenant = ?1 and name = ?2 and state in ('intent', 'unknown', 'succeeded')
 
 -- name: load_governance
--- What holds for a tenant, under a shared lock.
+-- What is in force for a tenant, under a shared lock.
 select * from governance where tenant = ?1
 
 -- name: load_people
@@ -137,7 +137,7 @@ select * from person where tenant = ?1 and id = ?2
 select id, unconfirmed from person indexed by person_unconfirmed where tenant = ?1 and unconfirmed <> '' order by id
 
 -- name: load_payloads
--- Payloads by key. Those that lie with their checkpoints are looked for last, through all that the run has recorded.
+-- Payloads by key. Payloads that are stored in checkpoints come last: they are found through all checkpoints of the run.
 select * from payload where run_id = ?1 and ref = ?2
 union all
 select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and output_ref = ?2 and salt is not null
@@ -161,7 +161,7 @@ select * from cap where tenant = ?1 order by scope
 -- The (tenant, workspace) pairs with claimable work in a queue, after a given one. A loose index scan: each
 -- hop is a few searches in step_claim, however long the queue is. The store merges the answers of several queues.
 -- PostgreSQL compares the pair as a row. SQLite would search for `>=` and step over every equal entry, so
--- here a hop asks for the tenant's next workspace, and else for the next tenant's first.
+-- a hop asks for the tenant's next workspace, else for the next tenant's first.
 with recursive hop (tenant, workspace, n) as (
     select ?2, ?3, 0
     union all
@@ -195,7 +195,7 @@ with recursive hop (tenant, workspace, n) as (
 select tenant, workspace from hop where tenant is not null and n > 0
 
 -- name: tenant_claim_queues
--- The same of one tenant, after a workspace of it: whoever claims for one tenant hops through no other's.
+-- The same for one tenant, after one of its workspaces: such a claim visits no other tenant.
 with recursive hop (workspace, n) as (
     select ?3, 0
     union all
@@ -222,8 +222,8 @@ where queue = ?1 and tenant = ?2 and workspace = ?3 and claimable = 1
 order by priority desc, ready_at, run_id, idx limit ?4
 
 -- name: candidates_behind
--- The same, behind a given step (?4..?7): first those of its priority, then those of lower ones. A comparison of
--- all four as a row would not do, because priorities go down.
+-- The same, after a given step (?4..?7): first the steps of its priority, then those of lower priorities. The four columns
+-- cannot be compared as one row, because priorities descend.
 select * from (
     select run_id, idx, tenant, workspace, workflow, priority, ready_at from step
     where
@@ -240,8 +240,8 @@ select * from (
 order by 6 desc, 7, 1, 2 limit ?8
 
 -- name: key_queue
--- Who holds a concurrency key, and who has waited for it longest. Always one row. A run that waits for the key
--- looks again soon (wake_at <= ?3); one whose start is delayed does not wait for it yet.
+-- The run that holds a concurrency key, and the run that has waited for it longest. Always one row. A run that waits for the
+-- key checks again soon (wake_at <= ?3); a run whose start is delayed does not wait for it yet.
 select
     (
         select id from run
@@ -255,21 +255,21 @@ select
     )
 
 -- name: live_keys
--- Unfinished runs with a concurrency key, without one of them.
+-- Unfinished runs with a concurrency key, except one run.
 select id, admitted_at, created_at, cancel_at from run
 where tenant = ?1 and concurrency_key = ?2 and finished_at is null and id <> ?3
 order by created_at, id
 
 -- name: rates
--- Rated runs admitted after a moment, by workflow.
+-- Rated runs admitted after a time, by workflow.
 select workflow, count(*), min(admitted_at) from run
 where tenant = ?1 and rated = 1 and admitted_at > ?2
 group by workflow order by workflow
 
 -- name: beat
--- A heartbeat only extends: the lease is active and unexpired, the message newer, the expiry not earlier.
+-- A heartbeat only extends a lease: the lease is active and unexpired, the message is newer, the expiry is not earlier.
 -- ?7 is now; the last message may have been decided at an estimate a little ahead of it. A heartbeat without a
--- number (0, from the process that holds the lease) is never late, and leaves the sequence alone.
+-- number (0, from the process that holds the lease) is never late, and does not change the sequence.
 update attempt set beat_at = max(beat_at, ?7), expires_at = ?5, seq = max(seq, ?4), progress = ?6
 where
     run_id = ?1 and idx = ?2 and n = ?3
@@ -279,12 +279,12 @@ returning run_id, idx, n, state
 -- --------------------------------------------------------------------------------------------- writing
 
 -- name: save_expected
--- Whether a run is still where it is expected to be.
+-- Whether a run still has the expected version and head.
 select id from run where id = ?1 and version = ?2 and head = coalesce(?3, head)
 
 -- name: save_new_spec
--- Of a new run; nothing where its id or its idempotency key exists (I31). Whether it did anything is told by
--- changes(): a RETURNING clause costs a third more.
+-- The spec of a new run. Writes nothing if its id or its idempotency key exists (I31). changes() says whether it did: a
+-- RETURNING clause costs a third more.
 insert into run_spec values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
     ?23, ?24, ?25, ?26, ?27, ?28, ?29
@@ -292,7 +292,7 @@ insert into run_spec values (
 on conflict do nothing
 
 -- name: save_new_run
--- A new run, after its spec was accepted. A held concurrency key is an error, an id that exists is not.
+-- A new run, after its spec was accepted. A held concurrency key is an error; an existing id is not.
 insert into run values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44,
@@ -301,7 +301,7 @@ insert into run values (
 on conflict (id) do nothing
 
 -- name: save_run
--- Everything that can change. The version was checked in this transaction. SQLite rewrites the entries of every
+-- All columns that can change. The version was checked in this transaction. SQLite rewrites the entries of every
 -- index with a column in the SET list, changed or not; save_variants.sql has shorter forms
 -- of this statement for the usual cases: no indexed column has changed, or only the light ones.
 update run set
@@ -315,13 +315,13 @@ update run set
 where id = ?1
 
 -- name: save_run_spec
--- Labels and metadata change, an erased salt, who stands behind it, and who said that its end was reported; nothing else
--- does. (?29 is the last column, so that a whole row can be bound.)
+-- Only labels, metadata, an erased salt, the involved people and the statement that its end was reported can change.
+-- (?29 is the last column, so that a whole row can be bound.)
 update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?28, reported_stated_at = ?29
 where run_id = ?1
 
 -- name: save_step
--- What a step is never changes, how it is does, and steps added later may need it (dependents).
+-- The definition of a step never changes. Its state does, and so do its dependents, when steps are added later.
 insert into step values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
     ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40
@@ -337,7 +337,7 @@ on conflict (run_id, idx) do update set
     resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
 
 -- name: save_attempt
--- A heartbeat may have come between: what it wrote (expiry, moment, sequence number, progress) stays.
+-- A heartbeat may have written since the decision: its expiry, time, sequence number and progress are kept.
 insert into attempt values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20
 )
@@ -349,8 +349,8 @@ on conflict (run_id, idx, n) do update set
     ended_at = excluded.ended_at, reason = excluded.reason, cost = excluded.cost
 
 -- name: save_checkpoint
--- Put when it starts or is done at once, put again when it ends. (Short, because apsw reads a statement's text for every
--- row: the same with `on conflict ... do update set` costs a third more.)
+-- Written when it starts, and again when it ends. (The statement is short because apsw reads its text for every row: with
+-- `on conflict ... do update set` it costs a third more.)
 replace into checkpoint values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
@@ -365,7 +365,7 @@ on conflict (run_id, no) do update set
     settled_at = excluded.settled_at, result_ref = excluded.result_ref, wake_at = excluded.wake_at
 
 -- name: save_approval
--- A revision may ask anew.
+-- A revision may ask again.
 insert into approval values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
@@ -411,7 +411,7 @@ on conflict (run_id, no) do update set
     reversed_no = excluded.reversed_no
 
 -- name: save_run_spend
--- Made with the first act or cost, then changed.
+-- Created with the first act or cost, then changed.
 insert into run_spend values (
     ?1, ?2, ?3
 )
@@ -419,7 +419,7 @@ on conflict (run_id) do update set
     spent = excluded.spent, writes = excluded.writes
 
 -- name: save_cost_line
--- Made with the first cost of its kind, then changed.
+-- Created with the first cost of its kind, then changed.
 insert into cost_line values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
@@ -453,8 +453,8 @@ insert into stale_message values (
 on conflict do nothing
 
 -- name: save_delivered
--- An outbox row goes in the commit that delivers it. ?4 are the runs that this save left out, as JSON: what is
--- owed to one of them stays owed.
+-- The commit that delivers an outbox row deletes it. ?4 has the runs that this save left out, as JSON: their rows are
+-- kept.
 delete from outbox
 where
     run_id = ?1 and seq = ?2 and part = ?3
@@ -470,7 +470,7 @@ on conflict (tenant, scope) do update set
     max_runs_per_min = excluded.max_runs_per_min, max_writes_per_run = excluded.max_writes_per_run
 
 -- name: save_idempotency
--- One that is there refuses the save: somebody else has the key.
+-- An existing key refuses the save: another request has it.
 insert into idempotency values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
@@ -478,11 +478,11 @@ insert into idempotency values (
 -- -------------------------------------------------------------------------------------------- deleting
 
 -- name: delete_run
--- Only a finished run; its answer says whether the rest may go.
+-- Only a finished run. If it answers the run, the rows beneath it are deleted, too.
 delete from run where id = ?1 and finished_at is not null returning id
 
 -- name: delete_run_spec
--- Beneath a deleted run. A spec with an idempotency key stays: the key made this run, for good (rule 8).
+-- Beneath a deleted run. A spec with an idempotency key is kept: the key has created its run for good (rule 8).
 delete from run_spec where run_id = ?1 and idempotency_key is null
 
 -- name: delete_step
@@ -544,7 +544,7 @@ delete from stale_message where run_id = ?1
 -- ----------------------------------------------------------------------------------------- the sweeper
 
 -- name: due
--- Timers that have come, earliest first.
+-- Expired timers, earliest first.
 select * from (
     select 'run', id, 0, tenant, admitted_at is not null, wake_at from run
     where wake_at <= ?1 order by wake_at limit ?2
@@ -564,7 +564,7 @@ select * from (
 order by 6, 2, 1, 3 limit ?2
 
 -- name: next_wake
--- When to look again, if nothing else happens.
+-- The time of the next timer.
 select at from (
     select min(at) as at from (
         select min(wake_at) as at from run where wake_at is not null
@@ -577,7 +577,7 @@ select at from (
 where at is not null
 
 -- name: outbox_pending
--- What is owed to other runs, oldest first.
+-- Outbox rows, oldest first.
 select * from outbox where created_at < ?1 order by created_at, run_id, seq, part limit ?2
 
 -- -------------------------------------------------------------------------------------------- listings
@@ -595,7 +595,7 @@ select * from run_spec where run_id = ?1
 select * from run where tenant = ?1 and status = ?2 and created_at < ?3 order by created_at desc, id desc limit ?4
 
 -- name: approvals_open
--- What people are asked, oldest first.
+-- Open questions to people, oldest first.
 select * from approval where tenant = ?1 and status = 'requested' order by requested_at, run_id, no limit ?2
 
 -- name: run_ids_after
@@ -647,7 +647,7 @@ select * from run_spend where run_id = ?1 order by run_id
 select * from cost_line where run_id = ?1 order by no
 
 -- name: payloads_of
--- All of one run, in key order, also those that lie with their checkpoints.
+-- All of one run, in key order, including payloads that are stored in checkpoints.
 select * from payload where run_id = ?1
 union all
 select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and salt is not null
@@ -662,11 +662,11 @@ select * from event where run_id = ?1 order by seq
 select * from outbox where run_id = ?1 order by seq, part
 
 -- name: events_after
--- A run's history from a point on.
+-- A run's history after an event.
 select * from event where run_id = ?1 and seq > ?2 order by seq limit ?3
 
 -- name: payload
--- One payload, wherever it lies; see load_payloads.
+-- One payload, also if it is stored in a checkpoint; see load_payloads.
 select * from payload where run_id = ?1 and ref = ?2
 union all
 select run_id, output_ref, salt, output from checkpoint where run_id = ?1 and output_ref = ?2 and salt is not null
@@ -679,7 +679,7 @@ select * from cap order by tenant, scope
 -- ---------------------------------------------------------------------------------------------- doctor
 
 -- name: live_usage
--- Live leases of everybody.
+-- Live leases of all tenants.
 select tenant, workflow, count(*) from attempt where lease in ('granted', 'active')
 group by tenant, workflow order by tenant, workflow
 
@@ -696,7 +696,7 @@ where
 order by id
 
 -- name: orphan_rows
--- Run ids that rows beneath a run name but no run has.
+-- Run ids of rows beneath a run that does not exist.
 select run_id from (
     select run_id from run_spec where idempotency_key is null
     union

@@ -1,9 +1,7 @@
 -- Receipts for people; see tenure.store.receipts.
 
 -- name: unknown_receipts
-select r.run_id, r.no, r.tenant, u.workflow, s.name, r.label, r.try_no, r.connector, r.operation, r.tier, r.name, r.digest, r.repeats,
-    r.reversible, r.approval_no, r.n, r.intent_at, r.request_ref, r.reverses_run, r.reverses_no, r.state, r.settled_at, r.settled_by,
-    r.result_ref, r.error, r.eligible_at, r.reversed_run, r.reversed_no, r.source_run, r.source_no, w.expires_at, w.result_ref
+select r.*, u.workflow, s.name, w.expires_at, w.result_ref
 from receipt as r
 cross join run as u on u.id = r.run_id
 cross join step as s on s.run_id = r.run_id and s.idx = r.idx
@@ -13,9 +11,7 @@ where r.tenant = ?1 and r.state = 'unknown' and r.intent_at <= ?2
 order by r.intent_at desc, r.run_id desc, r.no desc limit ?5
 
 -- name: receipt_details_of
-select r.run_id, r.no, r.tenant, u.workflow, s.name, r.label, r.try_no, r.connector, r.operation, r.tier, r.name, r.digest, r.repeats,
-    r.reversible, r.approval_no, r.n, r.intent_at, r.request_ref, r.reverses_run, r.reverses_no, r.state, r.settled_at, r.settled_by,
-    r.result_ref, r.error, r.eligible_at, r.reversed_run, r.reversed_no, r.source_run, r.source_no, w.expires_at, w.result_ref
+select r.*, u.workflow, s.name, w.expires_at, w.result_ref
 from receipt as r
 cross join run as u on u.id = r.run_id
 cross join step as s on s.run_id = r.run_id and s.idx = r.idx

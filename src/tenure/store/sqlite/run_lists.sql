@@ -1,7 +1,7 @@
 -- Lists of runs; see tenure.store.run_lists.
 --
--- Each index ends with the row id, which is the run's: rows of one moment come in its order. The bound on the moment
--- alone is what the index is searched by.
+-- Each index ends with the row id, which is the run's id: rows with the same time are in its order. The index is searched by
+-- the bound on the time alone.
 
 -- name: runs_page
 select * from run

@@ -1,8 +1,8 @@
 -- Schedules; see tenure.store.schedules.
 
 -- name: save_schedule
--- A new schedule has revision 1; a changed one has the next after the revision that was read. No answer: there
--- is one of that name already, or somebody else has changed or deleted it meanwhile.
+-- A new schedule has revision 1; a changed schedule has the revision after the one that was read. No answer: the name exists
+-- already, or another process has changed or deleted the schedule meanwhile.
 insert into schedule
 select
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?22, ?22, ?17, ?18, ?19, ?20, ?21
@@ -18,17 +18,17 @@ where schedule.revision = excluded.revision - 1
 returning *
 
 -- name: advance_schedule
--- On to the next slot, once, by whoever comes first: only from the slot (?4) and the revision (?3) that was read.
+-- Advances to the next slot once: only from the slot (?4) and the revision (?3) that were read.
 update schedule set next_at = ?5, last_slot = coalesce(?6, last_slot)
 where tenant = ?1 and name = ?2 and revision = ?3 and next_at = ?4
 returning *
 
 -- name: delete_schedule
--- Its runs stay.
+-- Its runs are kept.
 delete from schedule where tenant = ?1 and name = ?2 returning *
 
 -- name: schedules_due
--- Slots that have come, earliest first; not those of a tenant that is closed.
+-- Schedules whose slot has come, earliest first, without those of closed tenants.
 select * from schedule where next_at <= ?1
     and not exists (select 1 from tenant t where t.id = schedule.tenant and t.closed_at is not null)
 order by next_at limit ?2

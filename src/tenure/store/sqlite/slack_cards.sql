@@ -21,7 +21,7 @@ on conflict (run_id, no) do nothing
 returning *
 
 -- name: take_cards
--- Those that were never posted, or do not show what is so by now, ?3 at most; they are ours until ?2.
+-- At most ?3 cards that were never posted or are out of date. The caller has them until ?2.
 update slack_card set due_at = ?2, tries = tries + 1
 where (run_id, no) in (
     select c.run_id, c.no from slack_card as c
@@ -33,7 +33,7 @@ where (run_id, no) in (
 returning run_id, no, tenant, hook_id, channel, ts, shown, due_at, tries, reminded, error
 
 -- name: put_card
--- By whoever took it the ?12th time.
+-- Only by the process that took the card for try ?12.
 update slack_card set ts = ?6, shown = ?7, due_at = ?8, tries = ?9, reminded = ?10, error = ?11
 where run_id = ?1 and no = ?2 and tries = ?12 and ?3 = tenant and ?4 = hook_id and ?5 = channel
 returning run_id, no, tenant, hook_id, channel, ts, shown, due_at, tries, reminded, error

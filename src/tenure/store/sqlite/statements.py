@@ -22,7 +22,7 @@ from msgspec.json import encode
 
 from tenure.kernel.feed import FeedLine, encode_feed_lines
 from tenure.kernel.row_ops import LIGHT_COLUMNS
-from tenure.kernel.run_rows import ROWS, AttemptRow, RunRow, StepRow
+from tenure.kernel.run_rows import ROWS, RunRow
 from tenure.store import port, query_registry
 
 SQL = query_registry.load_queries("sqlite")
@@ -32,8 +32,7 @@ _NEW_SPEC, _NEW_RUN = SQL["save_new_spec"], SQL["save_new_run"]
 _FEED = SQL["save_feed"]
 _DELETE_RUN, _DELIVERED = SQL["delete_run"], SQL["save_delivered"]
 _SAVE = {table: SQL[f"save_{table}"] for table in (*ROWS, "remote_lease") if table != "run"}
-_BENEATH = [SQL[f"delete_{table}"] for table in ROWS if table not in ("run", "outbox", "cap", "idempotency")]
-_BENEATH += [SQL[f"delete_{table}"] for table in ("log_line", "remote_lease", "artifact")]
+_BENEATH = [SQL[f"delete_{table}"] for table in query_registry.TABLES_BENEATH_RUN]
 _UNINDEXED = {table: SQL[f"update_{table}_unindexed"] for table in ("run", "step", "attempt")}
 _UPDATE = {table: SQL[f"update_{table}"] for table in _UNINDEXED}
 _INSERT = {table: SQL[f"insert_{table}"] for table in ("step", "attempt")}
@@ -45,25 +44,18 @@ _tuple: Callable[[msgspec.Struct], tuple[Any, ...]] = msgspec.structs.astuple
 _light: Callable[[RunRow], tuple[Any, ...]] = attrgetter("id", *LIGHT_COLUMNS)
 
 
-def _step_goes_on(step: StepRow) -> bool:
-    """An open step with checkpoints has most likely just recorded one."""
-    return step.recorded and step.finished_at is None
-
-
-def _lease_goes_on(attempt: AttemptRow) -> bool:
-    """A live lease that has sent a message has most likely just sent one."""
-    return attempt.seq > 0 and attempt.ended_at is None
-
-
-def _is_no_claim(attempt: AttemptRow) -> bool:
-    """A lease that has sent a message, or ended, was granted before."""
-    return attempt.seq > 0 or attempt.ended_at is not None
-
-
-_LIKELY_UNINDEXED: dict[str, Callable[[Any], bool]] = {"step": _step_goes_on, "attempt": _lease_goes_on}
-"""Which rows to write without the indexed columns first; a miss costs a look-up. See save_variants.sql."""
-_ROW_EXISTS: dict[str, Callable[[Any], bool]] = {"step": lambda _: True, "attempt": _is_no_claim}
-"""Which rows of a run that is not new most likely exist; a miss costs a look-up."""
+_LIKELY_UNINDEXED: dict[str, Callable[[Any], bool]] = {
+    "step": lambda step: step.recorded and step.finished_at is None,
+    "attempt": lambda attempt: attempt.seq > 0 and attempt.ended_at is None,
+}
+"""Rows to write without the indexed columns first: an open step with checkpoints has most likely just recorded one, and a live
+lease that has sent a message has most likely just sent one. A miss costs a look-up. See save_variants.sql."""
+_ROW_EXISTS: dict[str, Callable[[Any], bool]] = {
+    "step": lambda _: True,
+    "attempt": lambda attempt: attempt.seq > 0 or attempt.ended_at is not None,
+}
+"""Rows that most likely exist, if their run is not new: a lease that has sent a message, or ended, was granted before. A miss
+costs a look-up."""
 
 _Make = Callable[[Iterable[tuple[Any, ...]]], list[Any]]
 
@@ -85,15 +77,12 @@ def _maker(answer: type[msgspec.Struct]) -> _Make:
     return make
 
 
-_ANSWERS = {**port.QUERIES, **query_registry.READS, **query_registry.WRITES}
-
-
 class _Makers(dict[str, _Make]):
-    """Query -> the function that builds its answer, made on first use: reading the type hints of all of them takes longer than
+    """Query -> the function that builds its answer, made on first use: to read the type hints of all answers takes longer than
     most commands of the CLI."""
 
     def __missing__(self, name: str) -> _Make:
-        make = self[name] = _maker(_ANSWERS[name])
+        make = self[name] = _maker(query_registry.ANSWERS[name])
         return make
 
 
@@ -106,8 +95,7 @@ def run_query(
     """Run a named query: once per row, or once with the scalars alone."""
     make = ROW_MAKERS[name]
     if not rows:
-        # A query of rows that is asked about none of them has nothing to answer.
-        return [] if name in _BY_ROW else make(cursor.execute(SQL[name], scalars))
+        return [] if name in port.BY_ROW else make(cursor.execute(SQL[name], scalars))
     if name in _LOCKS:
         rows = sorted(rows)
     if scalars:
@@ -119,12 +107,7 @@ def run_query(
     return found
 
 
-_BY_ROW = frozenset(port.IN_TRANSACTION) - {"now", "key_queue", "live_keys", "rates"}
-
-
 class SqliteTransaction:
-    """One transaction: what it has seen, what it has written."""
-
     __slots__ = (
         "_changes",
         "_cursor",
@@ -144,26 +127,25 @@ class SqliteTransaction:
         self._time = time
         self._seen: dict[int, int] = {}
         self._made: set[int] = set()
-        """Runs that it has created."""
+        """Runs that this transaction has created."""
         self._changes = cursor.connection.total_changes()
         self._event_at = -1
-        """The time of the newest event it has written."""
+        """The time of the newest event that this transaction has written."""
         self.floor_us: int = cursor.execute(_NOW, (0,)).get if floor_us is None else floor_us
-        """The last committed time; the caller knows it if nobody else has committed since."""
+        """The last committed time. The caller knows it, unless another process has committed since."""
         self.now_us = self.floor_us
         """The time when it was last read."""
         self.unfollowed = unfollowed
         """Whether the feed is known not to be open."""
 
     def now(self) -> int:
-        """The time, read anew."""
+        """The time, read again."""
         now = self._time()
         if now > self.now_us:
             self.now_us = now
         return self.now_us
 
     def answer(self, request: port.StoreRequest) -> Any:
-        """Answer a request of the transaction."""
         if type(request) is port.Save:
             return self.save(request)
         assert isinstance(request, port.Query)
@@ -189,7 +171,9 @@ class SqliteTransaction:
             if ours := [row for row in rows if row.run_id in ids]:  # type: ignore[attr-defined]  # every table but cap has it
                 self._write(table, ours)
         if not self.unfollowed and save.feed:
-            self._tell([line for run_id, lines in save.feed if run_id in ids for line in lines], now)
+            self._append_to_feed(
+                [line for run_id, lines in save.feed if run_id in ids for line in lines], now
+            )
         if save.delivered:
             left_out = encode([run_id for run_id, _, _ in save.expect if run_id not in ids]).decode()
             self._cursor.executemany(_DELIVERED, [(*key, left_out) for key in save.delivered])
@@ -197,14 +181,14 @@ class SqliteTransaction:
             ids |= self._delete_runs(save, ids)
         return port.Saved(ids, now)
 
-    def _tell(self, lines: list[FeedLine], now: int) -> None:
+    def _append_to_feed(self, lines: list[FeedLine], now: int) -> None:
         if lines:
             self._cursor.execute(_FEED, (now, encode_feed_lines(lines)))
             self.unfollowed = not self._cursor.connection.changes()
 
     def finish(self) -> int:
-        """Call this before the commit: how many rows were written (0: no commit is needed). Writes the time, where no event
-        does."""
+        """Call this before the commit: how many rows were written (0: no commit is needed). Writes the time, unless an event
+        has it."""
         changes = self._cursor.connection.total_changes() - self._changes
         if changes:
             if self._event_at < self.floor_us or self._event_at < 0:
@@ -214,7 +198,7 @@ class SqliteTransaction:
         return changes
 
     def _save_runs(self, save: port.Save, now: int) -> set[int]:
-        """Update the runs that are as expected; the ids of all expected runs, also of those that do not change."""
+        """Update the runs that are at the expected version. The ids of all such runs, also of those that do not change."""
         heads = save.heads
         expect = {
             run_id: (version, heads.get(run_id))
@@ -241,7 +225,9 @@ class SqliteTransaction:
             ids |= self._as_expected([(id_, *expected) for id_, expected in expect.items() if id_ not in ids])
         if slow:
             slow = [run for run in slow if run.id in ids]
-            self._update_runs(slow)
+            # A key passes from one run to another in one commit: first the old holder releases it.
+            slow.sort(key=lambda run: run.finished_at is None)
+            self._cursor.executemany(_RUN, map(_tuple, slow))
             seen.update([(run.id, run.version) for run in slow])
         return ids
 
@@ -252,12 +238,6 @@ class SqliteTransaction:
         if unseen:
             ids.update([row[0] for row in self._cursor.executemany(_EXPECTED, unseen)])
         return ids
-
-    def _update_runs(self, runs: list[RunRow]) -> None:
-        if any(run.concurrency_key is not None for run in runs):
-            # A key passes from one run to another in one commit: first the old holder releases it.
-            runs.sort(key=lambda run: run.finished_at is None)
-        self._cursor.executemany(_RUN, map(_tuple, runs))
 
     def _insert_new(self, save: port.Save) -> set[int]:
         execute, changes = self._cursor.execute, self._cursor.connection.changes
@@ -280,14 +260,14 @@ class SqliteTransaction:
             rows = self._write_known(table, rows)
         if table == "attempt" and len(rows) > 1:
             # A step may lose a lease and get the next in one commit: the ended attempts first.
-            rows.sort(key=_is_live)
+            rows.sort(key=lambda attempt: attempt.ended_at is None)
         elif table == "event":
             self._event_at = rows[-1].at
         if rows:
             self._cursor.executemany(_SAVE[table], map(_tuple, rows))
 
     def _write_known(self, table: str, rows: list[Any]) -> list[Any]:
-        """Write the rows that are certainly new or most likely exist by the statements for that; returns the others."""
+        """Write the rows that are certainly new, and those that most likely exist, by their own statements. Returns the others."""
         quick, whole, likely, there = (
             _UNINDEXED[table],
             _UPDATE[table],
@@ -318,7 +298,3 @@ class SqliteTransaction:
         for statement in _BENEATH:
             self._cursor.executemany(statement, gone)
         return {row[0] for row in gone}
-
-
-def _is_live(attempt: AttemptRow) -> bool:
-    return attempt.ended_at is None

@@ -3,12 +3,11 @@
 Laws:
 1. One connection writes and one reads. A transaction takes the file's write lock at its beginning, so it
    cannot fail half-way because of another process.
-2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and
-   reads on their own) runs in a thread: rows cost Python time, and two threads that both want the
-   interpreter are slower than one. A small commit on a fast disk stays in the caller's thread: handing it over and
-   back would take as long as the disk does. A long transaction (`port.LEAVE_EVENT_LOOP`) goes on in that thread, and is
-   committed there.
-3. A locked file is waited for without blocking the loop, in small random pauses, until the deadline.
+2. The body of a transaction runs in the caller's thread, and only what waits for the disk (the commit, and reads outside of
+   transactions) runs in a thread: rows cost Python time, and two threads that both want the interpreter are slower than one.
+   A small commit on a fast disk stays in the caller's thread: handing it over would take as long as the disk does. A long
+   transaction (`port.LEAVE_EVENT_LOOP`) continues in that thread, and is committed there.
+3. While the file is locked, a transaction tries again after small random pauses, without blocking the loop, until its deadline.
 4. After any error the transaction is rolled back and the connection stays usable.
 5. Inline, there are no threads and nothing is awaited: the simulator's scheduler sees whole transactions.
 """
@@ -43,7 +42,7 @@ T = TypeVar("T")
 PAUSE_SECONDS_MIN = 0.001
 PAUSE_SECONDS_MAX = 0.020
 POLL_SECONDS = 0.05
-"""How often a waiting process looks whether another one has written."""
+"""How often a waiting process checks whether another one has written."""
 SMALL_COMMIT_ROWS = 32
 FAST_COMMIT_SECONDS = 0.001
 """How long commits may block the event loop, on average."""
@@ -53,7 +52,7 @@ WAL_PAGES_MAX_SMALL = 1000
 """When the write-ahead log is checkpointed after small commits: sooner than at WAL_PAGES_MAX, so that pages that are written
 often stay in the processor's caches (a sixth of a small commit's time). With large commits that would be too often."""
 SHARED_US = 100_000
-"""For so long after another process has written, nothing is committed inline: without a pause, a busy process would starve
+"""For this long after another process has written, nothing is committed inline: without a pause, a busy process would starve
 other writers."""
 _HOST_CLOCK = HostClock()
 
@@ -88,7 +87,7 @@ class SqliteStore:
         self._inline = inline
         self._busy_seconds = busy_seconds
         self._only_reads = only_reads
-        """A file that cannot be written is good enough."""
+        """Whether a file that cannot be written is accepted."""
         self._commit_seconds = FAST_COMMIT_SECONDS
         """How long recent small commits have taken, on average."""
         self._wal_pages = 0
@@ -112,7 +111,6 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Connect and check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW)."""
         connection = await self._connect(create=False)
         try:
             if await self._patiently(lambda: self._missing(connection)):
@@ -139,8 +137,7 @@ class SqliteStore:
             return
         connection.execute("begin immediate")
         try:
-            floor: int = connection.execute(SQL["now"], (0,)).get
-            written = self._file_time.begin(connection, floor)
+            written = self._file_time.begin(connection, connection.execute(SQL["now"], (0,)).get)
             connection.execute("commit" if written else "rollback")
         except BaseException:
             _roll_back(connection)
@@ -150,7 +147,6 @@ class SqliteStore:
         """Nothing to wait for: a file exists or does not."""
 
     async def close(self) -> None:
-        """Disconnect, after the transactions that are under way."""
         async with self._turn:
             for thread in (self._writer, self._reader):
                 if thread is not None:
@@ -180,9 +176,8 @@ class SqliteStore:
             return applied
 
         try:
-            await self._patiently(
-                lambda: migrator.find_missing_migrations(connection)
-            )  # before anything is written
+            # This refuses the files of other programs before anything is written.
+            await self._patiently(lambda: migrator.find_missing_migrations(connection))
             await self._patiently(lambda: connection.pragma("journal_mode", "wal"))
             return await self._patiently(bring_up)
         except Exception as fault:
@@ -210,11 +205,11 @@ class SqliteStore:
         except (apsw.CantOpenError, apsw.ReadOnlyError) as fault:
             if not connection.readonly("main"):
                 raise
-            message = (
+            raise TenureError(
+                "STORE_READ_ONLY",
                 f"{self.path} is read-only, and so is its folder: SQLite cannot read it there, because it keeps a"
-                " -shm file beside it; copy it to a folder that can be written"
-            )
-            raise TenureError("STORE_READ_ONLY", message) from fault
+                " -shm file beside it; copy it to a folder that can be written",
+            ) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
         connection = open_connection(self.path, create=False)
@@ -226,7 +221,6 @@ class SqliteStore:
     # ---------------------------------------------------------------------------------- transactions
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        """Run one transaction and commit it."""
         del lane, single  # one writer, no round trips
         async with self._turn:
             cursor = await self._begin()
@@ -254,7 +248,7 @@ class SqliteStore:
     def _finish_aside(
         self, transaction: Transaction[T], running: SqliteTransaction, cursor: apsw.Cursor
     ) -> tuple[T, int]:
-        """The rest of a long transaction, in the thread that commits: its result, and how many rows it wrote."""
+        """Run the rest of a long transaction, in the thread that commits. Returns its result and how many rows it wrote."""
         result: T = _drive(transaction, running)
         changes = running.finish()
         if changes:
@@ -266,13 +260,12 @@ class SqliteStore:
 
     @property
     def commits_inline(self) -> bool:
-        """See `port.Store`."""
         until = self._shared_until_us
-        quick = self._commit_seconds < FAST_COMMIT_SECONDS
-        return quick and (not until or self._clock.monotonic_us() >= until)
+        return self._commit_seconds < FAST_COMMIT_SECONDS and (
+            not until or self._clock.monotonic_us() >= until
+        )
 
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
-        """See `port.Store`."""
         cursor = _ready(self._cursor)
         if self._turn.locked():
             raise WriteConflict("another transaction is under way")
@@ -319,7 +312,6 @@ class SqliteStore:
         self._heard(running.now_us, self._read_us)
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
-        """Ask one named query on its own."""
         cursor = _ready(self._read_cursor)
         if name == "now":
             scalars = (self._time(),)
@@ -329,23 +321,17 @@ class SqliteStore:
                 return run_query(cursor, name, rows, scalars)
             except Exception as fault:
                 known = translate_error(fault)
-                if isinstance(
-                    known, DataRejected
-                ):  # nothing was written: the query cannot be asked with these values
-                    known = TenureError("INVALID_INPUT", f"the database refused it: {fault}")
+                if isinstance(known, DataRejected):  # the query cannot be asked with these values
+                    known = TenureError("INVALID_INPUT", f"the database refused the query: {fault}")
                 raise known from fault
 
         return call() if self._reader is None else await self._reader.run(call)
 
     async def put_caps(self, caps: list[Cap]) -> None:
-        """Insert or replace caps."""
         async with self._turn:
             cursor = await self._begin()
             try:
-                cursor.executemany(
-                    SQL["save_cap"],
-                    [msgspec.structs.astuple(cap) for cap in caps],
-                )
+                cursor.executemany(SQL["save_cap"], map(msgspec.structs.astuple, caps))
                 cursor.execute("commit")
             except Exception as fault:
                 _roll_back(cursor.connection)
@@ -388,15 +374,16 @@ class SqliteStore:
 
     async def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a call while the file is locked, in small random pauses, until the deadline."""
-        patience, pause = self._busy_seconds, PAUSE_SECONDS_MIN
-        deadline = time.monotonic() + patience
+        pause = PAUSE_SECONDS_MIN
+        deadline = time.monotonic() + self._busy_seconds
         while True:
             try:
                 return call()
             except apsw.BusyError as busy:
                 if time.monotonic() >= deadline:
-                    problem = TenureError("STORE_BUSY", f"{self.path} stayed locked for {patience:g} seconds")
-                    raise problem from busy
+                    raise TenureError(
+                        "STORE_BUSY", f"{self.path} stayed locked for {self._busy_seconds:g} seconds"
+                    ) from busy
             except Exception as fault:
                 raise translate_error(fault, self.path) from fault
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.0))
@@ -419,8 +406,8 @@ class SqliteStore:
         return self._time()
 
     def _time(self) -> int:
-        """The file's time (`file_clock`). After the host's clock was set back: the last committed time and what has passed
-        since, so that no lease or timer stands still until the host has caught up."""
+        """The file's time (`file_clock`). After the host's clock was set back: the last committed time and the time that has
+        passed since, so that no lease or timer stands still until the host has caught up."""
         now = self._file_time.read() + self._shift_us
         self._read_us = moment = self._clock.monotonic_us()
         if now < self._last_us:
@@ -444,25 +431,25 @@ class SqliteStore:
         """Return early (True) when this or another process has written something."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        told: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(told)
+        woken: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(woken)
         try:
-            while not told.done():
+            while not woken.done():
                 if self._others_wrote():
                     return True
                 left = deadline - loop.time()
                 if left <= 0:
                     return False
-                await asyncio.wait((told,), timeout=min(left, POLL_SECONDS))
-            return not told.cancelled()
+                await asyncio.wait((woken,), timeout=min(left, POLL_SECONDS))
+            return not woken.cancelled()
         finally:
-            self._waiting.discard(told)
+            self._waiting.discard(woken)
 
     async def notify_work(self) -> None:
         """Wake the waiters in this process; other processes see that the file has changed."""
-        for told in self._waiting:
-            if not told.done():
-                told.set_result(None)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _others_wrote(self) -> bool:
         """Whether other connections have committed; SQLite counts their commits, not ours."""
@@ -486,7 +473,7 @@ def _ready(cursor: apsw.Cursor | None) -> apsw.Cursor:
 
 def _drive(transaction: Transaction[T], running: SqliteTransaction, *, until_aside: bool = False) -> Any:
     """Answer the requests of a transaction. Its own errors are raised as they are; the database's are translated.
-    `until_aside`: stop where it yields LEAVE_EVENT_LOOP, to go on in another thread."""
+    `until_aside`: return when it yields LEAVE_EVENT_LOOP, so that the caller can continue in another thread."""
     answer: Any = None
     while True:
         try:

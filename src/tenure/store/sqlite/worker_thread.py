@@ -23,8 +23,6 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class WorkerThread:
-    """One thread and its queue."""
-
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()

@@ -1,7 +1,7 @@
 -- Workers and their processes; see tenure.store.workers.
 
 -- name: save_worker
--- A worker is there. One that has been silent for ?5 microseconds has started anew.
+-- A worker is alive. A worker that was silent for ?5 microseconds has started again.
 insert into worker values (
     ?1, ?2, ?3, ?4, ?6, ?6
 )
@@ -15,11 +15,11 @@ returning *
 delete from worker where name = ?1 returning *
 
 -- name: delete_silent_workers
--- Workers that nobody has heard of since before ?1.
+-- Workers that were last seen before ?1.
 delete from worker where seen_at < ?1 returning *
 
 -- name: save_worker_process
--- Which process a session is. Nobody takes over the session of another tenant.
+-- The process of a session. A session cannot move to another tenant.
 insert into worker_process values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
@@ -30,11 +30,11 @@ where worker_process.tenant = excluded.tenant
 returning *
 
 -- name: delete_worker_process
--- A process has ended in peace, or nothing is left to be proven about it.
+-- A process has stopped by itself, or has no lease left.
 delete from worker_process where session = ?1 returning *
 
 -- name: delete_silent_worker_processes
--- Processes that nobody has heard of since before ?1.
+-- Processes that were last seen before ?1.
 delete from worker_process where seen_at < ?1 returning *
 
 -- name: worker_processes_at
@@ -42,15 +42,15 @@ delete from worker_process where seen_at < ?1 returning *
 select * from worker_process where boot_id = ?1 and namespaces = ?2 order by session
 
 -- name: leases_of_session
--- The live leases of a session, of one tenant or ('') of all, by the index of live leases: nearly never asked for.
+-- The live leases of a session, of one tenant or ('') of all, by the index of live leases. This is rarely needed.
 select run_id, idx, n from attempt indexed by attempt_live
 where lease in ('granted', 'active') and session = ?1 and (?2 = '' or tenant = ?2)
 order by run_id, idx
 
 -- name: workers_seen_since
--- Workers that have said something since a moment.
+-- Workers that were seen since a time.
 select * from worker where seen_at >= ?1 order by name
 
 -- name: worker_named
--- One of them.
+-- One worker.
 select * from worker where name = ?1

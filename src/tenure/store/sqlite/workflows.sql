@@ -1,7 +1,7 @@
 -- Registered workflows; see tenure.store.workflows.
 
 -- name: save_workflow
--- A version never changes, but for what is known of one that is code.
+-- A version never changes, except the definition of a `code` workflow.
 insert into workflow values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?9, ?7, ?8
 )
@@ -16,7 +16,7 @@ returning *
 select * from workflow where tenant = ?1 and name > ?2 order by name, version limit ?3
 
 -- name: workflows_page
--- A tenant's workflows and those for everybody that it has none of its own of, behind a name and a version.
+-- A tenant's workflows, and those for everybody unless the tenant has that name and version, after a name and a version.
 select * from workflow as w
 where w.tenant in (?1, ?2) and (w.name, w.version) > (?3, ?4) and (w.tenant = ?1 or not exists (
     select 1 from workflow as o where o.tenant = ?1 and o.name = w.name and o.version = w.version
