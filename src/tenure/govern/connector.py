@@ -35,8 +35,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectorCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, as ordered by the governor."""
-
     tenant: str
     operation: str
     target: dict[str, Any]

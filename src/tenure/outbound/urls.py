@@ -69,11 +69,11 @@ def find_url_problem(url: str, route: OutboundRoute) -> str | None:
 def _has_dot_segments(path: list[str]) -> bool:
     """Whether a path has `.` or `..` segments for any server: servers unquote more than once, read backslashes as slashes, or
     ignore what follows a semicolon."""
-    for text in path:
-        for _ in range(UNQUOTED_MAX):
-            if any(part.partition(";")[0] in (".", "..") for part in re.split(r"[/\\]", text)):
-                return True
-            text = unquote(text)
+    text = "/".join(path)
+    for _ in range(UNQUOTED_MAX):
+        if any(part.partition(";")[0] in (".", "..") for part in re.split(r"[/\\]", text)):
+            return True
+        text = unquote(text)
     return False
 
 

@@ -151,8 +151,9 @@ class TrustedKeys:
 
     def file(self) -> TrustFile:
         """The trust file, oldest key first."""
-        found = sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
-        return TrustFile(format=TRUST_FORMAT, keys=found)
+        return TrustFile(
+            format=TRUST_FORMAT, keys=sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
+        )
 
     def public(self, named: str) -> bytes | None:
         """The public bytes of a key, or None if the key is not trusted."""
@@ -172,22 +173,18 @@ class TrustedKeys:
 
     def problem(self, named: str, message: bytes, signature: bytes, at: int | None) -> str | None:
         """Why a signature is not trusted, or None if it is. With an unknown time (`at` None) a revoked key is not trusted."""
-        problem = self.key_problem(named, at)
-        if problem is not None:
+        if (problem := self.key_problem(named, at)) is not None:
             return problem
         key = self.keys[named]
         if at is None and key.revoked_from is not None:
             return f"key {named[:12]} is revoked, and the time of this signature is unknown"
-        public = decode_base64(key.public)
-        assert public is not None
-        if not is_valid_signature(public, message, signature):
+        if not is_valid_signature(decode_base64(key.public) or b"", message, signature):
             return f"the signature does not match key {named[:12]} and these bytes"
         return None
 
     def verify(self, named: str, message: bytes, signature: bytes, at: int | None) -> None:
         """Raise SEAL_UNTRUSTED, with the reason, unless a trusted key made this signature."""
-        problem = self.problem(named, message, signature, at)
-        if problem is not None:
+        if (problem := self.problem(named, message, signature, at)) is not None:
             raise TenureError("SEAL_UNTRUSTED", problem)
 
     def _find_problem(self, named: str) -> str | None:

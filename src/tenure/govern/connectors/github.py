@@ -14,16 +14,15 @@ from typing import Any
 
 import msgspec
 
-from tenure.clock import SECOND_US, HostClock
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.faults import (
-    LIMITED,
     LOST,
-    RETRY_AFTER_SECONDS_MAX,
     call_failed,
     raise_for_response,
+    rate_limited,
     retry_after_seconds,
+    seconds_until,
 )
 from tenure.govern.connectors.http_service import (
     HIDDEN,
@@ -421,24 +420,16 @@ def _raise_for(answer: HttpResponse) -> None:
     said = str(body.get("message", "")) if isinstance(body, dict) else ""
     if answer.status in (403, 429):
         after = retry_after_seconds(answer)
-        if after is None and answer.headers.get("x-ratelimit-remaining") == "0":
-            after = _until_reset(answer)
+        reset = answer.headers.get("x-ratelimit-reset", "")
+        if (
+            after is None
+            and answer.headers.get("x-ratelimit-remaining") == "0"
+            and reset.isascii()
+            and reset.isdigit()
+        ):
+            after = seconds_until(int(reset[:12]))
         if after is None and (answer.status == 429 or "rate limit" in said.lower()):
             after = SECOND_LIMIT_SECONDS
         if after is not None:
-            raise call_failed(
-                "not_done",
-                LIMITED,
-                f"answered {answer.status}: {said}",
-                retryable=True,
-                retry_after_seconds=after,
-            )
+            raise rate_limited(f"answered {answer.status}: {said}", after)
     raise_for_response(answer, said)
-
-
-def _until_reset(answer: HttpResponse) -> float | None:
-    given = answer.headers.get("x-ratelimit-reset", "")
-    if not (given.isascii() and given.isdigit()):
-        return None
-    left = int(given[:12]) - HostClock().now_us() / SECOND_US
-    return min(max(left, 0.0), RETRY_AFTER_SECONDS_MAX)

@@ -17,11 +17,11 @@ from urllib.parse import urlencode
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.faults import (
-    LIMITED,
     LOST,
     REJECTED,
     call_failed,
     raise_for_response,
+    rate_limited,
     retry_after_seconds,
 )
 from tenure.govern.connectors.http_service import ServiceConnector, marker_text, pick_fields, text_digest
@@ -111,10 +111,7 @@ class SlackConnector(ServiceConnector):
             return said
         error = str(said.get("error", ""))
         if error in _LIMITED:
-            after = retry_after_seconds(answer)
-            raise call_failed(
-                "not_done", LIMITED, f"answered {error}", retryable=True, retry_after_seconds=after
-            )
+            raise rate_limited(f"answered {error}", retry_after_seconds(answer))
         if error in _IN_TROUBLE or not error:
             raise call_failed("unknown", LOST, f"answered {error or 'without a result'}")
         raise call_failed("not_done", REJECTED, f"answered {error}")

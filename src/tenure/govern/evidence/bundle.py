@@ -88,13 +88,13 @@ def file_name(run: str, part: int) -> str:
 def count_events_at_end(events: Sequence[EventRow]) -> int | None:
     """How many events a run had when it ended, or None if it has not ended."""
     for event in events:
-        run = msgspec.json.decode(event.body, type=_Glance).set.get("run", {}).get("", {})
+        run = msgspec.json.decode(event.body, type=_EventSet).set.get("run", {}).get("", {})
         if run.get("finished_at") is not None:
             return event.seq
     return None
 
 
-class _Glance(msgspec.Struct):
+class _EventSet(msgspec.Struct):
     set: dict[str, dict[str, dict[str, Any]]] = {}
 
 
@@ -141,7 +141,6 @@ def assemble_part(
 ) -> BuiltPart:
     """The zip of a part. `outcome` is for supplements, whose events do not contain it."""
     folded = contents.FoldedRun(events)
-    run = ids.run_text(run_id)
     files = {EVENTS: b"".join(_line(event) for event in events)}
     finished_at: int | None = None
     counts = {"events": len(events)}
@@ -158,7 +157,7 @@ def assemble_part(
     manifest = Manifest(
         format=FORMAT,
         part=part,
-        run=run,
+        run=ids.run_text(run_id),
         tenant=tenant,
         outcome=outcome,
         finished_at=finished_at,

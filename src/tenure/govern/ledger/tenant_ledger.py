@@ -53,8 +53,7 @@ class TenantLedger:
         return found[0] if found else None
 
     async def leaves_of(self, run_id: int) -> list[LedgerLeafRow]:
-        found: list[LedgerLeafRow] = await self._store.read("leaves_of_run", self.tenant, run_id)
-        return found
+        return [*await self._store.read("leaves_of_run", self.tenant, run_id)]
 
     # ------------------------------------------------------------------------------------------ signing
 
@@ -69,8 +68,8 @@ class TenantLedger:
         assert origin is not None, "a key that is ready has its leaf"
         root = await self.root(size)
         now: int = (await self._store.read("now"))[0].now_us
-        made = await sign_checkpoint(signer, origin, size, root, now)
-        row = SignedCheckpointRow(self.tenant, size, root, made.note, signer.id, now)
+        signed = await sign_checkpoint(signer, origin, size, root, now)
+        row = SignedCheckpointRow(self.tenant, size, root, signed.note, signer.id, now)
 
         def work() -> Transaction[None]:
             yield Query("save_ledger_checkpoint", scalars=msgspec.structs.astuple(row))

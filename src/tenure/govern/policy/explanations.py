@@ -20,7 +20,7 @@ from tenure.govern.policy.evaluation import SKIPPED
 from tenure.govern.policy.loader import load_policy
 from tenure.kernel.act_rows import VerdictRow
 from tenure.kernel.governance_rows import PolicyRow
-from tenure.kernel.run_rows import PayloadRow, StepRow
+from tenure.kernel.run_rows import PayloadRow
 from tenure.reads.payloads import decode_payload
 from tenure.shapes.policies import PolicyDecision
 from tenure.store.port import QueryReader, Store
@@ -31,8 +31,7 @@ async def explain_decisions(store: Store, run_id: int) -> list[PolicyDecision]:
     verdicts: list[VerdictRow] = await store.read("verdicts_of", run_id)
     if not verdicts:
         return []
-    steps: list[StepRow] = await store.read("steps_of", run_id)
-    names = {step.idx: step.name for step in steps}
+    names = {step.idx: step.name for step in await store.read("steps_of", run_id)}
     reasons = {
         version: await _reasons(store, verdicts[0].tenant, version)
         for version in {row.version for row in verdicts}
