@@ -258,8 +258,7 @@ class ActCaller:
         return _failed(fault, retry_at=now + round(pause * 1e6), receipt=no)
 
     async def _ask_people(self, action: PendingAct, no: int, fault: CallFault) -> ActResult:
-        rationale = [f"{fault.code}: {fault.message}"[:MESSAGE_CHARS_MAX]]
-        question = self.question(action, rationale)
+        question = self.question(action, [f"{fault.code}: {fault.message}"[:MESSAGE_CHARS_MAX]])
         reply = await self._settle(action, no=no, state="unknown", error=_code(fault), question=question)
         if reply.state == "wait":
             return ActResult(state="wait", no=reply.no, receipt=no)

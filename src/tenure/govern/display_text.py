@@ -50,12 +50,10 @@ def display_value(value: Any, chars_max: int = LINE_CHARS_MAX) -> str:
 
 
 def display_paragraph(text: str) -> list[str]:
-    """The lines of a text, indented."""
     return [f"  {display_value(line, PARAGRAPH_CHARS_MAX)}" for line in text.split("\n")]
 
 
 def display_pairs(fields: dict[str, Any], chars_max: int = LINE_CHARS_MAX) -> list[str]:
-    """One indented line for each field."""
     return [f"  {display_value(name)} = {display_value(value, chars_max)}" for name, value in fields.items()]
 
 

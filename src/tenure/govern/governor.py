@@ -70,7 +70,6 @@ class Governor:
         return self._store.estimate_us() or _HOST.now_us()
 
     async def act(self, fence: ActLease, ask: ActRequest) -> ActResult:
-        """Do an action, or say why not."""
         place = (fence.run_id, fence.idx, ask.label)
         while (others := self._in_progress.get(place)) is not None:
             await asyncio.wait((others,))
@@ -180,8 +179,7 @@ class Governor:
 
     async def _receipts(self, action: PendingAct) -> list[ReplayAct]:
         fence = action.fence
-        found: list[ReplayAct] = await self._store.read("acts_of", fence.run_id, fence.idx, action.ask.label)
-        return found
+        return [*await self._store.read("acts_of", fence.run_id, fence.idx, action.ask.label)]
 
     async def _answer_of(self, action: PendingAct, newest: ReplayAct) -> ActResult | None:
         """The answer of the act's own receipts, or None if it may be intended (law 2)."""
@@ -262,8 +260,9 @@ class Governor:
     async def _propose(self, action: PendingAct, ruling: Ruling) -> ActReply:
         question = None
         if ruling.outcome == "needs_approval":
-            rationale = [f"policy version {ruling.version}", *ruling.why.splitlines()]
-            question = self._caller.question(action, rationale)
+            question = self._caller.question(
+                action, [f"policy version {ruling.version}", *ruling.why.splitlines()]
+            )
         return await self._office.send(
             ProposeAct(
                 **action.head(),
@@ -275,7 +274,6 @@ class Governor:
         )
 
     async def _request(self, action: PendingAct) -> bytes:
-        """The target and fields of an action, as they are stored."""
         return await self._caller.encode_stored(
             action, {"target": action.ask.target, "fields": action.ask.fields}
         )
@@ -293,7 +291,6 @@ class Governor:
             return None
 
     def _refused(self, reply: ActReply) -> ActResult:
-        """The result of a proposal that was not accepted."""
         if reply.state == "wait":
             return ActResult(state="wait", no=reply.no)
         return ActResult(state="cancel" if reply.state == "cancel" else "refused", code=reply.error or "")

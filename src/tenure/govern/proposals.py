@@ -25,7 +25,6 @@ class ActProposal(msgspec.Struct, frozen=True, kw_only=True):
     writes: list[str] = []
     """Rendered by the connector from target and fields, with every character visible."""
     whole: bool = True
-    """Whether `writes` are complete and not truncated."""
     rationale: list[str] = []
     """Why people are asked: the policy's version and the rules that require it."""
     why: str = ""

@@ -25,7 +25,6 @@ LINE_CHARS_MIN = 16
 
 
 def secret_encodings(value: bytes) -> set[str]:
-    """The texts in which a secret may appear."""
     found: set[str] = set()
     for part in {value, *(line for line in value.splitlines() if len(line.strip()) >= LINE_CHARS_MIN)}:
         plain = part.decode(errors="surrogateescape")

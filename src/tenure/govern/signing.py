@@ -162,10 +162,14 @@ def _split_command(text: str) -> list[str]:
 def _run_signer(argv: list[str], message: bytes) -> bytes:
     """The signature that a signer command prints: 64 bytes, or base64 of them. The command does not inherit TENURE_*
     variables, which contain database addresses and secrets."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
     try:
         done = subprocess.run(  # an argv from the installation's own configuration, without a shell
-            argv, input=message, capture_output=True, timeout=COMMAND_SECONDS, check=False, env=environment
+            argv,
+            input=message,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TENURE_")},
         )
     except subprocess.TimeoutExpired:
         raise _unavailable(f"the signer command took longer than {COMMAND_SECONDS:.0f} seconds") from None

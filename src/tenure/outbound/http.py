@@ -138,9 +138,11 @@ async def _exchange(
     plain = url[:5].lower() == "http:"
     # httpx has no argument for the network backend.
     transport._pool._network_backend = _GatedBackend(way.reach, gate, plain=plain)
-    timeout = httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX))
     async with httpx.AsyncClient(
-        transport=transport, timeout=timeout, follow_redirects=False, trust_env=False
+        transport=transport,
+        timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX)),
+        follow_redirects=False,
+        trust_env=False,
     ) as client:
         sent = {"Accept-Encoding": "identity", "Connection": "close", **headers}
         async with client.stream(method, url, headers=sent, content=content or None) as response:

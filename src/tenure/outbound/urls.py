@@ -21,8 +21,6 @@ _HOST_RULE = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{
 
 
 class OutboundRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the requests of one connector may go."""
-
     hosts: tuple[str, ...] = ()
     """`api.example.com` (default port), `api.example.com:8443`, `*.example.com`."""
     reach: AllowedNetworks = AllowedNetworks()

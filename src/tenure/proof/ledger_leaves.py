@@ -73,13 +73,13 @@ def leaf_problem(leaf: LedgerLeafRow) -> str | None:
 
 
 def leaf_facts(leaf: LedgerLeafRow) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.json.decode(leaf.body)
-    return facts
+    return msgspec.json.decode(leaf.body, type=dict[str, Any])
 
 
 def _run_leaf(kind: str, tenant: str, run_id: int, part: int, more: dict[str, Any]) -> LedgerEntry:
-    facts = {"run": ids.run_text(run_id), **({"no": part} if part else {}), **more}
-    return _entry(kind, tenant, run_id, part, facts)
+    return _entry(
+        kind, tenant, run_id, part, {"run": ids.run_text(run_id), **({"no": part} if part else {}), **more}
+    )
 
 
 def _entry(kind: str, tenant: str, run_id: int | None, part: int, more: dict[str, Any]) -> LedgerEntry:

@@ -120,7 +120,6 @@ class TrustedKeys:
 
     @classmethod
     def parse(cls, body: bytes, roots: Iterable[bytes] | None = None) -> TrustedKeys:
-        """Like `load`, from the file's bytes."""
         try:
             read = msgspec.json.decode(body, type=TrustFile)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -146,7 +145,6 @@ class TrustedKeys:
         return None if roots is None else cls.from_public_keys(*roots)
 
     def dump(self) -> bytes:
-        """The bytes of the trust file."""
         return msgspec.json.format(msgspec.json.encode(self.file())) + b"\n"
 
     def file(self) -> TrustFile:

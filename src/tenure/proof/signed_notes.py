@@ -40,8 +40,6 @@ _SIGNATURE = re.compile(rf"{_DASH}([^\s+]+) ([A-Za-z0-9+/]+=*)")
 
 
 class LedgerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed state of a ledger."""
-
     origin: str
     size: int
     root: bytes
@@ -49,7 +47,6 @@ class LedgerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The time of the signature, or None if the note does not have one."""
     text: str
     note: str
-    """The whole note, with its signatures."""
     signatures: tuple[tuple[str, bytes, bytes], ...]
     """(name, the first four bytes of the key's hash, signature)."""
 

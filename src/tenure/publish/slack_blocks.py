@@ -176,5 +176,4 @@ def _cut(text: str, most: int) -> str:
 
 
 def _moment(at: datetime) -> str:
-    """A time, shown in the reader's time zone."""
     return f"<!date^{int(at.timestamp())}^{{date_short_pretty}} {{time}}|{at:%Y-%m-%d %H:%M} UTC>"

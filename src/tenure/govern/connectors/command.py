@@ -54,7 +54,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     repeats: Literal["native_key", "sets_state", "none"] = "none"
     tenants: tuple[str, ...] = (EVERY_TENANT,)
-    """The tenants that may use it."""
 
 
 _FIELDS = object_schema(

@@ -35,7 +35,6 @@ RESERVED_HEADERS = frozenset(
 )
 """Headers that Tenure sets."""
 CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers with credentials, which must come from references."""
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _GONE = frozenset({404, 410})
 _KEPT_HEADERS = ("etag", "location", "x-request-id")
@@ -74,7 +73,6 @@ RepeatMethod = Literal["native_key", "marker", "none"]
 
 
 def http_operations(repeats: RepeatMethod) -> dict[str, Operation]:
-    """The operations of a service with this kind of deduplication."""
     state: Literal["native_key", "sets_state"] = "native_key" if repeats == "native_key" else "sets_state"
     return {
         name: Operation(
@@ -112,9 +110,12 @@ class HttpConnector(ServiceConnector):
     async def call(self, call: ConnectorCall) -> Any:
         method = call.operation.upper()
         url = self._check_url(call.target["url"])
-        headers = self._headers(call, url)
         answer = await self._link.request(
-            call, method, url, json=call.fields.get("json", msgspec.UNSET), headers=headers
+            call,
+            method,
+            url,
+            json=call.fields.get("json", msgspec.UNSET),
+            headers=self._headers(call, url),
         )
         if answer.status == 409 and self._repeats == "native_key":
             # The first request with this key may still be in progress.

@@ -68,8 +68,6 @@ class HttpService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceConnector(ConnectorBase):
-    """A connector for one service over HTTP."""
-
     base_url = ""
 
     def __init__(self, name: str | None = None, link: HttpService | None = None) -> None:
@@ -78,12 +76,8 @@ class ServiceConnector(ConnectorBase):
 
 
 def check_header_value(value: bytes) -> str:
-    """A secret that is valid in a header."""
-    try:
-        text = value.decode("ascii")
-    except UnicodeDecodeError:
-        text = "\n"
-    if not text.isprintable():
+    text = value.decode("ascii", "replace")
+    if not (text.isascii() and text.isprintable()):
         raise TenureError(
             "SECRET_UNAVAILABLE", "a secret cannot be used in a header: it is not printable ASCII"
         )
@@ -113,12 +107,10 @@ def marker_text(call: ConnectorCall) -> str:
 
 
 def hidden_marker(call: ConnectorCall) -> str:
-    """The marker as an invisible HTML comment."""
     return f"{HIDDEN}{marker_text(call)} -->"
 
 
 def refuse_markers(text: str, sign: str) -> None:
-    """Refuse a text that contains a marker."""
     if sign in text:
         raise call_failed(
             "not_done",

@@ -164,14 +164,12 @@ class Connectors(Mapping[str, Connector]):
         return connector, operation
 
     def check(self, action: str, target: Any, fields: Any) -> tuple[Connector, Operation]:
-        """The connector and the operation of an action whose target and fields are valid."""
         connector, operation = self.find(action)
         json_schema.check_value(operation.target, target, "target")
         json_schema.check_value(operation.fields, fields, "fields")
         return connector, operation
 
     def actions(self) -> Iterator[tuple[str, Operation]]:
-        """All actions: (`connector.operation`, the operation)."""
         return (
             (f"{name}.{operation.name}", operation)
             for name, connector in self._all.items()

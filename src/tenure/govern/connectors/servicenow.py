@@ -191,7 +191,6 @@ class ServiceNowConnector(ServiceConnector):
         )
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
-        """Finds the note by its correlation id."""
         marker = marker_text(call)
         if call.operation.startswith("incident.note") and await self._has_note(call, marker):
             return FoundEffect({"sys_id": call.target["sys_id"], "note": marker})

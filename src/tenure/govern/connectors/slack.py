@@ -137,7 +137,6 @@ class SlackConnector(ServiceConnector):
         return {**pick_fields(said, ("channel", "ts")), "digest": text_digest(call.fields["text"])}
 
     async def _list_messages(self, call: ConnectorCall, **query: str) -> dict[str, Any]:
-        """One page of the target's channel or thread."""
         query["channel"] = call.target["channel"]
         if "thread_ts" not in call.target:
             return await self._request(call, "conversations.history", query)
@@ -156,7 +155,6 @@ class SlackConnector(ServiceConnector):
         return {"digest": text_digest(text), **({} if call.operation == "message.delete" else {"text": text})}
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
-        """Finds the message by the marker in its metadata."""
         if call.operation != "message.post":
             return None
         query = {"limit": str(PAGE_ROWS), "include_all_metadata": "true"}

@@ -40,8 +40,6 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ChainSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of the chain that a bundle covers."""
-
     first: int
     last: int
     before: str
@@ -87,15 +85,16 @@ def file_name(run: str, part: int) -> str:
 
 def count_events_at_end(events: Sequence[EventRow]) -> int | None:
     """How many events a run had when it ended, or None if it has not ended."""
-    for event in events:
-        run = msgspec.json.decode(event.body, type=_EventSet).set.get("run", {}).get("", {})
-        if run.get("finished_at") is not None:
-            return event.seq
-    return None
+    return next((event.seq for event in events if _ends_run(event)), None)
 
 
 class _EventSet(msgspec.Struct):
     set: dict[str, dict[str, dict[str, Any]]] = {}
+
+
+def _ends_run(event: EventRow) -> bool:
+    columns = msgspec.json.decode(event.body, type=_EventSet).set.get("run", {}).get("", {})
+    return columns.get("finished_at") is not None
 
 
 def build_bundle(run_id: int, tenant: str, events: Sequence[EventRow]) -> BuiltPart:

@@ -47,8 +47,6 @@ SPEC_FACTS = (
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """A file that lists the rows of a table."""
-
     row: type[Row]
     columns: str
     """In order. `X` stands for the payload of the column `X_ref`, if there is such a column."""
@@ -88,7 +86,6 @@ LISTS: dict[str, TableFile] = {
         WaitRow, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"
     ),
 }
-"""File -> the table that it lists."""
 
 RUN_IDS = frozenset(
     {
@@ -113,8 +110,6 @@ RECORDED = frozenset({"now", "uuid", "random", "sleep"})
 
 
 class FoldedRun:
-    """The rows of a run, folded from its events."""
-
     def __init__(self, events: Iterable[EventRow]) -> None:
         self.tables: Tables = {}
         self.payloads: dict[str, str] = {}
@@ -182,7 +177,6 @@ def build_files(folded: FoldedRun, run_id: int) -> dict[str, bytes]:
 
 
 def run_facts(folded: FoldedRun, run_id: int) -> Json:
-    """The facts of the run and of its request."""
     [run], specs = folded.rows(RunRow), folded.rows(RunSpecRow)
     run["id"] = ids.run_text(run_id)
     facts = folded.shown(run, RUN_FACTS)

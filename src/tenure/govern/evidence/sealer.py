@@ -68,15 +68,12 @@ SEALER = Context("system:sealer", "system", "evidence")
 
 
 class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part with its envelope, as stored among the artifacts."""
-
     built: BuiltPart
     envelope: bytes
     key_id: str | None
 
     @property
     def path(self) -> str:
-        """The path of the zip, below the folder for evidence."""
         manifest = self.built.manifest
         ids.run_int(manifest.run)  # validates the run id, which becomes a part of the path
         return f"{manifest.run}/{manifest.part}-{self.built.sha256.hex()}.zip"
@@ -288,8 +285,9 @@ class SealerTask(PeriodicTask):
                 return  # the next round finds it again
             if refused.code in KEY_TROUBLE:
                 raise
-            name = ids.run_text(run.run_id)
-            log.warning("seal_failed", run=name, error=refused.code, message=refused.message)
+            log.warning(
+                "seal_failed", run=ids.run_text(run.run_id), error=refused.code, message=refused.message
+            )
             pause = RETRY_SECONDS if refused.retryable else REFUSED_SECONDS
         except Exception:
             log.error("seal_failed", run=ids.run_text(run.run_id), traceback=traceback.format_exc())

@@ -40,8 +40,6 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The facts that a statement certifies."""
-
     format: str
     tenant: str
     run: str

@@ -61,7 +61,6 @@ class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
     head: str | None = None
     outcome: str | None = None
     key: str | None = None
-    """The key that signed it, if that was checked."""
     sealed_at: int | None = None
     checked: list[str] = []
     not_checked: list[str] = []
@@ -223,7 +222,6 @@ class _Format(msgspec.Struct):
 
 
 def check_names(files: dict[str, bytes], manifest: Manifest) -> None:
-    """The bundle contains exactly the files of the manifest."""
     for name in sorted({EVENTS, *manifest.files}):
         if name not in files:
             raise EvidenceDefect(
@@ -349,7 +347,6 @@ def _decoded(name: str, body: bytes) -> Any:
 def check_statement(
     statement: EvidenceStatement, manifest: Manifest, files: dict[str, bytes], digest: str
 ) -> None:
-    """The statement is about exactly this zip and these files."""
     said, subjects = statement.predicate, {one.name: one.digest.sha256 for one in statement.subject}
     if said != build_predicate(manifest, said.sealed_at):
         raise EvidenceDefect(

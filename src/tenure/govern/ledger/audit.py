@@ -54,14 +54,11 @@ class LedgerAudit(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that retention deleted after they were sealed. Their leaves stay."""
     checkpoints: int
     payloads: int | None = None
-    """How many payloads were compared with their digests."""
     erased: int | None = None
     """How many payloads of the histories no longer exist, so that nothing is left to compare."""
     checked: list[str] = []
-    """What was compared, in words."""
     flaws: list[LedgerFlaw]
     unchecked: list[str]
-    """What was not, in words."""
 
 
 async def audit_ledger(
@@ -223,7 +220,6 @@ async def _compare_checkpoint(
     checkpoint: LedgerCheckpoint,
     trust: TrustedKeys,
 ) -> list[LedgerFlaw]:
-    """Compare the ledger with a checkpoint from elsewhere."""
     name, size = ledger_name(book.tenant), checkpoint.size
     origin = await book.origin()
     if checkpoint.origin != origin:

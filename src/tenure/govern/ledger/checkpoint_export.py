@@ -49,7 +49,6 @@ class CheckpointStorage:
         self._opened: Any = None
 
     async def read(self, name: str) -> bytes | None:
-        """The contents, or None."""
         try:
             if self._is_folder:
                 return await asyncio.to_thread(_read_file, Path(self._place) / name)

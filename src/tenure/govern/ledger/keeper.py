@@ -69,7 +69,6 @@ class LedgerKeeper(PeriodicTask):
         """The id from which runs are read."""
         self._newest = 0
         self._logged: dict[tuple[str, str | None], str] = {}
-        """The problems that were logged and not solved yet."""
         self._owed: dict[str, SignedCheckpointRow] | None = None
         """Checkpoints to be copied, by tenant. None: the newest of all, because this process has just started."""
 
@@ -102,7 +101,6 @@ class LedgerKeeper(PeriodicTask):
         return len(page)
 
     async def seal_admin_chains(self) -> int:
-        """Seal the admin chains up to their last lines. Returns their number."""
         heads: list[AdminHead] = await self._store.read("admin_unsealed")
         for head in heads:
             await self._append(head.tenant, [ledger_leaves.admin_leaf(head.tenant, head.seq, head.hash)])

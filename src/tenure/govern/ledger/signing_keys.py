@@ -84,7 +84,6 @@ class SigningKeys:
         )
 
     async def rotate(self, old: Signer, new: Signer, actor: str) -> SigningKeyRow:
-        """Let the old key endorse the new one."""
         await self.ready(old)
         now = await self._now()
         signature = await old.sign(endorsement(new.public, old.id, now))

@@ -35,7 +35,6 @@ class TenantLedger:
         return head[0].pos + 1 if head else 0
 
     async def root(self, size: int) -> bytes:
-        """The root of the first `size` leaves."""
         (root,) = await read_range_hashes(self._store, self.tenant, [(0, size)])
         return root
 

@@ -53,7 +53,6 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_cases(policy: PolicyFile) -> list[CaseResult]:
-    """Run all tests of a file, in its order."""
     compiled = CompiledPolicy(policy)
     return [_compare(case, compiled.ruling(build_case_facts(case))) for case in policy.cases]
 

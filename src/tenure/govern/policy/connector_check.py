@@ -26,8 +26,6 @@ from tenure.store.port import Store
 
 
 class DeclaresOperations(Protocol):
-    """The part of a connector that policies need."""
-
     @property
     def operations(self) -> Mapping[str, Operation]: ...
 
@@ -84,7 +82,6 @@ def _check_rule(rule: PolicyRule, connectors: ConnectorOperations, problems: Fil
 
 
 def condition_schemas(operation: Operation) -> dict[str, Any]:
-    """The schemas of the values that a condition on an operation can use."""
     action = {
         "type": "object",
         "properties": {**ACTION, "target": operation.target, "fields": operation.fields},

@@ -43,7 +43,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def deny_without_rule(version: int, error: str, why: str) -> Ruling:
-    """A denial that does not come from a rule."""
     return Ruling(version=version, outcome="deny", error=error, why=why)
 
 

@@ -37,8 +37,8 @@ async def explain_decisions(store: Store, run_id: int) -> list[PolicyDecision]:
         for version in {row.version for row in verdicts}
     }
     refs = [(run_id, row.request_ref) for row in verdicts if row.request_ref is not None]
-    kept: list[PayloadRow] = await store.read("load_payloads", rows=refs) if refs else []
-    requests = {one.ref: _request(one.body) for one in kept}
+    payloads: list[PayloadRow] = await store.read("load_payloads", rows=refs) if refs else []
+    requests = {one.ref: _request(one.body) for one in payloads}
     return [
         build_policy_decision(
             row, names.get(row.idx, str(row.idx)), reasons[row.version], requests.get(row.request_ref or 0)
@@ -67,7 +67,6 @@ async def _reasons(store: QueryReader, tenant: str, version: int) -> dict[str, s
 def build_policy_decision(
     row: VerdictRow, step: str, reasons: Mapping[str, str], request: Any
 ) -> PolicyDecision:
-    """A decision from a verdict, the reasons of the policy's rules and the stored request of the action."""
     rules = msgspec.json.decode(row.rules, type=list[tuple[str, str]])
     return PolicyDecision(
         no=row.no,

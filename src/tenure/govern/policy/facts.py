@@ -118,7 +118,6 @@ FACTS: dict[str, Fact] = {
     "time.minute": Fact(CHECKED, "since, until"),
     "time.weekday": Fact(CHECKED, "since, until"),
 }
-"""Facts by root and name (law 4)."""
 
 
 def checked_facts(references: Iterable[ExpressionReference]) -> frozenset[str]:
@@ -175,7 +174,6 @@ def requester_person_id(requester: str) -> str | None:
 
 
 async def find_requester(store: QueryReader, tenant: str, requester: str) -> PersonRow | None:
-    """The row of the person who requested a run, if it was a person of the tenant."""
     named = requester_person_id(requester)
     rows: list[PersonRow] = [] if named is None else await store.read("person_named", tenant, named)
     return rows[0] if rows else None

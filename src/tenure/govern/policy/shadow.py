@@ -34,8 +34,6 @@ FACTS_NOT_RESTORED = (
 
 
 class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """An action that would have been decided differently."""
-
     run: str
     no: int
     label: str
