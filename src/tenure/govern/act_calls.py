@@ -119,8 +119,10 @@ class PendingAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActCaller:
-    def __init__(self, office: ActOrchestrator, artifacts: ArtifactStore, now_us: Callable[[], int]) -> None:
-        self._office = office
+    def __init__(
+        self, orchestrator: ActOrchestrator, artifacts: ArtifactStore, now_us: Callable[[], int]
+    ) -> None:
+        self._orchestrator = orchestrator
         self._artifacts = artifacts
         self._now_us = now_us
         self._chance = SystemChance()
@@ -295,7 +297,7 @@ class ActCaller:
 
     async def _repeat(self, action: PendingAct, known: ReplayAct, first: ReplayAct | None) -> ActResult:
         began = clock.boot_seconds()
-        reply = await self._office.send(
+        reply = await self._orchestrator.send(
             RepeatAct(**action.head(), no=known.no, call_seconds=self.call_seconds)
         )
         if reply.state == "call":
@@ -321,7 +323,7 @@ class ActCaller:
         message = SettleAct(**action.head(), **outcome)
         while True:
             try:
-                return await self._office.send(message)
+                return await self._orchestrator.send(message)
             except TenureError as refused:
                 if not refused.retryable or clock.boot_seconds() >= action.fence.until():
                     raise

@@ -49,17 +49,17 @@ _HOST = HostClock()
 class Governor:
     def __init__(
         self,
-        office: ActOrchestrator,
+        orchestrator: ActOrchestrator,
         artifacts: ArtifactStore,
         connectors: Connectors | Iterable[Connector] = (),
         policies: PolicyCache | None = None,
     ) -> None:
-        self._office = office
-        self._store = office.store
+        self._orchestrator = orchestrator
+        self._store = orchestrator.store
         self.connectors = connectors if isinstance(connectors, Connectors) else Connectors(connectors)
         self.policies = policies or PolicyCache(self._store)
         self._artifacts = artifacts
-        self._caller = ActCaller(office, artifacts, self.now_us)
+        self._caller = ActCaller(orchestrator, artifacts, self.now_us)
         self._in_progress: dict[tuple[int, int, str], asyncio.Future[ActResult]] = {}
 
     def actions(self) -> list[str]:
@@ -71,8 +71,8 @@ class Governor:
 
     async def act(self, fence: ActLease, ask: ActRequest) -> ActResult:
         place = (fence.run_id, fence.idx, ask.label)
-        while (others := self._in_progress.get(place)) is not None:
-            await asyncio.wait((others,))
+        while (other := self._in_progress.get(place)) is not None:
+            await asyncio.wait((other,))
             ask = msgspec.structs.replace(ask, fresh=False)
         mine: asyncio.Future[ActResult] = asyncio.get_running_loop().create_future()
         self._in_progress[place] = mine
@@ -84,23 +84,23 @@ class Governor:
 
     async def _act(self, fence: ActLease, ask: ActRequest) -> ActResult:
         try:
-            return await self._in_order(fence, ask)
+            return await self._act_in_order(fence, ask)
         except TenureError as refused:
             if refused.code == "ACTION_CHANGED":
                 return ActResult(state="misfit", message=refused.message)
-            if refused.retryable or refused.code not in _CONTENT:
+            if refused.retryable or refused.code not in _INVALID_REQUEST:
                 raise
             return ActResult(state="failed", code=refused.code, message=refused.message)
         except Exception as fault:  # law 3: nothing was called, or the receipt says that it was intended
             log.error("act_failed", run=ids.run_text(fence.run_id), label=ask.label, error=repr(fault))
-            return self._later("INTERNAL_ERROR", type(fault).__name__)
+            return self._retry_later("INTERNAL_ERROR", type(fault).__name__)
 
-    def _later(self, code: str, message: str) -> ActResult:
+    def _retry_later(self, code: str, message: str) -> ActResult:
         retry_at = self.now_us() + round(LATER_SECONDS * 1e6)
         return ActResult(state="failed", code=code, message=message, retry_at=retry_at)
 
-    async def _in_order(self, fence: ActLease, ask: ActRequest) -> ActResult:
-        run, spec = await self._run(fence)
+    async def _act_in_order(self, fence: ActLease, ask: ActRequest) -> ActResult:
+        run, spec = await self._load_run(fence)
         unknown: TenureError | None = None
         try:
             connector, operation = self.connectors.check(ask.action, ask.target, ask.fields)
@@ -112,7 +112,7 @@ class Governor:
             raise TenureError("INVALID_INPUT", "only a run that undoes another run may reverse its actions")
         name, _, rest = ask.action.partition(".")
         if ask.reverses is None:
-            key = ask.key or f"{await self._root(run, spec)}:{fence.step}:{ask.label}"
+            key = ask.key or f"{await self._root_run(run, spec)}:{fence.step}:{ask.label}"
         else:
             key = f"undo:{ask.reverses[0]}:{ask.reverses[1]}"
         tier = operation.tier if operation is not None else "high"
@@ -156,11 +156,11 @@ class Governor:
             )
             if conflict is not None:
                 return ActResult(state="conflict", code="ACTION_CONFLICT", message=conflict)
-        return await self._decided(action, run, spec, len(mine) + 1)
+        return await self._decide_and_call(action, run, spec, len(mine) + 1)
 
     # ---------------------------------------------------------------------------------- the run and its receipts
 
-    async def _run(self, fence: ActLease) -> tuple[RunRow, RunSpecRow]:
+    async def _load_run(self, fence: ActLease) -> tuple[RunRow, RunSpecRow]:
         runs, specs = await asyncio.gather(
             self._store.read("get_run", fence.run_id), self._store.read("get_spec", fence.run_id)
         )
@@ -168,7 +168,7 @@ class Governor:
             raise TenureError("RUN_NOT_FOUND")
         return runs[0], specs[0]
 
-    async def _root(self, run: RunRow, spec: RunSpecRow) -> str:
+    async def _root_run(self, run: RunRow, spec: RunSpecRow) -> str:
         """The run whose id is a part of the key. A resumed run uses the keys of the run it resumes, so that nothing is done twice."""
         first = run.id
         specs = [spec]
@@ -188,11 +188,11 @@ class Governor:
                 "ACTION_CHANGED", f"this step has already recorded another action as {newest.label!r}"
             )
         if newest.state in _DONE:
-            return ActResult(state="done", result=await self._value(newest.result), receipt=newest.no)
+            return ActResult(state="done", result=await self._decode(newest.result), receipt=newest.no)
         if newest.state == "failed":
             if newest.eligible_at is not None and newest.eligible_at <= self.now_us():
                 return None
-            said = await self._value(newest.result)
+            said = await self._decode(newest.result)
             return ActResult(
                 state="failed",
                 code=newest.error or "ACTION_FAILED",
@@ -202,14 +202,16 @@ class Governor:
             )
         return await self._caller.settle(action, newest)
 
-    async def _value(self, body: bytes | None) -> Any:
+    async def _decode(self, body: bytes | None) -> Any:
         if body is not None and is_reference(body):
             body = await self._artifacts.get(body)
         return None if body is None else msgspec.json.decode(body)
 
     # ------------------------------------------------------------------------------- policy and people
 
-    async def _decided(self, action: PendingAct, run: RunRow, spec: RunSpecRow, tries: int) -> ActResult:
+    async def _decide_and_call(
+        self, action: PendingAct, run: RunRow, spec: RunSpecRow, tries: int
+    ) -> ActResult:
         """Ask the policy and people, then call. Starts again if something changed meanwhile."""
         for round_no in range(ROUNDS_MAX):
             ruling = await self._ruling(action, run, spec, fresh=round_no > 0)
@@ -229,7 +231,7 @@ class Governor:
                 return await self._caller.call(action, reply, began, tries=tries)
             if reply.state not in ("again", "ask"):
                 return await self._not_intended(action, reply)
-        return self._later(
+        return self._retry_later(
             "POLICY_FACTS_CHANGED",
             f"the policy, its facts or its approval changed {ROUNDS_MAX} times before {action.ask.action} could be recorded",
         )
@@ -263,7 +265,7 @@ class Governor:
             question = self._caller.question(
                 action, [f"policy version {ruling.version}", *ruling.why.splitlines()]
             )
-        return await self._office.send(
+        return await self._orchestrator.send(
             ProposeAct(
                 **action.head(),
                 act=action.proposed,
@@ -311,7 +313,7 @@ class Governor:
         for tries in range(1, SHORT_LEASE_TRIES + 1):
             began = clock.boot_seconds()
             try:
-                return await self._office.send(message), began
+                return await self._orchestrator.send(message), began
             except TenureError as refused:
                 if refused.code != "LEASE_TOO_SHORT" or tries == SHORT_LEASE_TRIES:
                     raise
@@ -335,7 +337,7 @@ class Governor:
         return self._refused(reply)
 
 
-_CONTENT = frozenset(
+_INVALID_REQUEST = frozenset(
     {"INVALID_INPUT", "SECRET_NOT_A_REFERENCE", "IDEMPOTENCY_KEY_REUSED", "PAYLOAD_TOO_LARGE", "WAIT_LIMIT"}
 )
 """Refusals of the request itself: a repeated request would be refused again."""

@@ -6,7 +6,7 @@ Laws:
 2. Only actions that certainly happened are undone. An action that is unsettled, cannot be undone, or belongs to another run is listed, with
    what a person should do.
 3. A reversal is tried only if the target is still as the run wrote it. Otherwise it is a conflict, which is listed and not touched.
-4. The connector determines the action that reverses another one, whoever requests it. Its key is derived from the receipt, so that two
+4. The connector determines the action that reverses another one, not the requester. Its key is derived from the receipt, so that two
    undos of one run reverse an action once.
 """
 
@@ -59,7 +59,7 @@ class UndoableAct(msgspec.Struct, frozen=True, kw_only=True):
 async def load_undoable_acts(
     store: Store, artifacts: ArtifactStore, run_id: int, step: str | None = None
 ) -> list[UndoableAct]:
-    """The actions of a run that were not undone yet, newest first; of one step if it is named."""
+    """The actions of a run that were not undone yet, newest first. If `step` is given, only those of that step."""
     receipts: list[ReceiptRow] = await store.read("receipts_of", run_id)
     held = [row for row in receipts if row.state in ("intent", "unknown", "succeeded", "reused")]
     names = {row.idx: row.name for row in await store.read("steps_of", run_id)} if held else {}
@@ -147,10 +147,11 @@ async def preview_undo(
     step: str | None = None,
 ) -> UndoResult:
     """What an undo would do. Nothing is called."""
-    lines = []
-    for done in await load_undoable_acts(store, artifacts, run_id, step):
-        way = plan_reversal(done, connectors)
-        lines.append(way if isinstance(way, UndoLine) else done.line("to_undo", reversal=way))
+    acts = await load_undoable_acts(store, artifacts, run_id, step)
+    lines = (
+        plan if isinstance(plan, UndoLine) else done.line("to_undo", reversal=plan)
+        for done, plan in ((done, plan_reversal(done, connectors)) for done in acts)
+    )
     return UndoResult(run=ids.run_text(run_id), lines=tuple(lines))
 
 

@@ -70,12 +70,6 @@ def read_public(text: str) -> bytes:
     return public
 
 
-def public_pem(public: bytes) -> str:
-    from tenure.proof import ed25519
-
-    return ed25519.public_pem(public)
-
-
 class TrustedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key in a trust file. Times are in microseconds."""
 

@@ -59,8 +59,6 @@ ANSWER_BYTES_MAX = 16 * 1024
 STOP_SECONDS = 2.0
 GONE = 410
 
-_Key = tuple[str, str]
-
 
 def delay_seconds(tries: int, chance: float) -> float:
     """The delay after `tries` attempts. `chance` is in [0, 1)."""
@@ -108,8 +106,8 @@ class WebhookDispatcher:
         self.reach = reach
         self._secrets = secrets
         self._clock = clock or HostClock()
-        self._followed: dict[_Key, _FollowedSubscription] = {}
-        self._looked_at = float("-inf")
+        self._followed: dict[tuple[str, str], _FollowedSubscription] = {}
+        self._refreshed_at = float("-inf")
         self._woken = asyncio.Event()
         self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -122,8 +120,8 @@ class WebhookDispatcher:
     async def start(self) -> None:
         self._client = _make_client(self.reach, TRY_SECONDS_MAX, DELIVERIES_MAX)
         self._tasks = [
-            asyncio.create_task(self._forever("making", self._make), name="tenure-notices"),
-            asyncio.create_task(self._forever("delivering", self._deliver_due), name="tenure-webhooks"),
+            asyncio.create_task(self._repeat("making", self._follow_feed), name="tenure-notices"),
+            asyncio.create_task(self._repeat("delivering", self._deliver_due), name="tenure-webhooks"),
         ]
 
     async def stop(self) -> None:
@@ -140,17 +138,17 @@ class WebhookDispatcher:
             await self._client.aclose()
 
     def wake(self) -> None:
-        """A commit happened in this process."""
+        """Look at the feed now, because this process has just committed."""
         if self._followed:
             self._woken.set()
 
     def refresh(self) -> None:
-        """Subscriptions or notices were changed in this process."""
-        self._looked_at = float("-inf")
+        """Look at everything now, because this process has changed subscriptions or notices."""
+        self._refreshed_at = float("-inf")
         self._woken.set()
         self._due.set()
 
-    async def _forever(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await work()
@@ -163,7 +161,7 @@ class WebhookDispatcher:
 
     # ---------------------------------------------------------------------------------------- making notices
 
-    async def _make(self) -> None:
+    async def _follow_feed(self) -> None:
         self._woken.clear()
         await self._refresh_subscriptions()
         more = False
@@ -176,20 +174,21 @@ class WebhookDispatcher:
             await _wait_for(self._woken, POLL_SECONDS if self._followed else SUBSCRIPTION_SCAN_SECONDS)
 
     async def _refresh_subscriptions(self) -> None:
-        """Refresh the list of subscriptions every few seconds."""
-        if time.monotonic() - self._looked_at < SUBSCRIPTION_SCAN_SECONDS:
+        """Load the list of subscriptions again if it is too old."""
+        if time.monotonic() - self._refreshed_at < SUBSCRIPTION_SCAN_SECONDS:
             return
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         head = (await self._feed.bounds()).head
-        followed: dict[_Key, _FollowedSubscription] = {}
+        followed: dict[tuple[str, str], _FollowedSubscription] = {}
         for row in await self._subscriptions.list_active():
             key = (row.tenant, row.id)
-            before = self._followed.get(key)
-            same = before is not None and (before.row.pos, before.row.revision) == (row.pos, row.revision)
-            followed[key] = before if before is not None and same else _FollowedSubscription(row)
+            known = self._followed.get(key)
+            if known is None or (known.row.pos, known.row.revision) != (row.pos, row.revision):
+                known = _FollowedSubscription(row)
+            followed[key] = known
             if row.pos > head:  # the database was moved to another server, where positions begin again
                 await self._subscriptions.advance(row, head, [])
-                self._looked_at = float("-inf")
+                self._refreshed_at = float("-inf")
         self._followed = followed
 
     async def _make_notices(self, rows: list[FeedRow]) -> None:
@@ -226,7 +225,7 @@ class WebhookDispatcher:
                 if notices:
                     self._due.set()
             else:  # another process was faster, or the subscription was changed: look again
-                self._looked_at = float("-inf")
+                self._refreshed_at = float("-inf")
                 self._followed.pop((one.row.tenant, one.row.id), None)
 
     # --------------------------------------------------------------------------------------------- delivering
@@ -247,7 +246,7 @@ class WebhookDispatcher:
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._deliveries.discard(task)
-        self._due.set()  # there is capacity, and the run's next notice may go
+        self._due.set()  # there is capacity, and the run's next notice may be sent
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("delivery_failed", error=repr(fault))
 
@@ -255,9 +254,8 @@ class WebhookDispatcher:
         row = await self._subscriptions.find(notice.tenant, notice.subscription)
         if row is None or row.disabled:
             return
-        if (
-            notice.tries > NOTICE_TRIES_MAX
-        ):  # an attempt is counted before it begins: these ended without an outcome
+        if notice.tries > NOTICE_TRIES_MAX:
+            # An attempt is counted before it begins: these attempts ended without an outcome.
             await self._subscriptions.fail_notice(
                 notice, None, f"{NOTICE_TRIES_MAX} attempts ended without a recorded outcome"
             )
@@ -265,7 +263,7 @@ class WebhookDispatcher:
                 "webhook_set_aside", webhook=row.id, tenant=row.tenant, notice=f"{notice.pos}-{notice.part}"
             )
             return
-        status, problem, wait = await self._try(row, notice, await self._subscriptions.find_trace(notice))
+        status, problem, wait = await self._send(row, notice, await self._subscriptions.find_trace(notice))
         if status is not None and 200 <= status < 300:
             await self._subscriptions.delete_notice(notice)
             return
@@ -287,7 +285,7 @@ class WebhookDispatcher:
             dead=due is None,
         )
 
-    async def _try(
+    async def _send(
         self, row: SubscriptionRow, notice: NoticeRow, trace: str | None
     ) -> tuple[int | None, str, float]:
         """Send a notice: the status of the response, if there was one; the problem; and the requested delay."""

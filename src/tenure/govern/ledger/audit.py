@@ -5,7 +5,7 @@ Laws:
    checkpoint. The rows of each run are compared with its folded history, and its payloads with the salted digests in its history; payloads among
    the artifacts, with the digest in their reference.
 2. A checkpoint counts only if a trusted key has signed it. Without a trust file the database's own keys are used, and the report says that
-   whoever changed the database may have changed them too.
+   an attacker who changed the database may have changed them too.
 3. The report says what was not checked as clearly as what is wrong.
 """
 

@@ -48,7 +48,7 @@ class SigningKeys:
         return matching[0]
 
     async def trust(self) -> TrustedKeys:
-        """The trusted keys according to this database. Whoever can write the database can change them: keep a copy elsewhere."""
+        """The trusted keys according to this database. Anyone who can write to the database can change them: keep a copy elsewhere."""
         return TrustedKeys(as_trusted_key(key) for key in await self.all())
 
     async def ready(self, signer: Signer) -> None:

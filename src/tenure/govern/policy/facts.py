@@ -1,8 +1,8 @@
 """The facts that conditions use: the action, its run, the tenant, the requester of the run, and the time.
 
 Laws:
-1. The facts of a run are those of its creation, plus its costs and writes so far. Labels and metadata are not facts, because whoever may
-   steer the run can change them. The run's input is a payload and not a fact.
+1. The facts of a run are those of its creation, plus its costs and writes so far. Labels and metadata are not facts, because every client
+   that may steer the run can change them. The run's input is a payload and not a fact.
 2. The roles and groups of a person are the current ones: a removed role is gone from the next action on.
 3. All facts are JSON. Times are RFC 3339 strings in UTC (`timestamp(time.now)` converts them for CEL).
 4. Facts are read before the commit that relies on them. So each fact either cannot change, or that commit compares it again. `FACTS` says

@@ -63,8 +63,8 @@ class ShadowEvaluation:
         self._store = store
         self._fetch = fetch
 
-    async def judged(self, tenant: str, policy: CompiledPolicy, since_us: int, most: int) -> ShadowReport:
-        """Evaluate a policy for the decisions of a tenant since a time, up to a number."""
+    async def evaluate(self, tenant: str, policy: CompiledPolicy, since_us: int, most: int) -> ShadowReport:
+        """Evaluate a policy for up to `most` decisions of a tenant since a time."""
         same = looked_at = 0
         differs: list[ShadowDifference] = []
         skipped = Counter[str]()
@@ -75,7 +75,7 @@ class ShadowEvaluation:
             )
             for row in rows:
                 looked_at += 1
-                ruling, known = await self._evaluate(policy, row)
+                ruling, known = await self._evaluate_verdict(policy, row)
                 if ruling is None:
                     skipped["its run was deleted"] += 1
                 elif ruling.error == "POLICY_ERROR" and not known:
@@ -107,7 +107,7 @@ class ShadowEvaluation:
             not_as_then=[*FACTS_NOT_RESTORED],
         )
 
-    async def _evaluate(self, policy: CompiledPolicy, row: VerdictRow) -> tuple[Ruling | None, bool]:
+    async def _evaluate_verdict(self, policy: CompiledPolicy, row: VerdictRow) -> tuple[Ruling | None, bool]:
         """What a policy would have ruled, and whether the whole action was known."""
         runs: list[RunRow] = await self._store.read("get_run", row.run_id)
         specs: list[RunSpecRow] = await self._store.read("get_spec", row.run_id)
