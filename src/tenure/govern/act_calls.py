@@ -23,7 +23,7 @@ from tenure.artifacts import ArtifactStore
 from tenure.chance import SystemChance
 from tenure.errors import TenureError
 from tenure.govern.connector import CallFault, Connector, ConnectorCall, FoundEffect
-from tenure.govern.connectors.faults import LATE, LOST, call_failed, classify_safely
+from tenure.govern.connectors.faults import LATE, call_failed, classify_safely
 from tenure.govern.proposals import encode_proposal
 from tenure.kernel import profiles, retry
 from tenure.kernel.act_commands import SAFE_TO_REPEAT, ActCommand, ActReply, ProposedAct, RepeatAct, SettleAct
@@ -207,8 +207,7 @@ class ActCaller:
         return await self._ask_people(action, intended.no, fault)  # law 4
 
     async def _record_success(self, action: PendingAct, no: int, result: Any) -> ActResult:
-        body = await self.encode_stored(action, result)
-        await self._settle(action, no=no, state="succeeded", result=body)
+        await self._settle(action, no=no, state="succeeded", result=await self.encode_stored(action, result))
         return ActResult(state="done", result=msgspec.json.decode(msgspec.json.encode(result)), receipt=no)
 
     async def _record_failure(self, action: PendingAct, no: int, fault: CallFault, tries: int) -> ActResult:
@@ -239,7 +238,7 @@ class ActCaller:
     async def _recover_answer(
         self, action: PendingAct, no: int, fault: CallFault, intent_at: int
     ) -> ActResult:
-        """Law 3, for a call of this process."""
+        """Find out what happened to a call of this process whose answer is lost (law 3)."""
         if (found := await self._look_up(action)) is not None:
             return await self._record_success(action, no, found.result)
         if action.proposed.repeats in SAFE_TO_REPEAT:
@@ -264,19 +263,19 @@ class ActCaller:
         reply = await self._settle(action, no=no, state="unknown", error=_code(fault), question=question)
         if reply.state == "wait":
             return ActResult(state="wait", no=reply.no, receipt=no)
-        return ActResult(state="cancel", receipt=no)  # nobody is asked in a run that is being canceled
+        return ActResult(state="cancel", receipt=no)  # a run that is being canceled asks no people
 
     async def settle(self, action: PendingAct, known: ReplayAct) -> ActResult:
         """Settle an open receipt: find out what happened to a call whose caller was lost (law 3)."""
         if known.state == "unknown" and known.wait_no is not None:
             return ActResult(state="wait", no=known.wait_no, receipt=known.no)
         if action.connector is None:
-            gone = CallFault(
+            no_connector = CallFault(
                 outcome="unknown",
                 code="UNKNOWN_OPERATION",
                 message="this process no longer has a connector for the action",
             )
-            return await self._ask_people(action, known.no, gone)
+            return await self._ask_people(action, known.no, no_connector)
         if known.state == "intent" and known.by_person:
             return await self._repeat(action, known, None)
         safe = action.proposed.repeats in SAFE_TO_REPEAT and known.repeats in SAFE_TO_REPEAT
@@ -288,7 +287,7 @@ class ActCaller:
             return await self._record_success(action, known.no, found.result)
         lost = CallFault(
             outcome="unknown",
-            code=LOST,
+            code="CONNECTOR_ANSWER_LOST",
             message="the process that made the call was lost before the answer was recorded",
         )
         if not safe or self._now_us() - known.intent_at >= REPEAT_SECONDS_MAX * 1e6:

@@ -138,22 +138,28 @@ async def _exchange(
     plain = url[:5].lower() == "http:"
     # httpx has no argument for the network backend.
     transport._pool._network_backend = _GatedBackend(way.reach, gate, plain=plain)
-    async with httpx.AsyncClient(
-        transport=transport,
-        timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX)),
-        follow_redirects=False,
-        trust_env=False,
-    ) as client:
-        sent = {"Accept-Encoding": "identity", "Connection": "close", **headers}
-        async with client.stream(method, url, headers=sent, content=content or None) as response:
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > ANSWER_BYTES_MAX:
-                    break
-            return HttpResponse(
-                status=response.status_code,
-                headers={name.lower(): value for name, value in response.headers.items()},
-                body=bytes(body[:ANSWER_BYTES_MAX]),
-                cut=len(body) > ANSWER_BYTES_MAX,
-            )
+    async with (
+        httpx.AsyncClient(
+            transport=transport,
+            timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX)),
+            follow_redirects=False,
+            trust_env=False,
+        ) as client,
+        client.stream(
+            method,
+            url,
+            headers={"Accept-Encoding": "identity", "Connection": "close", **headers},
+            content=content or None,
+        ) as response,
+    ):
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > ANSWER_BYTES_MAX:
+                break
+        return HttpResponse(
+            status=response.status_code,
+            headers={name.lower(): value for name, value in response.headers.items()},
+            body=bytes(body[:ANSWER_BYTES_MAX]),
+            cut=len(body) > ANSWER_BYTES_MAX,
+        )

@@ -49,8 +49,13 @@ def admin_leaf(tenant: str, seq: int, head: bytes) -> LedgerEntry:
 
 def key_leaf(action: str, key_id: str, public: bytes, at: int, **more: Any) -> LedgerEntry:
     """`action` is `added`, `rotated` or `revoked`. These leaves are in the installation's own ledger."""
-    facts = {"action": action, "key": key_id, "public": encode_base64(public), "at": at, **more}
-    return _entry("key", "", None, 0, facts)
+    return _entry(
+        "key",
+        "",
+        None,
+        0,
+        {"action": action, "key": key_id, "public": encode_base64(public), "at": at, **more},
+    )
 
 
 def leaf_problem(leaf: LedgerLeafRow) -> str | None:

@@ -147,10 +147,6 @@ class TrustedKeys:
             format=TRUST_FORMAT, keys=sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
         )
 
-    def public(self, named: str) -> bytes | None:
-        """The public bytes of a key, or None if the key is not trusted."""
-        return None if self.key_problem(named) is not None else decode_base64(self.keys[named].public)
-
     def key_problem(self, named: str, at: int | None = None) -> str | None:
         """Why a key is not trusted (for a signature made at `at`), or None if it is trusted."""
         if named not in self._problems:
@@ -173,11 +169,6 @@ class TrustedKeys:
         if not is_valid_signature(decode_base64(key.public) or b"", message, signature):
             return f"the signature does not match key {named[:12]} and these bytes"
         return None
-
-    def verify(self, named: str, message: bytes, signature: bytes, at: int | None) -> None:
-        """Raise SEAL_UNTRUSTED, with the reason, unless a trusted key made this signature."""
-        if (problem := self.problem(named, message, signature, at)) is not None:
-            raise TenureError("SEAL_UNTRUSTED", problem)
 
     def _find_problem(self, named: str) -> str | None:
         """Follow the endorsements from a key to a root."""

@@ -166,8 +166,7 @@ def _title(text: str) -> SectionBlock:
 
 def _plain(text: str, most: int = TEXT_CHARS_MAX) -> SectionBlock:
     """Untrusted text that may be truncated."""
-    shown = truncate_text(_escape_lines(text), most - 100 if most >= TEXT_CHARS_MAX else most)
-    pieces = _split_text(shown)
+    pieces = _split_text(truncate_text(_escape_lines(text), most - 100 if most >= TEXT_CHARS_MAX else most))
     return SectionBlock(text=PlainTextObject(text=pieces[0] if pieces else "-", emoji=False))
 
 

@@ -39,11 +39,10 @@ class TenantLedger:
         return root
 
     async def origin(self) -> str | None:
-        """Its name, or None if no key was ever registered, so that nothing was signed."""
+        """The name of the ledger, or None if no key was ever registered, so that nothing was signed."""
         first: list[LedgerLeafRow] = await self._store.read("leaves_after", "", -1, 1)
-        if not first or first[0].pos != 0:
-            return None
-        return signed_notes.ledger_origin(merkle.leaf_hash(first[0].body), self.tenant)
+        known = first and first[0].pos == 0
+        return signed_notes.ledger_origin(merkle.leaf_hash(first[0].body), self.tenant) if known else None
 
     async def newest(self) -> SignedCheckpointRow | None:
         found: list[SignedCheckpointRow] = await self._store.read(

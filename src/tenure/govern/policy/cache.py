@@ -92,10 +92,10 @@ class PolicyCache:
         if version == 0:
             return _DenyAll(0, "POLICY_MISSING", "this tenant has no active policy")
         rows: list[PolicyRow] = await self._store.read("policy_at", tenant, version)
-        try:
-            if not rows:
-                raise TenureError("POLICY_ERROR", f"there is no version {version}")
-            return CompiledPolicy(load_policy(rows[0].text, f"version {version}"), version)
-        except Exception as fault:  # any failure is a denial, not a step that fails and is retried
-            why = fault.message if isinstance(fault, TenureError) else f"{type(fault).__name__}: {fault}"
-            return _DenyAll(version, "POLICY_ERROR", f"the active policy cannot be read: {why}")
+        why = f"there is no version {version}"
+        if rows:
+            try:
+                return CompiledPolicy(load_policy(rows[0].text, f"version {version}"), version)
+            except Exception as fault:  # any failure is a denial, not a step that fails and is retried
+                why = fault.message if isinstance(fault, TenureError) else f"{type(fault).__name__}: {fault}"
+        return _DenyAll(version, "POLICY_ERROR", f"the active policy cannot be read: {why}")
